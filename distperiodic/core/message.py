@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What members tell each other, and how it looks on the wire.
+
+Two kinds of message exist. A scheduler sends a :class:`Batch`: objects of one
+job and tick, to one worker. A worker sends :class:`Reports`: what became of
+batches, to one scheduler::
+
+    scheduler                                     worker
+        |--- run    {job, tick, objects, fences} -->|
+        |<-- report {done, failed, refused} --------|
+
+A message is a hint and carries no authority: what may run is decided by the
+claim, what runs by the code that the worker has registered. So a message that
+is not exactly what this file describes is refused as a whole, without a guess
+at what was meant.
+
+On the wire a message is a JSON object, flat but for its lists, with the
+version of the format in ``v`` and its kind in ``kind``. Sites that share a
+broker with strangers sign it: ``mac`` is then the HMAC-SHA256 of the rest, as
+JSON with sorted keys and without blanks.
+
+Limit: a signature does not stop a replay. The address does, mostly, for it
+names one term of one process; the fence does, always.
+"""
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.core import catalogue
+from distperiodic.core.schedule import Instant
+
+VERSION = 1
+
+#: More in one message than any pool takes at a time; a bound for the reader.
+MAX_OBJECTS = 10_000
+#: Characters of a batch id, a job's name and a membership entry.
+MAX_NAME = 512
+#: Characters of an error or a reason; longer ones are cut when sent.
+MAX_REASON = 1_000
+
+_MAX_INT = 2 ** 63 - 1
+# The instants that a datetime can show: the years 1 to 9999.
+_FIRST_INSTANT = -62_135_596_800_000_000
+_LAST_INSTANT = 253_402_300_799_999_999
+_MAC = re.compile(r'[0-9a-f]{64}\Z')
+
+_BATCH_FIELDS = frozenset((
+    'v', 'kind', 'id', 'job', 'tick', 'objects', 'fences', 'attempts',
+    'sender', 'worker', 'priority', 'expires'))
+_REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
+_REPORT_FIELDS = frozenset((
+    'batch', 'worker', 'done', 'failed', 'refused', 'seconds'))
+
+Key = str | bytes
+
+_Invalid = exceptions.InvalidMessage
+
+
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """Objects of one job and tick, for one worker to run."""
+
+    id: str
+    job: str
+    tick: Instant
+    objects: list[str]
+    fences: list[int]  # of the claim, one per object
+    attempts: list[int]  # which attempt this is, one per object
+    sender: str  # the scheduler's membership entry
+    worker: str  # the worker's membership entry
+    priority: int = 0  # higher first
+    expires: Instant | None = None  # None: worth running however late
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What became of a batch, or of a part of it.
+
+    Objects are named by their index in the batch, each at most once.
+    """
+
+    batch: str
+    worker: str  # the worker's membership entry
+    done: list[int] = dataclasses.field(default_factory=list)
+    failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    seconds: float = 0.0  # that the handlers took
+
+    @property
+    def size(self) -> int:
+        """How many objects it tells of."""
+        return len(self.done) + len(self.failed) + len(self.refused)
+
+
+@dataclasses.dataclass(slots=True)
+class Reports:
+    """Reports on their way to one scheduler, as one message."""
+
+    to: str  # the scheduler's membership entry
+    reports: list[Report]
+
+
+def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
+    """*batch* as a JSON object, signed with the first of *keys* if any.
+
+    :raises InvalidMessage: no reader would take it.
+    """
+    message = {
+        'v': VERSION,
+        'kind': 'run',
+        'id': batch.id,
+        'job': batch.job,
+        'tick': batch.tick,
+        'objects': batch.objects,
+        'fences': batch.fences,
+        'attempts': batch.attempts,
+        'sender': batch.sender,
+        'worker': batch.worker,
+        'priority': batch.priority,
+        'expires': batch.expires,
+    }
+    _check_batch(message)
+    return _signed(message, keys)
+
+
+def encode_reports(reports: Sequence[Report], *, to: str,
+                   keys: Sequence[Key] = ()) -> dict[str, Any]:
+    """*reports* for the scheduler *to* as a JSON object, signed if *keys*.
+
+    Reasons are cut to :data:`MAX_REASON` characters and made valid text: a
+    report is worth more than the letters of a handler's error.
+
+    :raises InvalidMessage: no reader would take it.
+    """
+    message = {
+        'v': VERSION,
+        'kind': 'report',
+        'to': to,
+        'reports': [{
+            'batch': report.batch,
+            'worker': report.worker,
+            'done': report.done,
+            'failed': [[i, _clean(why)] for i, why in report.failed],
+            'refused': [[i, _clean(why)] for i, why in report.refused],
+            'seconds': report.seconds,
+        } for report in reports],
+    }
+    _check_reports(message)
+    return _signed(message, keys)
+
+
+def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
+    """The batch or the reports that *message*, parsed JSON, stands for.
+
+    :param keys: if any is given, *message* must be signed with one of them.
+    :raises UnknownVersion: it is ours, of a format that is not spoken here.
+    :raises InvalidMessage: it is anything else. There is no third error.
+    """
+    if type(message) is not dict:
+        raise _Invalid(
+            f'a message is a JSON object, this is {_kind_of(message)}')
+    version = message.get('v')
+    if type(version) is not int:
+        raise _Invalid(f'v is {_kind_of(version)}, not a version')
+    if version != VERSION:
+        shown = version if 0 <= version < 1_000_000 else 'unheard of'
+        raise exceptions.UnknownVersion(
+            f'the message is of version {shown}, this release speaks '
+            f'version {VERSION}; upgrade the older side')
+    mac = None
+    if 'mac' in message:
+        message = dict(message)
+        mac = message.pop('mac')
+    match message.get('kind'):
+        case 'run':
+            _check_batch(message)
+        case 'report':
+            _check_reports(message)
+        case unknown:
+            raise _Invalid(f'unknown kind {_shown(unknown)}')
+    # The shape comes first: what passed it is flat and has no number that
+    # JSON cannot say, so that writing it for the signature cannot fail.
+    if keys:
+        _verify(message, mac, keys)
+    if message['kind'] == 'run':
+        return Batch(
+            message['id'], message['job'], message['tick'],
+            message['objects'], message['fences'], message['attempts'],
+            message['sender'], message['worker'], message['priority'],
+            message['expires'])
+    return Reports(message['to'], [
+        Report(r['batch'], r['worker'], r['done'],
+               [(i, why) for i, why in r['failed']],
+               [(i, why) for i, why in r['refused']], float(r['seconds']))
+        for r in message['reports']])
+
+
+def _check_batch(message: Mapping[str, Any]) -> None:
+    _check_fields(message, _BATCH_FIELDS)
+    for field in ('id', 'job', 'sender', 'worker'):
+        _check_name(field, message[field])
+    _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
+    _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
+    if message['expires'] is not None:
+        _check_int('expires', message['expires'],
+                   _FIRST_INSTANT, _LAST_INSTANT)
+    objects = message['objects']
+    _check_list('objects', objects, str)
+    if not 0 < len(objects) <= MAX_OBJECTS:
+        raise _Invalid(f'{len(objects)} objects in one batch; it holds '
+                             f'1 to {MAX_OBJECTS}')
+    lengths = list(map(len, objects))
+    if not min(lengths) or max(lengths) > catalogue.MAX_ID_LENGTH:
+        wrong = max(lengths) if min(lengths) else 0
+        raise _Invalid(f'an object id of {wrong} characters; it has 1 '
+                             f'to {catalogue.MAX_ID_LENGTH}')
+    _check_text('objects', ''.join(objects))
+    for field in ('fences', 'attempts'):
+        numbers = message[field]
+        _check_list(field, numbers, int)
+        if len(numbers) != len(objects):
+            raise _Invalid(
+                f'{len(numbers)} {field} for {len(objects)} objects')
+        _check_int(field, min(numbers), 0, _MAX_INT)
+        _check_int(field, max(numbers), 0, _MAX_INT)
+
+
+def _check_reports(message: Mapping[str, Any]) -> None:
+    _check_fields(message, _REPORTS_FIELDS)
+    _check_name('to', message['to'])
+    reports = message['reports']
+    _check_list('reports', reports, dict)
+    if not 0 < len(reports) <= MAX_OBJECTS:
+        raise _Invalid(f'{len(reports)} reports in one message; it '
+                             f'holds 1 to {MAX_OBJECTS}')
+    total = 0
+    for report in reports:
+        _check_fields(report, _REPORT_FIELDS)
+        _check_name('batch', report['batch'])
+        _check_name('worker', report['worker'])
+        seconds = report['seconds']
+        if (type(seconds) not in (int, float)
+                or not 0 <= seconds <= _MAX_INT):
+            raise _Invalid(
+                f'seconds is {_kind_of(seconds)}, not a duration')
+        done = report['done']
+        _check_list('done', done, int)
+        seen = list(done)
+        for field in ('failed', 'refused'):
+            pairs = report[field]
+            _check_list(field, pairs, list)
+            for pair in pairs:
+                if (len(pair) != 2 or type(pair[0]) is not int
+                        or type(pair[1]) is not str):
+                    raise _Invalid(
+                        f'{field} holds something other than [index, reason]')
+                if len(pair[1]) > MAX_REASON:
+                    raise _Invalid(
+                        f'a reason of {len(pair[1])} characters; the limit '
+                        f'is {MAX_REASON}')
+                _check_text(field, pair[1])
+                seen.append(pair[0])
+        if seen:
+            _check_int('index', min(seen), 0, MAX_OBJECTS - 1)
+            _check_int('index', max(seen), 0, MAX_OBJECTS - 1)
+            if len(set(seen)) != len(seen):
+                raise _Invalid('an object is reported twice')
+        total += len(seen)
+    if total > 10 * MAX_OBJECTS:
+        raise _Invalid(f'{total} objects in one message of reports; '
+                             f'the limit is {10 * MAX_OBJECTS}')
+
+
+def _check_fields(message: Mapping[str, Any], fields: frozenset[str]) -> None:
+    if message.keys() != fields:
+        missing = sorted(fields - message.keys())
+        unknown = [_shown(k) for k in message if k not in fields][:3]
+        raise _Invalid(
+            f'fields missing: {", ".join(missing) or "none"}; fields unknown: '
+            f'{", ".join(unknown) or "none"}')
+
+
+def _check_list(field: str, values: Any, kind: type) -> None:
+    if type(values) is not list:
+        raise _Invalid(f'{field} is {_kind_of(values)}, not a list')
+    # In C, and exact: True is an int to isinstance().
+    if values and set(map(type, values)) != {kind}:
+        strange = next(v for v in values if type(v) is not kind)
+        raise _Invalid(f'{field} holds {_kind_of(strange)}, not only '
+                             f'{_KINDS[kind]}')
+
+
+def _check_int(field: str, value: Any, least: int, most: int) -> None:
+    if type(value) is not int:
+        raise _Invalid(f'{field} is {_kind_of(value)}, not an integer')
+    if not least <= value <= most:
+        raise _Invalid(f'{field} is outside {least} to {most}')
+
+
+def _check_name(field: str, value: Any) -> None:
+    if type(value) is not str:
+        raise _Invalid(f'{field} is {_kind_of(value)}, not text')
+    if not 0 < len(value) <= MAX_NAME:
+        raise _Invalid(f'{field} has {len(value)} characters; it has '
+                             f'1 to {MAX_NAME}')
+    _check_text(field, value)
+
+
+def _check_text(field: str, text: str) -> None:
+    # JSON can say half of a surrogate pair, and neither the log nor the
+    # store could write it down.
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as exc:
+            raise _Invalid(
+                f'{field} holds invalid Unicode ({exc.reason})') from None
+
+
+def _clean(reason: str) -> str:
+    text = str(reason)[:MAX_REASON]
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode(errors='backslashreplace').decode()[:MAX_REASON]
+    return text
+
+
+_KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
+          float: 'a float', bool: 'true or false', type(None): 'nothing'}
+
+
+def _kind_of(value: Any) -> str:
+    """What *value* is, never its content: that may be anyone's secret."""
+    if type(value) is float and not math.isfinite(value):
+        return str(value)
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _shown(word: Any) -> str:
+    return f'{word!r:.40}' if type(word) is str else _kind_of(word)
+
+
+def _mac(message: Mapping[str, Any], key: Key) -> str:
+    text = json.dumps(message, sort_keys=True, separators=(',', ':'),
+                      allow_nan=False)
+    secret = key.encode() if isinstance(key, str) else key
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def _signed(message: dict[str, Any],
+            keys: Sequence[Key]) -> dict[str, Any]:
+    if keys:
+        message['mac'] = _mac(message, keys[0])
+    return message
+
+
+def _verify(message: Mapping[str, Any], mac: Any,
+            keys: Collection[Key]) -> None:
+    if mac is None:
+        raise _Invalid('the message is not signed, and keys are '
+                             'configured here; configure them on both sides')
+    if type(mac) is not str or not _MAC.match(mac):
+        raise _Invalid('mac is not a signature')
+    # Every key is tried, so that the time taken does not tell which fits.
+    fits = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
+    if not any(fits):
+        raise _Invalid('wrong signature: no configured key fits')
