@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only file that reads the time."""
 
-import datetime
 import time
-
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class SystemClock:
@@ -21,8 +18,3 @@ class SystemClock:
     else:
         def monotonic(self) -> float:
             return time.monotonic()
-
-
-def to_datetime(instant: int) -> datetime.datetime:
-    """An instant as an aware datetime in UTC."""
-    return _EPOCH + datetime.timedelta(microseconds=instant)

@@ -118,6 +118,15 @@ class Catalogue:
         self._sorted = array('q', map(self.positions.__getitem__, order))
         self._order = order
 
+    def same_objects(self, objects: Sequence[Any]) -> bool:
+        """Whether these are the very objects, and not equal ones."""
+        return all(map(operator.is_, self.objects, objects))
+
+    def pick(self, objects: Sequence[Any], ring: ring_.Ring,
+             member: str) -> list[Any]:
+        """Like :meth:`subset`, out of other objects with the same ids."""
+        return list(map(objects.__getitem__, self._indexes(ring, member)))
+
     def subset(self, ring: ring_.Ring, member: str) -> list[Any]:
         """The objects of *member* on *ring*, in the order they were given.
 

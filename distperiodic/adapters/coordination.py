@@ -1,0 +1,715 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership over tooz: the one thread that talks to the coordination service.
+
+    open a term ─► join ─► confirm ─► read ◄──────┐
+         ▲                             │  a watch fired, or a probe is due
+         │                             ▼           │
+         └──── the term is lost ◄── wait ──────────┘
+
+A *term* is one tooz coordinator under one entry (:mod:`..core.member`).
+Whatever ends it (session expired, entry deleted by somebody, client stuck
+with a server that lost its data, points changed) has one remedy: the same
+process opens its next term. Of two terms of one process all readers take
+the later, so that a change of points needs no gap.
+
+What tooz does not do, and this file therefore does: it joins again after
+the session expired, listens for the loss of the connection, knows the
+session timeout that the server granted, pushes changes of a group instead
+of asking ten times a second, and stops within a bound while the service is
+away. For the first four it reaches the kazoo client inside tooz's driver;
+with any other driver it asks at an interval instead.
+
+There is no clean-up of entries that dead processes left in ``file://``:
+the driver ignores them by age, and each is one small file.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import random
+import secrets
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+
+LOG = logging.getLogger(__name__)
+
+#: The part of the session timeout for which an answer is trusted, counted
+#: from the moment its request was sent. kazoo gives up a silent server at
+#: the same 2/3, so a third of the session is left before others take over.
+TRUST = 2.0 / 3.0
+
+# Reads of one group are at least this far apart: two hundred joins at once
+# are seen in some twenty views and not in two hundred, and a single join
+# still at once, since the first read does not wait.
+_COALESCE = 0.025
+
+#: Drivers that know groups, and the option that holds their timeout.
+_DRIVERS = {
+    'zookeeper': 'timeout', 'kazoo': 'timeout', 'file': 'timeout',
+    'redis': 'membership_timeout', 'rediss': 'membership_timeout',
+    'etcd3+http': 'membership_timeout', 'etcd3+https': 'membership_timeout',
+}
+_PUSHING = frozenset(['zookeeper', 'kazoo'])
+
+
+def check_url(backend_url: str) -> str:
+    """The scheme of *backend_url*, if its driver has group membership.
+
+    :raises ConfigError: it is misspelt or its driver has none.
+    """
+    shown = mask(backend_url)
+    scheme, colon, rest = backend_url.partition('://')
+    if not colon or not (rest or scheme == 'zookeeper'):
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r} is not a URL; write for example '
+            'zookeeper://host1:2181,host2:2181 or file:///var/lib/my-service')
+    if scheme in ('mysql', 'postgresql', 'ipc', 'memcached', 'kubernetes'):
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r}: the tooz driver {scheme!r} has no '
+            'reliable group membership, so nobody could know who owns what; '
+            f'use one of {", ".join(sorted(_DRIVERS))}')
+    if scheme not in _DRIVERS:
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r}: there is no driver {scheme!r}; use one '
+            f'of {", ".join(sorted(_DRIVERS))}')
+    if scheme == 'file' and not urllib.parse.urlsplit(backend_url).path:
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r} names no directory; write three slashes: '
+            'file:///var/lib/my-service')
+    return scheme
+
+
+def mask(url: str) -> str:
+    """*url* without its password."""
+    scheme, colon, rest = url.partition('://')
+    user, at, hosts = rest.rpartition('@')
+    if at and ':' in user:
+        user = user.partition(':')[0] + ':***'
+    return scheme + colon + user + at + hosts
+
+
+@dataclasses.dataclass(eq=False)
+class _Group:
+    """One group that this process belongs to, or only looks at."""
+
+    name: str
+    #: This process belongs to it, and does not merely look on.
+    member: bool
+    view: member_.View | None = None
+    entries: frozenset[str] = frozenset()
+    strangers: frozenset[str] = frozenset()
+    read_at: float = 0.0
+    changed: bool = True
+    listeners: list[Callable[[member_.View], None]] = dataclasses.field(
+        default_factory=list)
+
+
+class _TermLost(Exception):
+    """The term is over; the text says why."""
+
+
+class Membership:
+    """The groups of one process; see :class:`distperiodic.ports.Membership`.
+
+    :param identity: this process's name on the ring.
+    :param points: points on the ring; 0 for a process that owns nothing.
+    :param slots: runs that it takes at a time; 0 for none.
+    :param session_timeout: seconds without a sign of life after which the
+        others take over, as asked for; the server may grant another value.
+    :param heartbeat_interval: seconds between looks at a service that cannot
+        push.
+    :raises ConfigError: the URL names no driver with group membership.
+    :raises InvalidMemberId: the service could not carry *identity*.
+    """
+
+    def __init__(self, backend_url: str, identity: str, *,
+                 clock: ports.Clock, points: int = 0, slots: int = 0,
+                 session_timeout: float = 10.0,
+                 heartbeat_interval: float = 1.0):
+        self._scheme = check_url(backend_url)
+        self._url = backend_url
+        self._clock = clock
+        self._asked_timeout = session_timeout
+        self._interval = heartbeat_interval
+        self._me = member_.Member(
+            member_.check_identity(identity), secrets.token_hex(8), 0,
+            points, slots)
+        self._groups: dict[str, _Group] = {}
+        self._wake = threading.Event()
+        self._news = threading.Condition()
+        self._stopping = threading.Event()
+        self._republish = False
+        self._thread: threading.Thread | None = None
+        #: Why this process is not in its groups; None while it is.
+        self.problem: exceptions.DistperiodicError | None = None
+        #: Seconds that the server granted; None until it has.
+        self.session_timeout: float | None = None
+
+    @property
+    def identity(self) -> str:
+        return self._me.identity
+
+    def join(self, group: str,
+             listener: Callable[[member_.View], None] | None = None) -> None:
+        """Belong to *group* from now on; see it through :meth:`view`."""
+        self._add(group, True, listener)
+
+    def watch(self, group: str,
+              listener: Callable[[member_.View], None] | None = None) -> None:
+        """Look at *group* without being in it."""
+        self._add(group, False, listener)
+
+    def _add(self, name: str, member: bool,
+             listener: Callable[[member_.View], None] | None) -> None:
+        member_.check_identity(name)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group(name, member)
+            if member and self._thread is not None:
+                self._republish = True
+        group.member = group.member or member
+        if listener is not None:
+            group.listeners.append(listener)
+        self._wake.set()
+
+    def start(self) -> None:
+        """Begin; returns at once. See :meth:`wait_joined`."""
+        self._thread = threading.Thread(
+            target=self._run, name='distperiodic-membership', daemon=True)
+        self._thread.start()
+
+    def wait_joined(self, timeout: float) -> None:
+        """Wait until every group that was joined has a trusted view.
+
+        :raises DuplicateMember: a live process holds our identity.
+        :raises CoordinationUnavailable: no answer within *timeout* seconds.
+        """
+        with self._news:
+            self._news.wait_for(self._settled, timeout)
+        if not self.joined():
+            raise self.problem or exceptions.CoordinationUnavailable(
+                f'no answer from {mask(self._url)} within {timeout:.0f} s; '
+                'check backend_url and that the service runs')
+
+    def _settled(self) -> bool:
+        return (self._stopping.is_set() or self.joined()
+                or isinstance(self.problem, (
+                    exceptions.DuplicateMember, exceptions.ConfigError)))
+
+    def joined(self) -> bool:
+        """Whether every group has a view, trusted where we are a member."""
+        now = self._clock.monotonic()
+        return all(
+            g.view is not None and (not g.member or g.view.trusted(now))
+            for g in list(self._groups.values()))
+
+    def view(self, group: str) -> member_.View:
+        view = self._groups[group].view
+        if view is None:
+            raise exceptions.ViewUnknown(
+                f'the members of group {group!r} are not known yet: '
+                f'{self.problem or "no answer so far"}')
+        return view
+
+    def publish(self, *, points: int | None = None,
+                slots: int | None = None) -> None:
+        """Change the points or slots that the others see of us."""
+        changes = {}
+        if points is not None and points != self._me.points:
+            changes['points'] = points
+        if slots is not None and slots != self._me.slots:
+            changes['slots'] = slots
+        if changes:
+            self._me = dataclasses.replace(self._me, **changes)
+            self._republish = True
+            self._wake.set()
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Leave all groups. Bounded by *timeout*, also while ZooKeeper is
+        down: then our entries fall with the session."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                LOG.warning(
+                    'leaving took too long: backend=%s timeout=%.1f; the '
+                    'others see this member go when its session ends',
+                    mask(self._url), timeout)
+        self._tell()
+
+    # -- everything below runs in the thread
+
+    def _run(self) -> None:
+        delay = 0.1
+        old: _Term | None = None
+        while not self._stopping.is_set():
+            self._me = self._me.next_term()
+            self._republish = False
+            term: _Term | None = None
+            try:
+                term = self._open()
+                self._serve_from(term, old)
+                delay = 0.1
+            except _TermLost as exc:
+                LOG.warning(
+                    'term lost: member=%s entry=%s reason=%s; nothing is '
+                    'started until the next term, which begins now',
+                    self.identity, self._me.entry, exc)
+                delay = 0.1
+            except exceptions.DistperiodicError as exc:
+                self._report(exc, delay)
+            except Exception as exc:
+                LOG.exception('membership failed: member=%s; it is tried '
+                              'again in %.1f s', self.identity, delay)
+                self._report(exceptions.CoordinationUnavailable(str(exc)),
+                             None)
+            else:
+                if self._republish and not self._stopping.is_set():
+                    # Make before break: the next term is read by the others
+                    # before this one ends.
+                    old = term
+                    continue
+            self._distrust()
+            for over in (old, term):
+                if over is not None:
+                    over.close()
+            old = None
+            if not self._stopping.is_set():
+                self._wake.wait(delay * random.uniform(0.8, 1.2))
+                self._wake.clear()
+                delay = min(delay * 2, 2.0)
+
+    def _report(self, problem: exceptions.DistperiodicError,
+                delay: float | None) -> None:
+        if str(problem) != str(self.problem) and delay is not None:
+            LOG.error('not in the group: member=%s reason=%s; it is tried '
+                      'again until it works', self.identity, problem)
+        self.problem = problem
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _distrust(self) -> None:
+        for group in self._groups.values():
+            if group.view is not None and group.view.me is not None:
+                group.view = dataclasses.replace(
+                    group.view, me=None, trusted_until=0.0)
+                self._call(group)
+
+    def _open(self) -> '_Term':
+        kind = _KazooTerm if self._scheme in _PUSHING else _Term
+        return kind(
+            self._url_with_timeout(), self._me.entry, wake=self._wake,
+            stopping=self._stopping, clock=self._clock,
+            asked_timeout=self._asked_timeout, interval=self._interval)
+
+    def _url_with_timeout(self) -> str:
+        option = _DRIVERS[self._scheme]
+        query = urllib.parse.urlsplit(self._url).query
+        if option in urllib.parse.parse_qs(query):
+            return self._url
+        # tooz reads it by int(); less than asked would be unsafe to trust.
+        return (f'{self._url}{"&" if query else "?"}{option}='
+                f'{max(1, round(self._asked_timeout))}')
+
+    def _serve_from(self, term: '_Term', old: '_Term | None') -> None:
+        """Join under *term*, then keep the views true until it is over."""
+        term.connect()
+        for group in self._groups.values():
+            if group.member:
+                self._join(term, group)
+        if old is not None:
+            old.close()
+        self.problem = None
+        turn = 0
+        while not self._stopping.is_set() and not self._republish:
+            self._wake.clear()
+            now = self._clock.monotonic()
+            term.check()
+            groups = list(self._groups.values())
+            if term.pushes:
+                changed = [g for g in groups
+                           if g.changed or term.changed(g.name)]
+                early = [g for g in changed if now - g.read_at < _COALESCE]
+                due = [g for g in changed if g not in early]
+                if not changed and now >= term.next_probe:
+                    # One request renews the trust in the whole session, so
+                    # the groups take turns.
+                    turn += 1
+                    due = [groups[turn % len(groups)]]
+            else:
+                early = []
+                due = groups if now >= term.next_probe or any(
+                    g.changed for g in groups) else []
+            for group in due:
+                self._read(term, group)
+            if early:
+                self._wake.wait(_COALESCE)
+            else:
+                self._wake.wait(max(
+                    0.0, term.next_probe - self._clock.monotonic()))
+
+    def _join(self, term: '_Term', group: _Group) -> None:
+        """Enter *group*, once nobody else there has our identity."""
+        waited_from = self._clock.monotonic()
+        while not self._stopping.is_set():
+            rivals = self._rivals(term.read(group.name))
+            if not rivals:
+                term.join(group.name)
+                # Whoever writes second reads the first one's entry, so of
+                # two that join at once at least one finds the other here.
+                rivals = self._rivals(term.read(group.name))
+                if not rivals:
+                    group.changed = True
+                    LOG.info('joined: group=%s member=%s entry=%s',
+                             group.name, self.identity, self._me.entry)
+                    return
+                term.leave(group.name)
+            waited = self._clock.monotonic() - waited_from
+            if waited > term.timeout + 1.0:
+                # Longer than a dead one could have lasted: it is alive.
+                self._report(exceptions.DuplicateMember(
+                    f'member id {self.identity!r} is in use in group '
+                    f'{group.name!r} by another live process '
+                    f'({", ".join(sorted(rivals))}); give each process its '
+                    'own member_id'), 0.0)
+            self._wake.wait(random.uniform(0.05, 0.25))
+            self._wake.clear()
+            term.check()
+
+    def _rivals(self, entries: Iterable[str]) -> list[str]:
+        found = []
+        for entry in entries:
+            other = member_.parse_entry(entry)
+            if (other is not None and other.identity == self.identity
+                    and other.nonce != self._me.nonce):
+                found.append(entry)
+        return found
+
+    def _read(self, term: '_Term', group: _Group) -> None:
+        asked_at = self._clock.monotonic()
+        group.changed = False
+        entries = frozenset(term.read(group.name))
+        group.read_at = asked_at
+        if group.member and self._me.entry not in entries:
+            raise _TermLost(
+                f'our entry is not in group {group.name!r} any more')
+        me = self._me if group.member else None
+        until = term.heard + TRUST * term.timeout
+        self.session_timeout = term.timeout
+        if group.view is not None and entries == group.entries:
+            was = group.view.trusted(asked_at) and group.view.me == me
+            group.view = dataclasses.replace(
+                group.view, me=me, trusted_until=until)
+            if not was:
+                self._call(group)
+        else:
+            self._changed(group, entries, me, until)
+        # One answer speaks for the session, hence for all of its groups.
+        for other in self._groups.values():
+            if other is not group and other.view is not None:
+                if other.view.me is not None or not other.member:
+                    other.view = dataclasses.replace(
+                        other.view, trusted_until=until)
+
+    def _changed(self, group: _Group, entries: frozenset[str],
+                 me: member_.Member | None, until: float) -> None:
+        members, strangers = member_.settle(entries, me)
+        for stranger in frozenset(strangers) - group.strangers:
+            LOG.warning(
+                'entry ignored: group=%s entry=%.80r; it is none of ours and '
+                'owns nothing', group.name, stranger)
+        group.strangers = frozenset(strangers)
+        points = member_.ring_members(members)
+        old = group.view
+        ring = old.ring.changed_to(points) if old else ring_.Ring(points)
+        now = self._clock.monotonic()
+        same = old is not None and old.members == members
+        group.entries = entries
+        group.view = member_.View(
+            group.name, members, ring,
+            version=(old.version if old else 0) + (not same),
+            since=old.since if same and old else now,
+            me=me, trusted_until=until)
+        if not same:
+            names = frozenset(m.identity for m in members)
+            before = frozenset(m.identity for m in old.members) if (
+                old) else frozenset()
+            LOG.info(
+                'view: group=%s members=%d version=%d joined=%s left=%s',
+                group.name, len(members), group.view.version,
+                _some(names - before), _some(before - names))
+        self._call(group)
+
+    def _call(self, group: _Group) -> None:
+        view = group.view
+        self._tell()
+        for listener in group.listeners:
+            try:
+                listener(view)
+            except Exception:
+                LOG.exception('a listener failed: group=%s', group.name)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f' and {len(listed) - 5} more' if len(listed) > 5 else ''
+    return ','.join(listed[:5]) + more if listed else '-'
+
+
+class _Term:
+    """One tooz coordinator under one entry."""
+
+    pushes = False
+
+    def __init__(self, url: str, entry: str, *, wake: threading.Event,
+                 stopping: threading.Event, clock: ports.Clock,
+                 asked_timeout: float, interval: float):
+        # Imported here, so that importing this package stays cheap and a
+        # program that never coordinates needs none of it.
+        from tooz import coordination
+        self._tooz = coordination
+        self._wake = wake
+        self._stopping = stopping
+        self._clock = clock
+        self._url = url
+        self._asked = asked_timeout
+        self._interval = interval
+        self.next_probe = 0.0
+        #: When the last request was sent that proved that we are alive.
+        self.heard = clock.monotonic()
+        self._closed = False
+        self._joined: set[str] = set()
+        try:
+            self._coordinator = coordination.get_coordinator(
+                url, entry.encode())
+        except (coordination.ToozError, ValueError) as exc:
+            raise exceptions.ConfigError(
+                f'backend_url {mask(url)!r} cannot be used: {exc}') from exc
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without a sign of life after which we are judged dead."""
+        for name in ('_timeout', 'membership_timeout', 'timeout'):
+            value = getattr(self._coordinator, name, None)
+            if isinstance(value, (int, float)) and value > 0:
+                return float(value)
+        return self._asked
+
+    def connect(self) -> None:
+        try:
+            self._coordinator.start(start_heart=False)
+        except (self._tooz.ToozError, OSError) as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'no connection to {mask(self._url)}: {exc}; check '
+                'backend_url and that the service runs') from exc
+        self.heard = self._clock.monotonic()
+
+    def check(self) -> None:
+        """:raises _TermLost: the session behind the term is over."""
+        if self._clock.monotonic() - self.heard > TRUST * self.timeout:
+            raise _TermLost('no sign of life from us for so long that the '
+                            'others may have taken over')
+
+    def changed(self, group: str) -> bool:
+        return False
+
+    def read(self, group: str) -> set[str]:
+        """All entries of *group*; an unknown group is made."""
+        now = self._clock.monotonic()
+        if now >= self.next_probe:
+            self._ask(self._coordinator.heartbeat)
+            self.heard = now
+            self.next_probe = now + min(self._interval, self.timeout / 5)
+        try:
+            members = self._ask(lambda: self._coordinator.get_members(
+                group.encode()).get(timeout=self.timeout))
+        except self._tooz.GroupNotCreated:
+            self._create(group)
+            return set()
+        return {m.decode(errors='replace') if isinstance(m, bytes) else m
+                for m in members}
+
+    def join(self, group: str) -> None:
+        self._joined.add(group)
+        capabilities = {'joined': self._clock.now()}
+        for attempt in (1, 2):
+            try:
+                self._ask(lambda: self._coordinator.join_group(
+                    group.encode(), capabilities).get(timeout=self.timeout))
+            except self._tooz.MemberAlreadyExist:
+                return
+            except self._tooz.GroupNotCreated:
+                if attempt == 2:
+                    raise
+                self._create(group)
+
+    def leave(self, group: str) -> None:
+        with contextlib.suppress(self._tooz.MemberNotJoined):
+            self._ask(lambda: self._coordinator.leave_group(
+                group.encode()).get(timeout=self.timeout))
+
+    def close(self) -> None:
+        """Leave every group and end the session; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end()
+        except Exception as exc:
+            LOG.info('closing failed (not an error, the entry falls with its '
+                     'session): backend=%s reason=%s', mask(self._url), exc)
+
+    def _end(self) -> None:
+        for group in self._joined:
+            self.leave(group)
+        if self._coordinator.is_started:
+            # It only shuts down the driver's own threads by now, and waits
+            # a second for them, which nobody here needs to.
+            threading.Thread(target=self._coordinator.stop,
+                             daemon=True).start()
+
+    def _create(self, group: str) -> None:
+        with contextlib.suppress(self._tooz.GroupAlreadyExist):
+            self._ask(lambda: self._coordinator.create_group(
+                group.encode()).get(timeout=self.timeout))
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except (self._tooz.GroupNotCreated, self._tooz.GroupAlreadyExist,
+                self._tooz.MemberAlreadyExist, self._tooz.MemberNotJoined):
+            raise
+        except (self._tooz.ToozError, OSError) as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'{mask(self._url)} does not answer: {exc}') from exc
+
+
+class _KazooTerm(_Term):
+    """ZooKeeper: told of changes, of suspension and of a lost session."""
+
+    pushes = True
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._client = self._coordinator._coord
+        self._granted: float | None = None
+        self._session: int | None = None
+        self._fired: set[str] = set()
+        self._watches: dict[str, Callable[[Any], None]] = {}
+        self._lost = False
+        self._client.add_listener(self._on_state)
+        self._note_granted_timeout()
+
+    def _note_granted_timeout(self) -> None:
+        # kazoo keeps the timeout that the server granted in a local
+        # variable. Its _connect returns two thirds of it, in milliseconds,
+        # once a connection, to the loop that reads the socket.
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            answer = connect(*args, **kwargs)
+            self._granted = answer[0] * 1.5 / 1000.0
+            return answer
+
+        connection._connect = connect_and_note
+
+    @property
+    def timeout(self) -> float:
+        return self._granted or self._asked
+
+    def _on_state(self, state: str) -> None:
+        # In kazoo's own thread: note it and let ours act.
+        if state == 'LOST':
+            self._lost = True
+        self._wake.set()
+
+    def connect(self) -> None:
+        super().connect()
+        self._session = self._client_id()
+
+    def _client_id(self) -> int | None:
+        client_id = self._client.client_id
+        return client_id[0] if client_id else None
+
+    def check(self) -> None:
+        if self._stopping.is_set():
+            raise _TermLost('stopping')
+        # A server may hand out a new session without a word of the loss
+        # (ClickHouse Keeper did), so its number is compared as well.
+        if self._lost or self._client_id() not in (None, self._session):
+            raise _TermLost('the session has expired')
+        silent = self._clock.monotonic() - self.heard
+        if silent > self.timeout * 1.5:
+            # Either the session is over by now, or the server came back
+            # with older data and refuses this client for ever.
+            raise _TermLost(f'no answer for {silent:.1f} s')
+
+    def changed(self, group: str) -> bool:
+        return group in self._fired
+
+    def read(self, group: str) -> set[str]:
+        watch = self._watches.get(group)
+        if watch is None:
+            def watch(event: Any) -> None:
+                self._fired.add(group)
+                self._wake.set()
+            # The same function each time: kazoo keeps watchers in a set.
+            self._watches[group] = watch
+        path = self._coordinator._path_group(group.encode())
+        # Before the request: a change from here on fires again.
+        self._fired.discard(group)
+        while True:
+            try:
+                return set(self._answer(
+                    lambda: self._client.get_children_async(path, watch)))
+            except self._tooz.GroupNotCreated:
+                self._create(group)
+
+    def _answer(self, send: Callable[[], Any]) -> Any:
+        """The answer to a request, however long the connection is away,
+        as long as the term lasts."""
+        from kazoo import exceptions as kazoo
+        sent_at = self._clock.monotonic()
+        result = send()
+        while True:
+            try:
+                answer = result.get(timeout=0.2)
+            except self._client.handler.timeout_exception:
+                self.check()
+            except kazoo.NoNodeError:
+                self.heard = sent_at
+                raise self._tooz.GroupNotCreated(b'') from None
+            except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
+                raise _TermLost('the session has expired') from None
+            except kazoo.ConnectionLoss:
+                self.check()
+                self._wake.wait(0.05)
+                sent_at = self._clock.monotonic()
+                result = send()
+            except kazoo.ZookeeperError as exc:
+                raise exceptions.CoordinationUnavailable(
+                    f'{mask(self._url)} refuses: {type(exc).__name__} {exc}; '
+                    'see that this user may read and write the tree'
+                ) from exc
+            else:
+                self.heard = sent_at
+                self.next_probe = sent_at + self.timeout / 4
+                return answer
+
+    def _end(self) -> None:
+        # The end of a session removes its entries, so nothing need be left
+        # by hand; tooz's stop() would wait for an answer for ever.
+        self._client.stop()
+        self._client.close()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a claim: the only place that knows which moves are allowed.
+
+A claim is of a job and an object; its tick, fence and state change, the row
+stays. Each move below names the states it may leave and the one it enters;
+a store applies it under the condition that the state is one of these and
+the fence is the newest, and nothing else decides.
+"""
+
+import enum
+from typing import NamedTuple
+
+
+class State(enum.Enum):
+    #: Taken by a member; not granted to a worker.
+    CLAIMED = 'claimed'
+    #: Granted to a worker.
+    RUNNING = 'running'
+    #: Failed; waits for its next attempt.
+    RETRY = 'retry'
+    #: Ran to its end.
+    DONE = 'done'
+    #: Failed for the last time; kept for an operator.
+    DEAD = 'dead'
+    #: Not run, by the job's own misfire or overlap policy.
+    SKIPPED = 'skipped'
+    #: Not run, since a later tick took its place.
+    SUPERSEDED = 'superseded'
+    #: Not run, since somebody said so.
+    CANCELLED = 'cancelled'
+
+
+#: Nothing leaves these but a claim for a later tick.
+ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
+                     State.SUPERSEDED, State.CANCELLED])
+
+
+class Move(enum.Enum):
+    CLAIM = 'claim'
+    START = 'start'
+    FINISH = 'finish'
+    RETRY = 'retry'
+    BURY = 'bury'
+    TAKE_BACK = 'take back'
+    AGAIN = 'again'
+    SKIP = 'skip'
+    SUPERSEDE = 'supersede'
+    CANCEL = 'cancel'
+
+
+_OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
+
+#: Move to the states that it may leave, and the state that it enters.
+MOVES: dict[Move, tuple[frozenset[State], State]] = {
+    Move.CLAIM: (ENDINGS, State.CLAIMED),
+    Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
+    Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
+    Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
+    Move.BURY: (frozenset([State.RUNNING]), State.DEAD),
+    Move.TAKE_BACK: (frozenset([State.RUNNING]), State.CLAIMED),
+    Move.AGAIN: (frozenset([State.RETRY]), State.CLAIMED),
+    Move.SKIP: (frozenset([State.CLAIMED]), State.SKIPPED),
+    Move.SUPERSEDE: (frozenset([State.CLAIMED]), State.SUPERSEDED),
+    Move.CANCEL: (_OPEN, State.CANCELLED),
+}
+
+#: By what ending a move ends a claim; the rest do not end it.
+ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
+                if state in ENDINGS}
+
+
+def allowed(move: Move, state: State) -> bool:
+    """Whether *move* may be made from *state*."""
+    return state in MOVES[move][0]
+
+
+class Claim(NamedTuple):
+    """What a member holds of a claim: enough to make the next move."""
+
+    object: str
+    #: Grows with every grant of the object; an old one proves nothing.
+    fence: int
+    #: 1 for the first run of a tick.
+    attempt: int
+    #: Microseconds since the epoch.
+    tick: int
+
+
+class Claimed(NamedTuple):
+    """What became of an attempt to claim many objects for one tick."""
+
+    won: list[Claim]
+    #: Objects whose earlier tick still runs or waits for a retry.
+    busy: list[str]
+    #: Claims of earlier ticks that were not started and are void now.
+    superseded: int
