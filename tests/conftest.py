@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers, as fixtures. They start when the first test asks for them."""
+
+import pytest
+
+from tests import services
+
+
+@pytest.fixture(scope='session')
+def zookeeper():
+    """A ZooKeeper that all tests share: use groups of your own in it."""
+    with services.zookeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_server():
+    """A ZooKeeper of one test, which may break it."""
+    with services.zookeeper(its_own=True) as server:
+        yield server
+
+
+@pytest.fixture
+def zookeeper_ensemble():
+    """Three ZooKeeper servers of one test, which may break them."""
+    with services.zookeeper_ensemble(3) as ensemble:
+        yield ensemble
+
+
+@pytest.fixture(scope='session')
+def rabbitmq():
+    """A RabbitMQ that all tests share: use names of your own in it."""
+    with services.rabbitmq() as server:
+        yield server
+
+
+@pytest.fixture
+def rabbitmq_server():
+    """A RabbitMQ of one test, which may break it."""
+    with services.rabbitmq(its_own=True) as server:
+        yield server
+
+
+@pytest.fixture(scope='session')
+def redis():
+    """A Redis that all tests share."""
+    with services.redis() as server:
+        yield server
+
+
+@pytest.fixture(scope='session')
+def etcd():
+    """An etcd that all tests share."""
+    with services.etcd() as server:
+        yield server

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers that tests use: found, or started, in one place.
+
+Each context manager yields a server on loopback and ends it afterwards. The
+first of these that is there is taken:
+
+1. the URL in the environment, ``DISTPERIODIC_TEST_ZOOKEEPER_URL`` for
+   ZooKeeper and so on for the others; not for a test that wants a server of
+   ``its_own`` because it breaks it;
+2. a container, where a Docker daemon answers;
+3. the program of the Debian package.
+
+With none of them the test fails and says what to install. A test is never
+skipped for want of a server.
+"""
+
+from tests.services.etcd import etcd
+from tests.services.rabbitmq import RabbitMQ
+from tests.services.rabbitmq import rabbitmq
+from tests.services.redis import redis
+from tests.services.server import ExternalServer
+from tests.services.server import Server
+from tests.services.zookeeper import Ensemble
+from tests.services.zookeeper import ZooKeeper
+from tests.services.zookeeper import zookeeper
+from tests.services.zookeeper import zookeeper_ensemble
+
+__all__ = [
+    'Ensemble',
+    'ExternalServer',
+    'RabbitMQ',
+    'Server',
+    'ZooKeeper',
+    'etcd',
+    'rabbitmq',
+    'redis',
+    'zookeeper',
+    'zookeeper_ensemble',
+]

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server in a container, through testcontainers."""
+
+import functools
+from collections.abc import Callable
+
+import docker
+from testcontainers.core.container import DockerContainer
+
+
+@functools.cache
+def docker_answers() -> bool:
+    """Say whether a Docker daemon is there; asked once in a test run."""
+    try:
+        client = docker.from_env(timeout=3)
+    except docker.errors.DockerException:
+        return False
+    try:
+        return client.ping()
+    except docker.errors.DockerException:
+        return False
+    finally:
+        client.close()
+
+
+class Container:
+    """One container; it is made anew where its data are to be forgotten."""
+
+    def __init__(self, make: Callable[[], DockerContainer]):
+        """Remember how to make the container.
+
+        :param make: must bind fixed ports of the host: a port that Docker
+            chooses is another one after each start.
+        """
+        self._make = make
+        self._made: DockerContainer | None = None
+
+    @property
+    def _docker(self):
+        assert self._made is not None, 'the server was never started'
+        return self._made.get_wrapped_container()
+
+    def _state(self) -> dict:
+        if self._made is None:
+            return {}
+        self._docker.reload()
+        return self._docker.attrs['State']
+
+    @property
+    def pid(self) -> int:
+        return self._state()['Pid']
+
+    @property
+    def running(self) -> bool:
+        return bool(self._state().get('Running'))
+
+    def start(self) -> None:
+        if self._made is None:
+            self._made = self._make().start()
+        else:
+            self._docker.start()
+
+    def stop(self) -> None:
+        if self.running:
+            self.thaw()
+            self._docker.stop(timeout=20)
+
+    def kill(self) -> None:
+        if self.running:
+            self.thaw()
+            self._docker.kill()
+            self._docker.wait()
+
+    def freeze(self) -> None:
+        self._docker.pause()
+
+    def thaw(self) -> None:
+        if self._state()['Paused']:
+            self._docker.unpause()
+
+    def wipe(self) -> None:
+        if self._made is not None:
+            self._made.stop()
+            self._made = None
+
+    def log(self) -> str:
+        if self._made is None:
+            return ''
+        return self._docker.logs(tail=60).decode(errors='replace')
+
+    def run(self, *command: str) -> tuple[int, str]:
+        """Run *command* inside it; return its exit code and its output."""
+        code, output = self._docker.exec_run(list(command))
+        return code, output.decode(errors='replace')

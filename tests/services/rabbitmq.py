@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RabbitMQ, as one broker with its own Erlang port mapper."""
+
+import abc
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+from collections.abc import Iterator
+
+import amqp
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from tests.services import container
+from tests.services import ports
+from tests.services import process
+from tests.services import server
+
+IMAGE = 'rabbitmq:3.13'
+USER = 'tests'
+PASSWORD = 'loopback-only'  # noqa: S105
+
+# Debian's programs in PATH change to the system's own user and directories;
+# these here are what they call.
+PLACES = ('/usr/lib/rabbitmq/bin', '/usr/libexec/rabbitmq')
+
+# Erlang's nodes and their tools listen on every address unless told.
+LOOPBACK_ONLY = '-kernel inet_dist_use_interface {127,0,0,1}'
+
+
+class RabbitMQ(server.Server):
+    """One RabbitMQ broker."""
+
+    def __init__(self, port: int, runner: server.Runner):
+        super().__init__(
+            f'rabbit://{USER}:{PASSWORD}@{ports.HOST}:{port}/', runner)
+        self.port = port
+
+    def answers(self) -> bool:
+        with amqp.Connection(f'{ports.HOST}:{self.port}', userid=USER,
+                             password=PASSWORD, connect_timeout=2,
+                             read_timeout=5) as connection:
+            return connection.connected
+
+    @abc.abstractmethod
+    def ctl(self, *command: str, timeout: float = 60.0) -> str:
+        """Run rabbitmqctl, as in ``ctl('stop_app')``; return its output.
+
+        The test fails where rabbitmqctl does.
+
+        :param timeout: seconds.
+        """
+
+
+class _PortMapper(server.Server):
+    """epmd, through which Erlang's nodes find each other.
+
+    A node starts one where none answers, and leaves it behind for ever; so
+    this one answers before the broker starts, and ends with it.
+    """
+
+    def __init__(self, place: pathlib.Path, port: int):
+        super().__init__(f'epmd://{ports.HOST}:{port}', process.Process(
+            [server.program('epmd', 'rabbitmq-server'), '-address',
+             ports.HOST, '-port', str(port)], place / 'epmd'))
+        self.port = port
+
+    def answers(self) -> bool:
+        with socket.create_connection((ports.HOST, self.port), 2):
+            return True
+
+
+class _StartedHere(RabbitMQ):
+    """The broker of the Debian package, away from the system's own one."""
+
+    def __init__(self, place: pathlib.Path, port: int):
+        self._ctl = server.program(
+            'rabbitmqctl', 'rabbitmq-server', *PLACES)
+        self.mapper = _PortMapper(place, ports.free_port())
+        node = f'tests-{port}@localhost'
+        data = place / 'data'
+        plugins = place / 'enabled_plugins'
+        plugins.write_text('[].\n')
+        config = place / 'rabbitmq.conf'
+        config.write_text(
+            f'listeners.tcp.1 = {ports.HOST}:{port}\n'
+            f'default_user = {USER}\n'
+            f'default_pass = {PASSWORD}\n'
+            # The defaults would block publishers on a small or full disk.
+            'disk_free_limit.absolute = 20MB\n'
+            'log.console = true\n'
+            'log.console.level = warning\n'
+            'log.file = false\n')
+        self._env = {
+            'ERL_AFLAGS': LOOPBACK_ONLY,
+            'ERL_EPMD_ADDRESS': ports.HOST,
+            'ERL_EPMD_PORT': str(self.mapper.port),
+            # The cookie that rabbitmqctl must share lies here.
+            'HOME': str(place),
+            'RABBITMQ_ADVANCED_CONFIG_FILE': str(place / 'advanced.config'),
+            # One that is not there, else the system's own is read.
+            'RABBITMQ_CONF_ENV_FILE': str(place / 'rabbitmq-env.conf'),
+            'RABBITMQ_CONFIG_FILE': str(config),
+            'RABBITMQ_DIST_PORT': str(ports.free_port()),
+            'RABBITMQ_ENABLED_PLUGINS_FILE': str(plugins),
+            'RABBITMQ_LOG_BASE': str(place),
+            'RABBITMQ_MNESIA_BASE': str(data),
+            'RABBITMQ_NODENAME': node,
+            'RABBITMQ_PID_FILE': str(place / 'pid'),
+            # The start script becomes the broker, rather than staying before
+            # it as the process that would get the signals.
+            'RUNNING_UNDER_SYSTEMD': 'true',
+        }
+        super().__init__(port, process.Process(
+            [server.program('rabbitmq-server', 'rabbitmq-server', *PLACES)],
+            data, self._env))
+
+    def ctl(self, *command: str, timeout: float = 60.0) -> str:
+        done = subprocess.run(
+            [self._ctl, '-n', self._env['RABBITMQ_NODENAME'], *command],
+            env=os.environ | self._env, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            timeout=timeout, check=False)
+        return _output(command, done.returncode, done.stdout)
+
+
+class _Contained(RabbitMQ):
+    """The broker in a container."""
+
+    def __init__(self, port: int):
+        self._container = container.Container(
+            lambda: (DockerContainer(IMAGE)
+                     .with_env('RABBITMQ_DEFAULT_USER', USER)
+                     .with_env('RABBITMQ_DEFAULT_PASS', PASSWORD)
+                     .with_bind_ports(5672, (ports.HOST, port))))
+        super().__init__(port, self._container)
+
+    def ctl(self, *command: str, timeout: float = 60.0) -> str:
+        return _output(command, *self._container.run(
+            'timeout', f'{timeout:g}', 'rabbitmqctl', *command))
+
+
+@contextlib.contextmanager
+def rabbitmq(*, its_own: bool = False
+             ) -> Iterator[RabbitMQ | server.ExternalServer]:
+    """One RabbitMQ broker with one user.
+
+    :param its_own: never the broker that the environment names.
+    """
+    found = None if its_own else server.external('RABBITMQ')
+    if found:
+        yield found
+        return
+    port = ports.free_port()
+    if container.docker_answers():
+        with server.running(_Contained(port)) as broker:
+            yield broker
+        return
+    with server.directory('rabbitmq') as place:
+        broker = _StartedHere(place, port)
+        with server.running(broker.mapper), server.running(broker):
+            yield broker
+
+
+def _output(command: tuple[str, ...], code: int, output: str) -> str:
+    if code != 0:
+        pytest.fail(f'rabbitmqctl {" ".join(command)} ended with {code}: '
+                    f'{output}')
+    return output

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ZooKeeper, as one server and as an ensemble."""
+
+import contextlib
+import pathlib
+import socket
+from collections.abc import Iterator
+
+import pytest
+from testcontainers.core.container import DockerContainer
+from testcontainers.core.network import Network
+
+from tests.services import container
+from tests.services import ports
+from tests.services import process
+from tests.services import server
+
+JARS = pathlib.Path('/usr/share/java')
+IMAGE = 'zookeeper:3.9'
+
+# A short tick makes short sessions possible; the longest stays what it is
+# with ZooKeeper's own default tick.
+SETTINGS = {
+    'tickTime': '500',
+    'minSessionTimeout': '1000',
+    'maxSessionTimeout': '40000',
+    'initLimit': '20',
+    'syncLimit': '10',
+    'maxClientCnxns': '0',
+    '4lw.commands.whitelist': '*',
+    'admin.enableServer': 'false',
+}
+
+
+class ZooKeeper(server.Server):
+    """One ZooKeeper server."""
+
+    def __init__(self, port: int, runner: server.Runner):
+        super().__init__(f'zookeeper://{ports.HOST}:{port}', runner)
+        self.port = port
+
+    def ask(self, word: str) -> str:
+        """Send one of ZooKeeper's four letter words; return the answer.
+
+        :raises OSError: it did not answer within 2 s.
+        """
+        with socket.create_connection((ports.HOST, self.port), 2) as channel:
+            channel.sendall(word.encode())
+            answer = b''
+            while piece := channel.recv(65536):
+                answer += piece
+        return answer.decode(errors='replace')
+
+    def mode(self) -> str | None:
+        """Return 'standalone', 'leader' or 'follower'.
+
+        None: it serves nobody, as without a quorum.
+        """
+        for line in self.ask('srvr').splitlines():
+            key, _, value = line.partition(': ')
+            if key == 'Mode':
+                return value
+        return None
+
+    def answers(self) -> bool:
+        return self.mode() is not None
+
+
+class Ensemble:
+    """Several ZooKeeper servers that keep one set of data."""
+
+    def __init__(self, servers: list[ZooKeeper]):
+        self.servers = servers
+        self.url = 'zookeeper://' + ','.join(
+            f'{ports.HOST}:{one.port}' for one in servers)
+
+    def leader(self) -> ZooKeeper:
+        """Return the server that leads; only while there is a quorum."""
+        return next(one for one in self.servers
+                    if one.running and one.mode() == 'leader')
+
+    def followers(self) -> list[ZooKeeper]:
+        """Return the servers that follow."""
+        return [one for one in self.servers
+                if one.running and one.mode() == 'follower']
+
+
+@contextlib.contextmanager
+def zookeeper(*, its_own: bool = False
+              ) -> Iterator[ZooKeeper | server.ExternalServer]:
+    """One ZooKeeper server.
+
+    :param its_own: never the server that the environment names.
+    """
+    found = None if its_own else server.external('ZOOKEEPER')
+    if found:
+        yield found
+        return
+    port = ports.free_port()
+    if container.docker_answers():
+        one = ZooKeeper(port, container.Container(
+            lambda: _image().with_bind_ports(2181, (ports.HOST, port))))
+        with server.running(one):
+            yield one
+        return
+    with (server.directory('zookeeper') as place,
+          server.running(_started_here(place, port)) as one):
+        yield one
+
+
+@contextlib.contextmanager
+def zookeeper_ensemble(size: int = 3) -> Iterator[Ensemble]:
+    """An ensemble of *size* servers, complete and serving."""
+    with contextlib.ExitStack() as stack:
+        if container.docker_answers():
+            servers = _contained_ensemble(stack, size)
+        else:
+            servers = _ensemble_started_here(stack, size)
+        for one in servers:
+            # A single server serves nobody before there is a quorum.
+            stack.enter_context(server.running(one, wait=False))
+        for one in servers:
+            one.wait()
+        yield Ensemble(servers)
+
+
+def _started_here(place: pathlib.Path, port: int,
+                  number: int = 1, members: tuple[str, ...] = ()
+                  ) -> ZooKeeper:
+    """Return a server that the Debian package's program will run.
+
+    :param members: the 'server.N=host:port:port' lines of an ensemble.
+    """
+    java = server.program('java', 'zookeeper')
+    jar = JARS / 'zookeeper.jar'
+    if not jar.exists():
+        pytest.fail(f'this test needs {jar}; install it with: '
+                    'apt-get install zookeeper', pytrace=False)
+    data = place / f'data-{number}'
+    settings = SETTINGS | {
+        'dataDir': str(data),
+        'clientPort': str(port),
+        'clientPortAddress': ports.HOST,
+    }
+    lines = [f'{key}={value}' for key, value in settings.items()]
+    config = place / f'zoo-{number}.cfg'
+    config.write_text('\n'.join([*lines, *members, '']))
+    # wipe() takes the file 'myid' away with the data, so it is written anew
+    # at each start.
+    start = ('mkdir -p "$0" && echo "$1" > "$0"/myid && shift && exec "$@"')
+    return ZooKeeper(port, process.Process(
+        ['sh', '-c', start, str(data), str(number), java,
+         '-Xmx256m', '-XX:+UseSerialGC', '-XX:TieredStopAtLevel=1',
+         # slf4j-simple makes the server say on stderr what it does.
+         '-cp', f'{jar}:{JARS}/slf4j-simple.jar',
+         'org.apache.zookeeper.server.quorum.QuorumPeerMain', str(config)],
+        data))
+
+
+def _ensemble_started_here(stack: contextlib.ExitStack, size: int
+                           ) -> list[ZooKeeper]:
+    place = stack.enter_context(server.directory('ensemble'))
+    members = tuple(
+        f'server.{number}={ports.HOST}:{ports.free_port()}:'
+        f'{ports.free_port()}' for number in range(1, size + 1))
+    return [_started_here(place, ports.free_port(), number, members)
+            for number in range(1, size + 1)]
+
+
+def _contained_ensemble(stack: contextlib.ExitStack, size: int
+                        ) -> list[ZooKeeper]:
+    network = stack.enter_context(Network())
+    members = ' '.join(
+        f'server.{number}=zk{number}:2888:3888;2181'
+        for number in range(1, size + 1))
+
+    def make(number: int, port: int) -> DockerContainer:
+        return (_image()
+                .with_env('ZOO_MY_ID', str(number))
+                .with_env('ZOO_SERVERS', members)
+                .with_network(network)
+                .with_network_aliases(f'zk{number}')
+                .with_bind_ports(2181, (ports.HOST, port)))
+
+    def one(number: int) -> ZooKeeper:
+        port = ports.free_port()
+        return ZooKeeper(port, container.Container(
+            lambda: make(number, port)))
+
+    return [one(number) for number in range(1, size + 1)]
+
+
+def _image() -> DockerContainer:
+    image = DockerContainer(IMAGE)
+    for name, key in (('ZOO_TICK_TIME', 'tickTime'),
+                      ('ZOO_INIT_LIMIT', 'initLimit'),
+                      ('ZOO_SYNC_LIMIT', 'syncLimit'),
+                      ('ZOO_MAX_CLIENT_CNXNS', 'maxClientCnxns'),
+                      ('ZOO_4LW_COMMANDS_WHITELIST', '4lw.commands.whitelist'),
+                      ('ZOO_ADMINSERVER_ENABLED', 'admin.enableServer')):
+        image.with_env(name, SETTINGS[key])
+    return image.with_env('ZOO_CFG_EXTRA', ' '.join(
+        f'{key}={SETTINGS[key]}'
+        for key in ('minSessionTimeout', 'maxSessionTimeout')))
