@@ -53,7 +53,7 @@ _MAC = re.compile(r'[0-9a-f]{64}\Z')
 
 _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'job', 'tick', 'objects', 'fences', 'attempts',
-    'sender', 'worker', 'priority', 'expires'))
+    'sender', 'worker', 'partition', 'priority', 'expires'))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _REPORT_FIELDS = frozenset((
     'batch', 'worker', 'done', 'failed', 'refused', 'seconds'))
@@ -75,6 +75,7 @@ class Batch:
     attempts: list[int]  # which attempt this is, one per object
     sender: str  # the scheduler's membership entry
     worker: str  # the worker's membership entry
+    partition: str = 'default'  # the worker's
     priority: int = 0  # higher first
     expires: Instant | None = None  # None: worth running however late
 
@@ -123,6 +124,7 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'attempts': batch.attempts,
         'sender': batch.sender,
         'worker': batch.worker,
+        'partition': batch.partition,
         'priority': batch.priority,
         'expires': batch.expires,
     }
@@ -193,8 +195,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
         return Batch(
             message['id'], message['job'], message['tick'],
             message['objects'], message['fences'], message['attempts'],
-            message['sender'], message['worker'], message['priority'],
-            message['expires'])
+            message['sender'], message['worker'], message['partition'],
+            message['priority'], message['expires'])
     return Reports(message['to'], [
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
@@ -204,7 +206,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
 
 def _check_batch(message: Mapping[str, Any]) -> None:
     _check_fields(message, _BATCH_FIELDS)
-    for field in ('id', 'job', 'sender', 'worker'):
+    for field in ('id', 'job', 'sender', 'worker', 'partition'):
         _check_name(field, message[field])
     _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
     _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)

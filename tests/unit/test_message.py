@@ -55,7 +55,7 @@ def batches(draw):
     return message.Batch(
         id=draw(names), job=draw(names), tick=draw(instants),
         objects=objects, fences=draw(counts), attempts=draw(counts),
-        sender=draw(names), worker=draw(names),
+        sender=draw(names), worker=draw(names), partition=draw(names),
         priority=draw(st.integers(-100, 100)),
         expires=draw(st.none() | instants))
 
