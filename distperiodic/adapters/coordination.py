@@ -33,6 +33,12 @@ import urllib.parse
 from collections.abc import Callable, Iterable
 from typing import Any
 
+# At the top and not in our thread: futurist, which tooz imports, imports
+# eventlet where that is installed, and eventlet's import gives the importing
+# thread a new sentinel, so that nobody could ever join it.
+from kazoo import exceptions as kazoo
+from tooz import coordination
+
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import member as member_
@@ -475,10 +481,6 @@ class _Term:
     def __init__(self, url: str, entry: str, *, wake: threading.Event,
                  stopping: threading.Event, clock: ports.Clock,
                  asked_timeout: float, interval: float):
-        # Imported here, so that importing this package stays cheap and a
-        # program that never coordinates needs none of it.
-        from tooz import coordination
-        self._tooz = coordination
         self._wake = wake
         self._stopping = stopping
         self._clock = clock
@@ -509,7 +511,7 @@ class _Term:
     def connect(self) -> None:
         try:
             self._coordinator.start(start_heart=False)
-        except (self._tooz.ToozError, OSError) as exc:
+        except (coordination.ToozError, OSError) as exc:
             raise exceptions.CoordinationUnavailable(
                 f'no connection to {mask(self._url)}: {exc}; check '
                 'backend_url and that the service runs') from exc
@@ -534,7 +536,7 @@ class _Term:
         try:
             members = self._ask(lambda: self._coordinator.get_members(
                 group.encode()).get(timeout=self.timeout))
-        except self._tooz.GroupNotCreated:
+        except coordination.GroupNotCreated:
             self._create(group)
             return set()
         return {m.decode(errors='replace') if isinstance(m, bytes) else m
@@ -547,15 +549,15 @@ class _Term:
             try:
                 self._ask(lambda: self._coordinator.join_group(
                     group.encode(), capabilities).get(timeout=self.timeout))
-            except self._tooz.MemberAlreadyExist:
+            except coordination.MemberAlreadyExist:
                 return
-            except self._tooz.GroupNotCreated:
+            except coordination.GroupNotCreated:
                 if attempt == 2:
                     raise
                 self._create(group)
 
     def leave(self, group: str) -> None:
-        with contextlib.suppress(self._tooz.MemberNotJoined):
+        with contextlib.suppress(coordination.MemberNotJoined):
             self._ask(lambda: self._coordinator.leave_group(
                 group.encode()).get(timeout=self.timeout))
 
@@ -580,17 +582,17 @@ class _Term:
                              daemon=True).start()
 
     def _create(self, group: str) -> None:
-        with contextlib.suppress(self._tooz.GroupAlreadyExist):
+        with contextlib.suppress(coordination.GroupAlreadyExist):
             self._ask(lambda: self._coordinator.create_group(
                 group.encode()).get(timeout=self.timeout))
 
     def _ask(self, request: Callable[[], Any]) -> Any:
         try:
             return request()
-        except (self._tooz.GroupNotCreated, self._tooz.GroupAlreadyExist,
-                self._tooz.MemberAlreadyExist, self._tooz.MemberNotJoined):
+        except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
+                coordination.MemberAlreadyExist, coordination.MemberNotJoined):
             raise
-        except (self._tooz.ToozError, OSError) as exc:
+        except (coordination.ToozError, OSError) as exc:
             raise exceptions.CoordinationUnavailable(
                 f'{mask(self._url)} does not answer: {exc}') from exc
 
@@ -674,13 +676,12 @@ class _KazooTerm(_Term):
             try:
                 return set(self._answer(
                     lambda: self._client.get_children_async(path, watch)))
-            except self._tooz.GroupNotCreated:
+            except coordination.GroupNotCreated:
                 self._create(group)
 
     def _answer(self, send: Callable[[], Any]) -> Any:
         """The answer to a request, however long the connection is away,
         as long as the term lasts."""
-        from kazoo import exceptions as kazoo
         sent_at = self._clock.monotonic()
         result = send()
         while True:
@@ -690,7 +691,7 @@ class _KazooTerm(_Term):
                 self.check()
             except kazoo.NoNodeError:
                 self.heard = sent_at
-                raise self._tooz.GroupNotCreated(b'') from None
+                raise coordination.GroupNotCreated(b'') from None
             except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
                 raise _TermLost('the session has expired') from None
             except kazoo.ConnectionLoss:
