@@ -1,0 +1,621 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules against an oracle that looks at the clock minute by minute."""
+
+import functools
+import zoneinfo
+from datetime import UTC
+from datetime import datetime
+from datetime import timedelta
+
+import cronsim
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Cron
+from distperiodic.core.schedule import DueTicks
+from distperiodic.core.schedule import Every
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import datetime_of
+from distperiodic.core.schedule import due_ticks
+from distperiodic.core.schedule import instant_of
+from distperiodic.core.schedule import phase_us
+from distperiodic.exceptions import InvalidSchedule
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+INSTANTS = st.integers(-(10**15), 4 * 10**15)
+SPACINGS = st.one_of(
+    st.floats(0.001, 10**6, allow_nan=False),
+    st.sampled_from([0.001, 0.1, 1, 1 / 3, 60, 86400]),
+)
+
+
+def at(text, zone='UTC'):
+    """The instant of an ISO time; an offset in *text* beats *zone*."""
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    return instant_of(moment)
+
+
+def ticks(schedule, start, number):
+    found = []
+    tick = start
+    for _ in range(number):
+        tick = schedule.after(tick)
+        found.append(tick)
+    return found
+
+
+def shown(instants, zone):
+    """What a wall clock in *zone* shows, with its distance from UTC."""
+    return [
+        datetime_of(instant)
+        .astimezone(zoneinfo.ZoneInfo(zone))
+        .strftime('%d %H:%M %z')
+        for instant in instants
+    ]
+
+
+class TestEvery:
+    @given(SPACINGS, st.floats(-1e6, 1e6), INSTANTS)
+    def test_ticks_are_whole_spacings_from_the_offset(
+        self, spacing, offset, t
+    ):
+        every = Every(spacing, offset)
+        tick = every.after(t)
+        assert t < tick <= t + every.spacing_us
+        assert (tick - every.offset_us) % every.spacing_us == 0
+
+    @given(SPACINGS, INSTANTS)
+    def test_the_tick_before_the_next_is_the_newest(self, spacing, t):
+        every = Every(spacing)
+        newest = every.at_or_before(t)
+        assert newest <= t < every.after(newest)
+        assert every.after(newest) == every.after(t)
+        assert every.at_or_before(newest) == newest
+        assert every.period_us(newest) == every.after(newest) - newest
+
+    def test_ten_thousand_ticks_of_a_millisecond_do_not_drift(self):
+        start = at('2026-11-21T00:00:00')
+        last = ticks(Every(0.001), start, 10_000)[-1]
+        assert last == start + 10_000 * 1000
+
+    def test_every_member_has_the_same_ticks_whenever_it_started(self):
+        early = Every(7).after(at('2026-01-01T00:00:00'))
+        late = Every(7).after(at('2026-11-21T13:14:15.161718'))
+        assert (late - early) % (7 * SECOND) == 0
+        assert early % (7 * SECOND) == 0
+
+    def test_an_offset_shifts_the_grid_and_wraps_at_the_spacing(self):
+        assert Every(60, 5).after(0) == 5 * SECOND
+        assert Every(60, 65) == Every(60, 5) == Every(60, -55)
+        assert Every(60, 5) != Every(60)
+        assert len({Every(60, 5), Every(60, 65)}) == 1
+
+    @given(SPACINGS, INSTANTS, st.integers(0, 200))
+    def test_count_is_the_number_of_ticks_passed(self, spacing, t, number):
+        every = Every(spacing)
+        until = every.after(t) + (number - 1) * every.spacing_us
+        assert every.count(t, until) == number
+
+    def test_count_is_zero_for_a_span_that_ends_before_it_begins(self):
+        assert Every(1).count(10 * SECOND, 5 * SECOND) == 0
+
+    @pytest.mark.parametrize(
+        'spacing',
+        [
+            0,
+            -1,
+            -0.001,
+            0.0001,
+            1e-300,
+            float('nan'),
+            float('inf'),
+            1e300,
+            10**400,
+            True,
+            '60',
+            None,
+            [60],
+        ],
+    )
+    def test_a_spacing_without_ticks_is_refused_with_its_value(self, spacing):
+        with pytest.raises(InvalidSchedule) as refused:
+            Every(spacing)
+        text = str(refused.value)
+        assert text.startswith(f'spacing is {spacing!r}; give')
+        assert '\n' not in text
+
+    @pytest.mark.parametrize('offset', [float('nan'), float('inf'), '5'])
+    def test_an_offset_that_is_no_number_is_refused(self, offset):
+        with pytest.raises(InvalidSchedule, match=f'offset is {offset!r}'):
+            Every(60, offset)
+
+    @pytest.mark.parametrize(
+        ('every', 'text'),
+        [
+            (Every(60), 'every 60 s'),
+            (Every(0.001), 'every 0.001 s'),
+            (Every(3_600_000), 'every 3600000 s'),
+            (Every(60, 2.5), 'every 60 s + 2.5 s'),
+        ],
+    )
+    def test_it_describes_itself_in_seconds(self, every, text):
+        assert every.describe() == text
+        assert repr(every) == f'<{text}>'
+
+
+# Days at which something happens, each with what happens there.
+SPECIAL_DAYS = [
+    ('Europe/Berlin', '2026-03-29'),  # 02:00 -> 03:00
+    ('Europe/Berlin', '2026-10-25'),  # 03:00 -> 02:00
+    ('America/St_Johns', '2026-03-08'),  # UTC-03:30, 02:00 -> 03:00
+    ('America/St_Johns', '2026-11-01'),
+    ('America/St_Johns', '2010-03-14'),  # 00:01 -> 01:01
+    ('America/St_Johns', '2010-11-07'),  # 00:01 -> 23:01 of the day before
+    ('Australia/Lord_Howe', '2026-10-04'),  # 02:00 -> 02:30
+    ('Australia/Lord_Howe', '2026-04-05'),  # 02:00 -> 01:30
+    ('America/Santiago', '2026-09-06'),  # midnight does not exist
+    ('America/Santiago', '2026-04-05'),  # 24:00 -> 23:00
+    ('Pacific/Apia', '2011-12-30'),  # the whole day does not exist
+    ('Asia/Kolkata', '2026-06-01'),  # UTC+05:30, nothing happens
+    ('UTC', '2028-02-29'),
+    ('Europe/Berlin', '2027-01-01'),
+]
+LINES = st.tuples(
+    st.sampled_from(['*', '*/15', '7', '0,30', '0', '59', '20-40/4']),
+    st.sampled_from(['*', '*/2', '2', '1-3', '0', '23', '0-23', '0,12,23']),
+    st.sampled_from(['*', '29', '1', 'L', '30', '*/2']),
+    st.just('*'),
+    st.sampled_from(['*', 'SUN', 'SAT', 'MON-FRI']),
+).map(' '.join)
+
+
+@functools.cache
+def readings(zone, day):
+    """(wall, instant) of each minute from two days before to two after."""
+    middle = at(day, 'UTC')
+    return [
+        (
+            datetime_of(instant)
+            .astimezone(zoneinfo.ZoneInfo(zone))
+            .replace(tzinfo=None),
+            instant,
+        )
+        for instant in range(middle - 2 * DAY, middle + 2 * DAY, MINUTE)
+    ]
+
+
+@functools.cache
+def expected_ticks(line, zone, day):
+    """The oracle: it reads the wall clock once a minute, for four days."""
+    seen = readings(zone, day)
+    all_hours = line.split()[1] in ('*', '0-23')
+    expected = set()
+    instants = {}
+    for wall, instant in seen:
+        instants.setdefault(wall, []).append(instant)
+    begin, end = seen[0][0], seen[-1][0]
+    for wall in cronsim.CronSim(line, begin - timedelta(minutes=1)):
+        if wall > end:
+            return sorted(expected)
+        exact = instants.get(wall)
+        if exact is None:
+            exact = [next(instant for shown, instant in seen if shown > wall)]
+        expected.update(exact if all_hours else exact[:1])
+
+
+class TestCronAgainstTheOracle:
+    @given(LINES, st.sampled_from(SPECIAL_DAYS))
+    def test_it_ticks_when_the_wall_says_so(self, line, special):
+        zone, day = special
+        expected = expected_ticks(line, zone, day)
+        cron = Cron(line, zone)
+        begin = readings(zone, day)[0][1] - 1
+        end = readings(zone, day)[-1][1]
+        found = []
+        tick = cron.after(begin)
+        while tick <= end:
+            found.append(tick)
+            tick = cron.after(tick)
+        assert shown(found, zone) == shown(expected, zone)
+        assert found == expected
+        assert cron.count(begin, end) == len(expected)
+
+    @given(LINES, st.sampled_from(SPECIAL_DAYS), st.data())
+    def test_looking_back_finds_what_looking_forward_found(
+        self, line, special, data
+    ):
+        zone, day = special
+        expected = expected_ticks(line, zone, day)
+        seen = readings(zone, day)
+        t = data.draw(st.integers(seen[0][1], seen[-1][1]), label='t')
+        cron = Cron(line, zone)
+        earlier = [tick for tick in expected if tick <= t]
+        later = [tick for tick in expected if tick > t]
+        newest = cron.at_or_before(t)
+        assert newest == earlier[-1] if earlier else newest < seen[0][1]
+        following = cron.after(t)
+        assert following == later[0] if later else following > seen[-1][1]
+        assert cron.period_us(newest) == following - newest
+        until = data.draw(st.integers(t, seen[-1][1]), label='until')
+        assert cron.count(t, until) == len([x for x in later if x <= until])
+
+    @given(LINES, INSTANTS, st.sampled_from(sorted(
+        {zone for zone, _ in SPECIAL_DAYS}
+    )))
+    def test_a_tick_is_its_own_newest_at_any_time(self, line, t, zone):
+        cron = Cron(line, zone)
+        tick = cron.after(t)
+        assert tick > t
+        assert tick % MINUTE == 0 or zone != 'UTC'
+        assert cron.at_or_before(tick) == tick
+        newest = cron.at_or_before(tick - 1)
+        assert newest <= t
+        assert cron.after(newest) == tick
+
+
+class TestCronOnDaysOfChange:
+    def test_a_time_that_does_not_exist_runs_at_the_first_valid_one(self):
+        cron = Cron('30 2 * * *', 'Europe/Berlin')
+        found = ticks(cron, at('2026-03-28', 'Europe/Berlin'), 3)
+        assert shown(found, 'Europe/Berlin') == [
+            '28 02:30 +0100',
+            '29 03:00 +0200',
+            '30 02:30 +0200',
+        ]
+
+    def test_a_time_that_exists_twice_runs_once(self):
+        cron = Cron('30 2 * * *', 'Europe/Berlin')
+        found = ticks(cron, at('2026-10-24', 'Europe/Berlin'), 3)
+        assert shown(found, 'Europe/Berlin') == [
+            '24 02:30 +0200',
+            '25 02:30 +0200',
+            '26 02:30 +0100',
+        ]
+
+    def test_half_an_hour_of_change_is_a_change_too(self):
+        zone = 'Australia/Lord_Howe'
+        cron = Cron('15 2 * * *', zone)
+        assert shown(ticks(cron, at('2026-10-03', zone), 3), zone) == [
+            '03 02:15 +1030',
+            '04 02:30 +1100',
+            '05 02:15 +1100',
+        ]
+        cron = Cron('45 1 * * *', zone)
+        assert shown(ticks(cron, at('2026-04-04', zone), 3), zone) == [
+            '04 01:45 +1100',
+            '05 01:45 +1100',
+            '06 01:45 +1030',
+        ]
+
+    def test_several_times_of_a_lost_hour_run_together_once(self):
+        cron = Cron('*/10 2 * * *', 'Europe/Berlin')
+        found = ticks(cron, at('2026-03-29', 'Europe/Berlin'), 2)
+        assert shown(found, 'Europe/Berlin') == [
+            '29 03:00 +0200',
+            '30 02:00 +0200',
+        ]
+
+    def test_a_line_of_all_hours_runs_in_the_repeated_hour_as_well(self):
+        """Else a job of every 20 minutes would pause for 80."""
+        cron = Cron('*/20 * * * *', 'Europe/Berlin')
+        start = at('2026-10-25T00:40:00', 'Europe/Berlin')
+        found = ticks(cron, start, 10)
+        assert {
+            later - earlier
+            for earlier, later in zip(found, found[1:], strict=False)
+        } == {20 * MINUTE}
+
+    def test_a_line_of_all_hours_runs_the_lost_time_at_once(self):
+        cron = Cron('30 * * * *', 'Europe/Berlin')
+        start = at('2026-03-29T01:00:00', 'Europe/Berlin')
+        assert shown(ticks(cron, start, 3), 'Europe/Berlin') == [
+            '29 01:30 +0100',
+            '29 03:00 +0200',
+            '29 03:30 +0200',
+        ]
+
+    def test_a_frozen_member_that_wakes_in_the_repeated_hour_owes_nothing(
+        self,
+    ):
+        cron = Cron('30 2 * * *', 'Europe/Berlin')
+        second_time = at('2026-10-25T02:40:00+01:00')
+        assert cron.at_or_before(second_time) == at(
+            '2026-10-25T02:30:00+02:00'
+        )
+        assert cron.after(second_time) == at('2026-10-26T02:30:00+01:00')
+
+
+class TestCronOnTheCalendar:
+    def test_29_february_comes_every_four_years_and_not_in_2100(self):
+        cron = Cron('0 12 29 2 *')
+        found = [
+            datetime_of(tick).year for tick in ticks(cron, at('2090-01-01'), 3)
+        ]
+        assert found == [2092, 2096, 2104]
+        newest = cron.at_or_before(at('2103-12-31'))
+        assert newest == at('2096-02-29T12:00:00')
+
+    def test_the_last_minute_of_a_year_is_followed_by_the_next_year(self):
+        cron = Cron('59 23 31 12 *', 'Asia/Kolkata')
+        found = ticks(cron, at('2026-12-31T18:28:59+00:00'), 2)
+        assert found == [
+            at('2026-12-31T18:29:00+00:00'),
+            at('2027-12-31T18:29:00+00:00'),
+        ]
+
+    def test_day_and_weekday_are_alternatives_unless_one_is_a_star(self):
+        either = Cron('0 0 13 * FRI')
+        found = ticks(either, at('2026-11-01'), 3)
+        assert [datetime_of(tick).day for tick in found] == [6, 13, 20]
+        both = Cron('0 0 */13 * FRI')
+        assert datetime_of(both.after(at('2026-11-01'))).date() == (
+            datetime(2026, 11, 27).date()
+        )
+
+    def test_a_line_may_look_back_before_the_epoch(self):
+        assert Cron('@yearly').at_or_before(-1) == at('1969-01-01')
+
+    @pytest.mark.parametrize(
+        ('name', 'line'),
+        [
+            ('@hourly', '0 * * * *'),
+            ('@daily', '0 0 * * *'),
+            ('@midnight', '0 0 * * *'),
+            ('@weekly', '0 0 * * SUN'),
+            ('@monthly', '0 0 1 * *'),
+            ('@yearly', '0 0 1 1 *'),
+            ('@annually', '0 0 1 1 *'),
+            (' @Daily ', '0 0 * * *'),
+        ],
+    )
+    def test_a_name_means_what_it_always_did(self, name, line):
+        start = at('2026-11-21T10:11:12')
+        assert ticks(Cron(name), start, 5) == ticks(Cron(line), start, 5)
+
+    def test_it_describes_its_line_and_zone(self):
+        cron = Cron('0  2 * * *', 'Europe/Berlin')
+        assert cron.describe() == 'cron 0 2 * * * (Europe/Berlin)'
+        assert cron == Cron('0 2 * * *', 'Europe/Berlin')
+        assert cron != Cron('0 2 * * *')
+        assert hash(cron) == hash(Cron('0 2 * * *', 'Europe/Berlin'))
+
+    def test_utc_needs_no_tz_database(self, monkeypatch):
+        def missing(name):
+            raise zoneinfo.ZoneInfoNotFoundError(name)
+
+        monkeypatch.setattr(zoneinfo, 'ZoneInfo', missing)
+        monkeypatch.setattr(zoneinfo, 'available_timezones', set)
+        assert Cron('@daily').after(0) == DAY
+        with pytest.raises(InvalidSchedule, match='pip install tzdata'):
+            Cron('@daily', 'Europe/Berlin')
+
+    def test_counting_56_years_of_minutes_costs_days_not_minutes(
+        self, monkeypatch
+    ):
+        calls = []
+        cron = Cron('* * * * *')
+        original = Cron._next_wall
+        monkeypatch.setattr(
+            Cron,
+            '_next_wall',
+            lambda *args: calls.append(1) or original(*args),
+        )
+        until = at('2026-01-01')
+        assert cron.count(0, until) == until // MINUTE
+        assert len(calls) < 4 * until // DAY
+
+
+class TestBadCronLines:
+    @pytest.mark.parametrize(
+        ('line', 'says'),
+        [
+            ('61 * * * *', "minute '61' is not within 0-59"),
+            ('* 24 * * *', "hour '24' is not within 0-23"),
+            ('* * 32 * *', "day-of-month '32' is not within 1-31"),
+            ('* * * 13 *', "month '13' is not within 1-12"),
+            ('* * * * 8', "day-of-week '8' is not within 0-7"),
+            ('*/0 * * * *', "minute '*/0'"),
+            ('5-1 * * * *', "minute '5-1'"),
+            ('a * * * *', "minute 'A'"),
+            ('* * * * MONDAY', "day-of-week 'MONDAY'"),
+            ('0 0 30 2 *', 'names a date that never comes'),
+            ('0 0 31 4,6 *', 'names a date that never comes'),
+            ('0 0 30-31 FEB *', 'names a date that never comes'),
+            ('0 0 99 2 *', "day-of-month '99'"),
+            ('* * * * * *', 'has 6 fields, not 5'),
+            ('* * * *', 'has 4 fields, not 5'),
+            ('', 'has 0 fields, not 5'),
+            ('@fortnightly', 'use one of @hourly'),
+            (None, 'is None, not text'),
+            (5, 'is 5, not text'),
+            ('9' * 5000 + ' * * * *', 'it cannot be read'),
+        ],
+    )
+    def test_one_line_says_what_is_wrong(self, line, says):
+        with pytest.raises(InvalidSchedule) as refused:
+            Cron(line)
+        text = str(refused.value)
+        assert repr(line) in text
+        assert says in text
+        assert '\n' not in text
+
+    @given(
+        st.lists(
+            st.text('0123456789*/-,#LWSUNMONFEB', min_size=1, max_size=5),
+            min_size=5,
+            max_size=5,
+        ).map(' '.join)
+        | st.text(max_size=20)
+    )
+    def test_any_text_has_ticks_or_is_refused(self, line):
+        try:
+            cron = Cron(line)
+        except InvalidSchedule as refused:
+            assert '\n' not in str(refused)
+        else:
+            assert cron.after(0) > 0
+
+    @pytest.mark.parametrize(
+        ('zone', 'says'),
+        [
+            ('europe/berlin', "did you mean 'Europe/Berlin'?"),
+            ('Europe/Berln', "did you mean 'Europe/Berlin'?"),
+            ('Mars/Olympus_Mons', 'e.g.'),
+            ('', 'e.g.'),
+            ('../../etc/passwd', 'e.g.'),
+            ('/etc/passwd', 'e.g.'),
+            ('America', 'did you mean'),
+            ('x' * 300, 'e.g.'),
+            ('\0', 'e.g.'),
+            (None, 'e.g.'),
+            (1, 'e.g.'),
+        ],
+    )
+    def test_an_unknown_zone_is_refused_with_the_nearest(self, zone, says):
+        with pytest.raises(InvalidSchedule) as refused:
+            Cron('@daily', zone)
+        assert str(refused.value).startswith(
+            f'time zone {zone!r} is unknown; '
+        )
+        assert says in str(refused.value)
+
+
+SCHEDULES = st.sampled_from(
+    [
+        Every(60),
+        Every(7, 3),
+        Cron('*/5 * * * *', 'Europe/Berlin'),
+        Cron('30 2 * * *', 'Australia/Lord_Howe'),
+    ]
+)
+NOON = at('2026-11-21T12:00:00')
+
+
+class TestDueTicks:
+    @given(
+        SCHEDULES,
+        st.sampled_from(Misfire),
+        st.integers(0, 4 * DAY),
+        st.integers(0, DAY),
+        st.integers(1, 5),
+    )
+    def test_each_due_tick_either_runs_or_is_counted(
+        self, schedule, misfire, gap, grace, cap
+    ):
+        last = schedule.at_or_before(NOON)
+        now = last + gap
+        due = due_ticks(
+            schedule, last, now, misfire, grace_us=grace, cap=cap
+        )
+        assert len(due.run) + due.dropped == schedule.count(last, now)
+        assert list(due.run) == sorted(set(due.run))
+        assert all(last < tick <= now for tick in due.run)
+        assert bool(due.reason) == bool(due.dropped)
+
+    @pytest.mark.parametrize('misfire', Misfire)
+    def test_one_tick_in_time_runs_under_every_policy(self, misfire):
+        due = due_ticks(
+            Every(60), NOON - MINUTE, NOON, misfire, grace_us=MINUTE
+        )
+        assert due == DueTicks((NOON,), 0, '')
+
+    @pytest.mark.parametrize('misfire', Misfire)
+    def test_nothing_is_due_twice_or_before_its_time(self, misfire):
+        nothing = DueTicks((), 0, '')
+        for now in (NOON, NOON + MINUTE - 1, NOON - HOUR):
+            assert nothing == due_ticks(
+                Every(60), NOON, now, misfire, grace_us=MINUTE
+            )
+
+    def test_latest_runs_the_newest_however_late(self):
+        now = NOON + 3 * HOUR + 59 * MINUTE
+        due = due_ticks(
+            Every(3600), NOON, now, Misfire.LATEST, grace_us=SECOND
+        )
+        assert due.run == (NOON + 3 * HOUR,)
+        assert due.dropped == 2
+        assert due.reason == 'misfire=latest runs the newest tick only'
+
+    def test_skip_runs_the_newest_within_its_grace_and_not_after_it(self):
+        def due(late):
+            return due_ticks(
+                Every(3600),
+                NOON,
+                NOON + HOUR + late,
+                Misfire.SKIP,
+                grace_us=MINUTE,
+            )
+
+        assert due(MINUTE) == DueTicks((NOON + HOUR,), 0, '')
+        assert due(MINUTE + 1).run == ()
+        assert due(MINUTE + 1).dropped == 1
+        assert due(2 * MINUTE).reason == (
+            'misfire=skip and 120 s late, grace is 60 s'
+        )
+
+    def test_all_runs_each_oldest_first(self):
+        due = due_ticks(
+            Every(60), NOON, NOON + 3 * MINUTE, Misfire.ALL, grace_us=0
+        )
+        assert due == DueTicks(
+            (NOON + MINUTE, NOON + 2 * MINUTE, NOON + 3 * MINUTE), 0, ''
+        )
+
+    def test_all_keeps_the_newest_where_there_are_too_many(self):
+        due = due_ticks(
+            Every(60), NOON, NOON + HOUR, Misfire.ALL, grace_us=0, cap=2
+        )
+        assert due.run == (NOON + HOUR - MINUTE, NOON + HOUR)
+        assert due.dropped == 58
+        assert due.reason == 'misfire=all runs the newest 2 missed ticks'
+
+    @pytest.mark.parametrize('misfire', Misfire)
+    def test_a_year_of_milliseconds_is_answered_at_once(self, misfire):
+        """It would not return in a lifetime of walking the grid."""
+        due = due_ticks(
+            Every(0.001), 0, NOON, misfire, grace_us=1000, cap=100
+        )
+        assert due.run[-1] == NOON
+        assert due.dropped + len(due.run) == NOON // 1000
+
+    def test_a_line_whose_first_tick_is_to_come_owes_nothing(
+        self, monkeypatch
+    ):
+        monkeypatch.setattr(Cron, 'at_or_before', lambda self, t: None)
+        due = due_ticks(
+            Cron('@daily'), 0, NOON, Misfire.LATEST, grace_us=0
+        )
+        assert due == DueTicks((), 0, '')
+
+
+class TestPhase:
+    @given(
+        st.integers(-(2**63), 2**63 - 1),
+        st.integers(1000, 400 * DAY),
+    )
+    def test_it_lies_within_the_period(self, position, period):
+        phase = phase_us(position, period)
+        assert 0 <= phase < period
+        assert phase == phase_us(position, period)
+
+    def test_neighbours_on_the_ring_start_far_apart(self):
+        """The member's own arc must fill the whole period, evenly."""
+        arc = range(2**62, 2**62 + 10_000 * 2**40, 2**40)
+        phases = [phase_us(position, MINUTE) for position in arc]
+        tenths = [phase * 10 // MINUTE for phase in phases]
+        for tenth in range(10):
+            assert 900 < tenths.count(tenth) < 1100
+
+
+def test_instants_and_datetimes_are_two_names_of_one_moment():
+    moment = datetime(2026, 11, 21, 13, 14, 15, 161718, tzinfo=UTC)
+    assert datetime_of(instant_of(moment)) == moment
+    assert datetime_of(instant_of(moment)).tzinfo is UTC
+    assert instant_of(datetime(1970, 1, 1, 1, tzinfo=UTC)) == HOUR
