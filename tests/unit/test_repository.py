@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is promised about the repository itself."""
+
+import ast
+import importlib.metadata
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+PACKAGE = ROOT / 'distperiodic'
+MODULES = sorted(PACKAGE.rglob('*.py'))
+SOURCES = [*MODULES, *sorted((ROOT / 'tests').rglob('*.py'))]
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def readme_commands():
+    """Return the lines of README.rst's literal blocks."""
+    text = (ROOT / 'README.rst').read_text()
+    blocks = re.findall(r'::\n\n((?:    .*\n|\n)+)', text)
+    return [line.strip() for block in blocks
+            for line in block.splitlines() if line.strip()]
+
+
+def entry_points():
+    """Return what pyproject.toml declares, installed or not."""
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    groups = project['entry-points'] | {'console_scripts': project['scripts']}
+    return [importlib.metadata.EntryPoint(name, value, group)
+            for group, entries in groups.items()
+            for name, value in entries.items()]
+
+
+def test_ci_runs_the_commands_that_the_readme_gives_a_newcomer():
+    ci = (ROOT / '.ci' / 'run').read_text().splitlines()
+    for_newcomers = [line for line in readme_commands()
+                     if 'pip install .' in line or 'run-tests' in line]
+
+    assert len(for_newcomers) == 2
+    assert [line for line in for_newcomers if line not in ci] == []
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=name_of)
+def test_a_source_file_names_its_licence_first(path):
+    text = path.read_text()
+
+    assert not text or text.startswith(
+        '# SPDX-License-Identifier: Apache-2.0\n')
+
+
+@pytest.mark.parametrize('path', MODULES, ids=name_of)
+def test_a_module_is_named_after_what_it_is(path):
+    assert path.stem not in {'base', 'common', 'helpers', 'models', 'utils'}
+
+
+@pytest.mark.parametrize(
+    'path', [path for path in MODULES if path.name != 'clock.py'],
+    ids=name_of)
+def test_nobody_reads_the_time_past_the_clock(path):
+    reads = {
+        'time': {'monotonic', 'monotonic_ns', 'perf_counter', 'sleep',
+                 'time', 'time_ns'},
+        'datetime': {'now', 'today', 'utcnow'},
+        'date': {'today'},
+        'timeutils': {'now', 'utcnow', 'utcnow_ts'},
+    }
+    past_the_clock = [
+        f'line {node.lineno}: {ast.unparse(node)}'
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in reads.get(
+            getattr(node.value, 'attr', getattr(node.value, 'id', '')), ())]
+
+    assert past_the_clock == []
+
+
+def test_importing_the_library_picks_no_backend_for_the_process():
+    """The first import of these fixes the whole process on eventlet."""
+    heavy = ['eventlet', 'oslo_messaging', 'oslo_service', 'sqlalchemy']
+    loaded = subprocess.run(
+        [sys.executable, '-c',
+         'import sys, distperiodic; '
+         f'print([name for name in {heavy!r} if name in sys.modules])'],
+        cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+    assert loaded.strip() == '[]'
+
+
+@pytest.mark.parametrize('entry', entry_points(), ids=lambda entry: entry.name)
+def test_an_entry_point_leads_somewhere(entry):
+    assert callable(entry.load())
+
+
+def test_the_sample_configuration_is_what_the_options_say(tmp_path):
+    written = tmp_path / 'distperiodic.conf.sample'
+    subprocess.run(
+        [sys.executable, '-m', 'oslo_config.generator',
+         '--config-file', 'etc/oslo-config-generator/distperiodic.conf',
+         '--output-file', str(written)], cwd=ROOT, check=True)
+    kept = ROOT / 'etc' / 'distperiodic.conf.sample'
+
+    assert written.read_text() == kept.read_text(), 'run: tox -e genconfig'
