@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kept beside pyproject.toml: without it pbr leaves sub-packages out."""
+"""For tools that still call setup.py; pyproject.toml says the rest."""
 
 import setuptools
 

@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 def test_the_wheel_of_a_fresh_clone_holds_the_whole_package(tmp_path):
-    """Without setup.py and setup.cfg, pbr leaves the sub-packages out."""
+    """A package list that is wrong builds without a word of warning."""
     clone, wheels = tmp_path / 'clone', tmp_path / 'wheels'
     subprocess.run(['git', 'clone', '--quiet', ROOT, clone], check=True)
     tracked = subprocess.run(
