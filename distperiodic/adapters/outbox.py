@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on its way to the broker: queues that never block who fills them.
+
+Handing a message to a broker can take for ever: a broker out of memory keeps
+the connection, answers heartbeats and confirms nothing until somebody frees
+memory. So one thread hands over, and where a batch must be known to be sent
+or not in time, another one watches the clock::
+
+    put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
+                  \\            \\----- refused ---------------> on_unsent
+                   \\-----------\\---- its patience is over ---> on_unsent
+                                       (told by the watcher)
+
+A batch that was told unsent may still arrive, when the broker goes on where
+it stood. That is no harm here: a message is a hint, and the claim decides.
+
+No foreign library in this file; what hands over is passed in.
+"""
+
+import collections
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable
+
+from distperiodic.core.message import Batch
+from distperiodic.core.message import Report
+from distperiodic.exceptions import BusUnavailable
+from distperiodic.exceptions import InvalidMessage
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two attempts while the broker is away.
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 1.0
+
+
+class NobodyThere(BusUnavailable):
+    """The broker knows no queue of that name: trying again is no use now."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Letter:
+    batch: Batch
+    deadline: float  # monotonic seconds
+    settled: bool = False  # its sender has been told
+
+
+class BatchOutbox:
+    """Batches in the order in which they came, each told of exactly once.
+
+    :param publish: hands over one batch and returns once the broker has
+        confirmed it. Raises NobodyThere or InvalidMessage where it is no use
+        to try again, anything else where it is.
+    :param on_sent: told of each batch that was confirmed in time.
+    :param on_unsent: told of every other batch, with the reason. Both are
+        called by threads of the outbox, on_unsent also from within put().
+    :param capacity: batches that may wait.
+    :param patience: seconds from put() until a batch is given up.
+    """
+
+    def __init__(self, publish: Callable[[Batch], None],
+                 on_sent: Callable[[Batch], None],
+                 on_unsent: Callable[[Batch, str], None], *,
+                 capacity: int, patience: float,
+                 monotonic: Callable[[], float]):
+        self._publish = publish
+        self._on_sent = on_sent
+        self._on_unsent = on_unsent
+        self._capacity = capacity
+        self._patience = patience
+        self._monotonic = monotonic
+        self._changed = threading.Condition()
+        self._waiting: collections.deque[_Letter] = collections.deque()
+        self._in_hand: _Letter | None = None
+        self._closing = False
+        self._trouble = ''  # '': the last attempt was not refused
+        self._sender = threading.Thread(
+            target=self._send_all, name='distperiodic-send', daemon=True)
+        self._watcher = threading.Thread(
+            target=self._watch, name='distperiodic-send-watch', daemon=True)
+
+    def start(self) -> None:
+        self._sender.start()
+        self._watcher.start()
+
+    def put(self, batch: Batch) -> None:
+        """Take *batch*; never blocks. When full it is told unsent at once."""
+        letter = _Letter(batch, self._monotonic() + self._patience)
+        with self._changed:
+            if self._closing:
+                reason = 'the bus is closed'
+            elif len(self._waiting) >= self._capacity:
+                reason = f'{self._capacity} batches wait already'
+                if self._trouble:
+                    reason += f' ({self._trouble})'
+            else:
+                self._waiting.append(letter)
+                self._changed.notify_all()
+                return
+        self._tell(self._on_unsent, batch, reason)
+
+    def close(self, timeout: float) -> None:
+        """Send what waits, for *timeout* seconds; tell the rest unsent."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._sender.ident is not None:
+            self._sender.join(max(0.0, timeout))
+        with self._changed:
+            left = [] if self._in_hand is None else [self._in_hand]
+            left += self._waiting
+            left = [letter for letter in left if not letter.settled]
+            for letter in left:
+                letter.settled = True
+            self._waiting.clear()
+            self._changed.notify_all()
+        for letter in left:
+            self._tell(self._on_unsent, letter.batch, self._with_trouble(
+                'the bus was closed before it could be sent'))
+
+    def _send_all(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            with self._changed:
+                self._in_hand = None
+                # The watcher may wait for this.
+                self._changed.notify_all()
+                while not self._waiting and not self._closing:
+                    self._changed.wait()
+                if not self._waiting:
+                    return
+                letter = self._in_hand = self._waiting.popleft()
+            while not letter.settled:
+                try:
+                    self._publish(letter.batch)
+                except (NobodyThere, InvalidMessage) as exc:
+                    self._trouble = ''
+                    self._settle(letter, str(exc))
+                except Exception as exc:
+                    self._trouble = str(exc) or type(exc).__name__
+                    self._rest(letter, pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    continue
+                else:
+                    self._trouble = ''
+                    self._settle(letter, None)
+                pause = _FIRST_PAUSE
+
+    def _rest(self, letter: _Letter, pause: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: letter.settled, pause)
+
+    def _settle(self, letter: _Letter, reason: str | None) -> None:
+        with self._changed:
+            if letter.settled:
+                LOG.debug('batch was sent after it had been given up: '
+                          'batch=%s', letter.batch.id)
+                return
+            letter.settled = True
+        if reason is None:
+            self._tell(self._on_sent, letter.batch)
+        else:
+            self._tell(self._on_unsent, letter.batch, reason)
+
+    def _watch(self) -> None:
+        while True:
+            with self._changed:
+                late = self._late()
+                if not late:
+                    first = self._first()
+                    if first is not None:
+                        self._changed.wait(first.deadline - self._monotonic())
+                    elif self._closing:
+                        return
+                    else:
+                        self._changed.wait()
+                    continue
+            for letter in late:
+                self._tell(self._on_unsent, letter.batch, self._with_trouble(
+                    f'not confirmed by the broker within {self._patience:g} '
+                    's'))
+
+    def _late(self) -> list[_Letter]:
+        """Those whose patience is over; all have the same, so the first
+        to come are the first to go."""
+        now = self._monotonic()
+        late = []
+        while (first := self._first()) and first.deadline <= now:
+            first.settled = True
+            late.append(first)
+            if first is not self._in_hand:
+                self._waiting.popleft()
+        if late:
+            self._changed.notify_all()
+        return late
+
+    def _first(self) -> _Letter | None:
+        """The next one whose patience can be over."""
+        if self._in_hand is not None and not self._in_hand.settled:
+            return self._in_hand
+        return self._waiting[0] if self._waiting else None
+
+    def _with_trouble(self, reason: str) -> str:
+        trouble = self._trouble or 'no answer; it may be out of memory or disk'
+        return f'{reason} ({trouble})'
+
+    def _tell(self, callback: Callable[..., None], batch: Batch,
+              *reason: str) -> None:
+        try:
+            callback(batch, *reason)
+        except Exception:
+            LOG.exception('the answer to a batch was lost in a callback: '
+                          'batch=%s', batch.id)
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class _Box:
+    """What waits for one scheduler."""
+
+    to: str
+    next_at: float  # monotonic seconds; not before
+    waiting: collections.deque[tuple[Report, float]] = dataclasses.field(
+        default_factory=collections.deque)  # and when each was put
+    size: int = 0  # objects told of
+    pause: float = 0.0  # seconds until the next attempt; 0.0: none failed
+
+
+class ReportOutbox:
+    """Reports, grouped into one message per scheduler.
+
+    The first report leaves at once. Those that follow within *linger* wait
+    for each other, so that a worker of many short runs sends at most
+    1 / linger messages per second to a scheduler.
+
+    :param publish: hands over one scheduler's reports; returns once the
+        broker has confirmed them, else raises.
+    :param on_lost: told of each report that is given up, with the scheduler
+        and the reason: none will come again, and the lease ends its run.
+    :param linger: seconds between two messages to one scheduler.
+    :param most: objects in one message, unless one report has more.
+    :param capacity: objects that may wait; the oldest go first.
+    :param patience: seconds after which an unsent report is given up.
+    :param longest_pause: seconds between two attempts, at most.
+    """
+
+    def __init__(self, publish: Callable[[str, list[Report]], None],
+                 on_lost: Callable[[Report, str, str], None], *,
+                 monotonic: Callable[[], float], linger: float = 0.02,
+                 most: int = 500, capacity: int = 200_000,
+                 patience: float = 60.0, longest_pause: float = 5.0):
+        self._publish = publish
+        self._on_lost = on_lost
+        self._monotonic = monotonic
+        self._linger = linger
+        self._most = most
+        self._capacity = capacity
+        self._patience = patience
+        self._longest_pause = longest_pause
+        self._changed = threading.Condition()
+        self._boxes: dict[str, _Box] = {}
+        self._size = 0
+        self._closing = False
+        self._abandoned = False
+        self._sender = threading.Thread(
+            target=self._send_all, name='distperiodic-report', daemon=True)
+
+    def start(self) -> None:
+        self._sender.start()
+
+    def put(self, report: Report, to: str) -> None:
+        """Take *report*; never blocks."""
+        now = self._monotonic()
+        lost = []
+        with self._changed:
+            box = self._boxes.get(to)
+            if box is None:
+                box = self._boxes[to] = _Box(to, next_at=now)
+            box.waiting.append((report, now))
+            box.size += _size(report)
+            self._size += _size(report)
+            while self._size > self._capacity:
+                fullest = max(self._boxes.values(), key=lambda b: b.size)
+                if len(fullest.waiting) < 2:
+                    break
+                lost.append((fullest.to, self._pop(fullest)[0]))
+            self._changed.notify()
+        for scheduler, old in lost:
+            self._give_up(old, scheduler, 'too many reports wait')
+
+    def forget(self, to: str) -> None:
+        """Give up what waits for *to*, a scheduler that is gone."""
+        with self._changed:
+            box = self._boxes.pop(to, None)
+            if box is None:
+                return
+            self._size -= box.size
+        for report, _ in box.waiting:
+            self._give_up(report, to, 'the scheduler is gone')
+
+    def close(self, timeout: float) -> None:
+        """Send what waits, for *timeout* seconds; give up the rest."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._sender.ident is not None:
+            self._sender.join(max(0.0, timeout))
+        with self._changed:
+            self._abandoned = True
+            left = list(self._boxes.values())
+            self._boxes.clear()
+            self._size = 0
+            self._changed.notify()
+        for box in left:
+            for report, _ in box.waiting:
+                self._give_up(report, box.to, 'the bus was closed')
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                box = self._next_box()
+                if box is None:
+                    if self._closing and not self._boxes:
+                        return
+                    self._changed.wait(self._until_next())
+                    continue
+                parcel = self._take(box)
+            self._send(box, parcel)
+
+    def _send(self, box: _Box, parcel: list[tuple[Report, float]]) -> None:
+        try:
+            self._publish(box.to, [report for report, _ in parcel])
+        except InvalidMessage as exc:
+            # Not to be seen again, else it would stop the whole box.
+            for report, _ in parcel:
+                self._give_up(report, box.to, str(exc))
+            return
+        except Exception as exc:
+            reason = str(exc) or type(exc).__name__
+        else:
+            with self._changed:
+                box.pause = 0.0
+                box.next_at = self._monotonic() + self._linger
+            return
+        with self._changed:
+            now = self._monotonic()
+            oldest = now - self._patience
+            kept = [(r, at) for r, at in parcel if at > oldest]
+            lost = [r for r, at in parcel if at <= oldest]
+            if self._abandoned or self._boxes.get(box.to) is not box:
+                kept, lost = [], [r for r, _ in parcel]
+            box.waiting.extendleft(reversed(kept))
+            grown = sum(_size(report) for report, _ in kept)
+            box.size += grown
+            self._size += grown
+            box.pause = min(max(2 * box.pause, _FIRST_PAUSE),
+                            self._longest_pause)
+            box.next_at = now + box.pause
+        for report in lost:
+            self._give_up(report, box.to, reason)
+
+    def _next_box(self) -> _Box | None:
+        """The box that may be sent now; empty ones are put away."""
+        now = self._monotonic()
+        best = None
+        for box in list(self._boxes.values()):
+            if not box.waiting:
+                if box.next_at <= now or self._closing:
+                    del self._boxes[box.to]
+                continue
+            full = box.size >= self._most or self._closing
+            if (box.next_at <= now or (full and not box.pause)) and (
+                    best is None or box.next_at < best.next_at):
+                best = box
+        return best
+
+    def _until_next(self) -> float | None:
+        if not self._boxes:
+            return None
+        first = min(box.next_at for box in self._boxes.values())
+        return max(0.0, first - self._monotonic())
+
+    def _take(self, box: _Box) -> list[tuple[Report, float]]:
+        parcel = [self._pop(box)]
+        size = _size(parcel[0][0])
+        while box.waiting:
+            size += _size(box.waiting[0][0])
+            if size > self._most:
+                break
+            parcel.append(self._pop(box))
+        return parcel
+
+    def _pop(self, box: _Box) -> tuple[Report, float]:
+        report, at = box.waiting.popleft()
+        box.size -= _size(report)
+        self._size -= _size(report)
+        return report, at
+
+    def _give_up(self, report: Report, to: str, reason: str) -> None:
+        try:
+            self._on_lost(report, to, reason)
+        except Exception:
+            LOG.exception('the loss of a report was lost in a callback: '
+                          'batch=%s', report.batch)
+
+
+def _size(report: Report) -> int:
+    # An empty report must count too, or any number of them could wait.
+    return report.size or 1
