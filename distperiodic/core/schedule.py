@@ -90,8 +90,8 @@ def datetime_of(instant: Instant) -> datetime:
     return _EPOCH_UTC + timedelta(microseconds=instant)
 
 
-def _number(value: object) -> float | None:
-    """*value* as a finite float; None where it is not a real number."""
+def finite_number(value: object) -> float | None:
+    """*value* as a float; None where it is not a number or not finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -113,13 +113,13 @@ class Every:
     __slots__ = ('offset_us', 'spacing_us')
 
     def __init__(self, spacing: float, offset: float = 0.0) -> None:
-        seconds = _number(spacing)
+        seconds = finite_number(spacing)
         if seconds is None or not 0.001 <= seconds <= _LONGEST_S:
             raise InvalidSchedule(
                 f'spacing is {spacing!r}; give a number of seconds of at '
                 'least 0.001 and at most a hundred years'
             )
-        shift = _number(offset)
+        shift = finite_number(offset)
         if shift is None:
             raise InvalidSchedule(
                 f'offset is {offset!r}; give a finite number of seconds'

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a decorated method asks for: a job, checked once, then immutable.
+
+Every error here begins with where the job is defined, because the person who
+reads it at start-up is rarely the one who wrote the decorator.
+"""
+
+import dataclasses
+import enum
+import functools
+import re
+from typing import TypeVar
+
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Cron
+from distperiodic.core.schedule import Every
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from distperiodic.core.schedule import Schedule
+from distperiodic.core.schedule import finite_number
+from distperiodic.exceptions import InvalidJob
+from distperiodic.exceptions import InvalidSchedule
+
+_Word = TypeVar('_Word', bound=enum.StrEnum)
+
+# A topic becomes the name of a queue and of a configuration section.
+_TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
+_NAME_LENGTH = 200
+
+
+class Scope(enum.StrEnum):
+    """Where a tick of a job runs."""
+
+    MEMBER = 'member'  # once on every member
+    GROUP = 'group'  # once in the whole group
+    OBJECTS = 'objects'  # once for each object of a catalogue
+
+
+class Delivery(enum.StrEnum):
+    """What happens to a run whose worker is lost."""
+
+    AT_LEAST_ONCE = 'at_least_once'  # it runs again
+    AT_MOST_ONCE = 'at_most_once'  # it is over
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One periodic job, the same on every member that loads the same code.
+
+    Words may be given as text (``misfire='all'``); they are stored as members
+    of their enum.
+
+    :raises InvalidJob: an option has no legal value, or two contradict.
+    """
+
+    name: str
+    schedule: Schedule
+    scope: Scope = Scope.MEMBER
+    objects: str | None = None  # the catalogue's method; None: no objects
+    misfire: Misfire = Misfire.LATEST
+    overlap: Overlap = Overlap.SKIP
+    spread: bool = False
+    retries: int = 0
+    retry_backoff: float = 1.0  # seconds, before the first retry
+    timeout: float | None = None  # seconds; None: a run may take for ever
+    priority: int = 0  # higher first
+    topic: str = 'default'  # the partition that runs it
+    max_in_flight: int | None = None  # objects at once; None: no own limit
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    enabled: bool = True
+    run_immediately: bool = False  # the first run is at start, not at a tick
+    grace: float | None = None  # seconds; None: one period
+    defined_at: str = 'code'  # 'nodes.py:41'
+
+    def __post_init__(self) -> None:
+        if (
+            not isinstance(self.name, str)
+            or not 0 < len(self.name) <= _NAME_LENGTH
+            or not self.name.isprintable()
+        ):
+            raise InvalidJob(
+                f'{self.defined_at}: job name is {self.name!r}; give 1 to '
+                f'{_NAME_LENGTH} printable characters'
+            )
+        self._check_scope()
+        self._accept_word('misfire', Misfire)
+        self._accept_word('overlap', Overlap)
+        self._accept_word('delivery', Delivery)
+        for option in ('spread', 'enabled', 'run_immediately'):
+            self._check(option, type(getattr(self, option)) is bool, 'a bool')
+        self._check(
+            'retries', _whole(self.retries, 0), 'a whole number from 0'
+        )
+        self._check(
+            'retry_backoff',
+            _seconds(self.retry_backoff, zero=False),
+            'seconds > 0',
+        )
+        self._check(
+            'timeout',
+            self.timeout is None or _seconds(self.timeout, zero=False),
+            'seconds > 0, or None for no limit',
+        )
+        self._check('priority', _whole(self.priority), 'a whole number')
+        self._check(
+            'topic',
+            isinstance(self.topic, str)
+            and _TOPIC.fullmatch(self.topic) is not None,
+            'the name of a partition: 1 to 100 of A-Z a-z 0-9 . _ -',
+        )
+        self._check(
+            'max_in_flight',
+            self.max_in_flight is None or _whole(self.max_in_flight, 1),
+            'a whole number from 1, or None for no own limit',
+        )
+        self._check(
+            'grace',
+            self.grace is None or _seconds(self.grace, zero=True),
+            'seconds from 0, or None for one period',
+        )
+
+    def grace_us(self, tick: Instant) -> int:
+        """How late *tick* may run under ``misfire='skip'``, microseconds."""
+        if self.grace is None:
+            return self.schedule.period_us(tick)
+        return round(self.grace * SECOND)
+
+    def _check_scope(self) -> None:
+        self._accept_word('scope', Scope)
+        self._check(
+            'objects',
+            self.objects is None
+            or (isinstance(self.objects, str) and self.objects.isidentifier()),
+            "the name of a method, as text: objects='list_nodes'",
+        )
+        if (self.objects is None) is (self.scope is Scope.OBJECTS):
+            raise self._error(
+                f'scope={self.scope.value!r} contradicts '
+                f'objects={self.objects!r}; pass objects= alone for one run '
+                'per object, or scope= alone'
+            )
+
+    def _accept_word(self, option: str, words: type[_Word]) -> None:
+        value = getattr(self, option)
+        try:
+            word = words(value)
+        except ValueError:
+            legal = ', '.join(words)
+            raise self._error(
+                f'{option} is {value!r}; give one of {legal}'
+            ) from None
+        object.__setattr__(self, option, word)
+
+    def _check(self, option: str, legal: bool, remedy: str) -> None:
+        if not legal:
+            raise self._error(
+                f'{option} is {getattr(self, option)!r}; give {remedy}'
+            )
+
+    def _error(self, text: str) -> InvalidJob:
+        return InvalidJob(f'{self.defined_at}: job {self.name!r}: {text}')
+
+
+def own_schedule(obj: object) -> Schedule | None:
+    """The schedule an object of a catalogue carries; None: its job's.
+
+    It is a ``spacing`` (seconds), or a ``cron`` line with or without a
+    ``timezone``; an attribute that is None counts as absent.
+
+    :raises InvalidSchedule: naming the object.
+    """
+    spacing = getattr(obj, 'spacing', None)
+    cron = getattr(obj, 'cron', None)
+    if spacing is None and cron is None:
+        return None
+    try:
+        return schedule_of(spacing, cron, getattr(obj, 'timezone', None))
+    except InvalidSchedule as error:
+        key = getattr(obj, 'id', obj)
+        raise InvalidSchedule(f'object {key!r}: {error}') from None
+
+
+def schedule_of(
+    spacing: float | None, cron: str | None, timezone: str | None
+) -> Schedule:
+    """The schedule that exactly one of *spacing* and *cron* describes.
+
+    :param timezone: belongs to *cron*; None is UTC.
+    :raises InvalidSchedule: both or none are given, or one has no ticks.
+    """
+    if spacing is not None and cron is not None:
+        raise InvalidSchedule(
+            f'spacing={spacing!r} and cron={cron!r} are both given; '
+            'remove one of them'
+        )
+    if cron is not None:
+        return _cron(cron, 'UTC' if timezone is None else timezone)
+    if timezone not in (None, 'UTC'):
+        raise InvalidSchedule(
+            f'timezone={timezone!r} without cron=; a spacing counts from '
+            'the epoch and knows no time zone, so remove timezone= or use '
+            'cron='
+        )
+    return _every(spacing)
+
+
+def _every(spacing: float | None) -> Every:
+    try:
+        return _shared_every(spacing)
+    except TypeError:  # unhashable, so not a number; Every says so
+        return Every(spacing)  # type: ignore[arg-type]
+
+
+def _cron(line: str, timezone: str) -> Cron:
+    try:
+        return _shared_cron(line, timezone)
+    except TypeError:  # unhashable, so not text; Cron says so
+        return Cron(line, timezone)
+
+
+# A catalogue of 100,000 objects has a handful of schedules. Typed, or True
+# would be taken for a spacing of 1 that somebody else asked for.
+_shared_every = functools.lru_cache(maxsize=4096, typed=True)(Every)
+_shared_cron = functools.lru_cache(maxsize=4096, typed=True)(Cron)
+
+
+def _seconds(value: object, *, zero: bool) -> bool:
+    """Whether *value* is a finite duration, and 0 only where *zero*."""
+    number = finite_number(value)
+    return number is not None and (number > 0 or (zero and number == 0))
+
+
+def _whole(value: object, low: int | None = None) -> bool:
+    return type(value) is int and (low is None or value >= low)

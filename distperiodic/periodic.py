@@ -1,0 +1,475 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decorator and the class with which a service declares its jobs.
+
+    class NodeTasks(PeriodicTasks):
+
+        def list_nodes(self, context):
+            return db.nodes()
+
+        @periodic_task(spacing=60, objects='list_nodes')
+        def poll(self, context, node_id):
+            ...
+
+A service hands an instance to the scheduler and the worker service, which
+run its jobs. :meth:`PeriodicTasks.run_periodic_tasks` is the other way, for
+services that have always driven their tasks themselves, as with oslo.service.
+
+Methods decorated by ``oslo_service.periodic_task`` are jobs too. They are
+recognised by the attributes that decorator leaves on them: importing
+oslo.service here would fix the whole process on its default backend.
+"""
+
+import difflib
+import inspect
+import logging
+import os
+import sys
+import types
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+from typing import cast
+
+from distperiodic.adapters.clock import SystemClock
+from distperiodic.core.job import Delivery
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.job import schedule_of
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from distperiodic.core.schedule import datetime_of
+from distperiodic.core.schedule import due_ticks
+from distperiodic.exceptions import InvalidJob
+from distperiodic.exceptions import InvalidSchedule
+from distperiodic.exceptions import JobNameTaken
+from distperiodic.ports import Clock
+
+LOG = logging.getLogger(__name__)
+
+# As in oslo.service: both for a task that names no spacing and for the
+# longest time that run_periodic_tasks() lets its caller sleep.
+DEFAULT_SPACING = 60.0
+
+_MARK = '_distperiodic_job'
+_DOORS = ('jobs', 'handler', 'catalogue')
+
+
+def periodic_task(
+    method: Any = None,
+    /,
+    *,
+    spacing: float | None = None,
+    cron: str | None = None,
+    timezone: str | None = None,
+    objects: str | None = None,
+    scope: Scope | str | None = None,
+    misfire: Misfire | str = Misfire.LATEST,
+    overlap: Overlap | str = Overlap.SKIP,
+    spread: bool = False,
+    retries: int = 0,
+    timeout: float | None = None,
+    priority: int = 0,
+    topic: str = 'default',
+    max_in_flight: int | None = None,
+    delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
+    name: str | None = None,
+    enabled: bool = True,
+    run_immediately: bool = False,
+    grace: float | None = None,
+) -> Any:
+    """Make a method a periodic job, with or without parentheses.
+
+    Everything that can be wrong with the arguments is said here, when the
+    module is imported, and not at the first tick.
+
+    :param spacing: seconds between ticks, from 0.001; the ticks are on a
+        grid that all members share. Without spacing and cron: 60.
+    :param cron: a five-field cron line instead of a spacing.
+    :param timezone: the time zone of the cron line; default UTC.
+    :param objects: name of the method that lists the objects; the decorated
+        one then runs once per object. Without it see *scope*.
+    :param scope: ``'member'`` (default): each member runs each tick;
+        ``'group'``: one member does.
+    :param misfire: what becomes of missed ticks: ``'skip'``, ``'latest'``
+        (default: the newest runs) or ``'all'``.
+    :param overlap: what becomes of a tick that finds its predecessor still
+        running: ``'skip'`` (default) or ``'wait'``.
+    :param spread: give each object its own phase inside the period.
+    :param retries: how often a failed run is tried again; default 0.
+    :param timeout: seconds after which a run is cancelled; default None.
+    :param priority: higher ones are dispatched first; default 0.
+    :param topic: the partition whose workers run it; default ``'default'``.
+    :param max_in_flight: objects of this job at work at once; default None.
+    :param delivery: ``'at_least_once'`` (default) or ``'at_most_once'``.
+    :param name: the job's name, default the method's. Claims are kept under
+        it: a new name is a new job.
+    :param enabled: False keeps the job listed and never runs it.
+    :param run_immediately: the first run is at start, not at the next tick.
+    :param grace: seconds that ``misfire='skip'`` allows a tick to be late;
+        default one period.
+    :raises InvalidSchedule: spacing, cron line or time zone yield no ticks.
+    :raises InvalidJob: any other argument has no legal value.
+    """
+
+    if method is not None and not _is_method(method):
+        caller = sys._getframe(1)
+        raise InvalidJob(
+            f'{_place(caller.f_code.co_filename, caller.f_lineno)}: '
+            f'periodic_task({method!r}) is not a method; pass options by '
+            'name, e.g. periodic_task(spacing=60)'
+        )
+
+    def decorate(function: Any) -> Any:
+        where = _defined_at(function)
+        _check_runs_at_once(function, where)
+        plain = _plain(function)
+        if hasattr(plain, _MARK):
+            raise InvalidJob(
+                f'{where}: {plain.__name__} is decorated twice; '
+                'write a second method that calls the first'
+            )
+        job_name = plain.__name__ if name is None else name
+        every = spacing
+        if spacing is None and cron is None:
+            every = DEFAULT_SPACING
+        try:
+            schedule = schedule_of(every, cron, timezone)
+        except InvalidSchedule as error:
+            raise InvalidSchedule(
+                f'{where}: job {job_name!r}: {error}'
+            ) from None
+        default_scope = Scope.MEMBER if objects is None else Scope.OBJECTS
+        job = Job(
+            name=job_name,
+            schedule=schedule,
+            # Job turns words into members of their enum, or refuses them.
+            scope=cast(Scope, default_scope if scope is None else scope),
+            objects=objects,
+            misfire=cast(Misfire, misfire),
+            overlap=cast(Overlap, overlap),
+            spread=spread,
+            retries=retries,
+            timeout=timeout,
+            priority=priority,
+            topic=topic,
+            max_in_flight=max_in_flight,
+            delivery=cast(Delivery, delivery),
+            enabled=enabled,
+            run_immediately=run_immediately,
+            grace=grace,
+            defined_at=where,
+        )
+        setattr(plain, _MARK, job)
+        return function
+
+    return decorate if method is None else decorate(method)
+
+
+class PeriodicTasks:
+    """The jobs of a service: derive from it and decorate methods.
+
+    A subclass inherits the jobs of its bases. A method that overrides a
+    decorated one replaces its job, and removes it if it is not decorated
+    itself.
+
+    :param conf: the service's configuration, or None.
+    :raises JobNameTaken: two methods define a job of one name.
+    :raises InvalidJob: ``objects=`` names no method of this class.
+    """
+
+    def __init__(self, conf: Any = None) -> None:
+        super().__init__()
+        self.conf = conf
+        self.clock: Clock = SystemClock()
+        self._jobs: dict[str, Job] = {}
+        self._handlers: dict[str, Callable[..., Any]] = {}
+        self._last_ticks: dict[str, Instant] = {}
+        for door in _DOORS:
+            if getattr(type(self), door) is not getattr(PeriodicTasks, door):
+                raise InvalidJob(
+                    f'{type(self).__name__}.{door} hides a part of '
+                    'PeriodicTasks that the services call; rename it'
+                )
+        # Bases first, so that jobs keep their order when a method of theirs
+        # is overridden.
+        members: dict[str, Any] = {}
+        for cls in reversed(type(self).__mro__):
+            members.update(vars(cls))
+        for attribute, member in members.items():
+            job = _job_of(member, conf)
+            if job is not None:
+                self._add(job, getattr(self, attribute))
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        """The jobs by name, disabled ones included; read-only."""
+        return types.MappingProxyType(self._known_jobs())
+
+    def handler(self, name: str) -> Callable[..., Any]:
+        """The decorated method of job *name*, bound to this instance.
+
+        :raises InvalidJob: there is no such job.
+        """
+        self._job(name)
+        return self._handlers[name]
+
+    def catalogue(self, name: str) -> Callable[..., Any] | None:
+        """The method that lists the objects of job *name*, bound.
+
+        :returns: None if the job has no objects.
+        :raises InvalidJob: there is no such job.
+        """
+        method = self._job(name).objects
+        return None if method is None else getattr(self, method)
+
+    def add_periodic_task(self, task: Callable[..., Any]) -> None:
+        """Add a job that is not a method of this class.
+
+        :param task: a decorated function, called with this instance as its
+            first argument, or a decorated method of another object.
+        :raises InvalidJob: it is not decorated.
+        :raises JobNameTaken: there is a job of this name.
+        """
+        self._known_jobs()
+        job = _job_of(task, self.conf)
+        if job is None:
+            raise InvalidJob(
+                f'{_defined_at(task)}: {task!r} is not a periodic task; '
+                'decorate it with periodic_task'
+            )
+        if not inspect.ismethod(task):
+            task = types.MethodType(task, self)
+        self._add(job, task)
+
+    def run_periodic_tasks(
+        self, context: Any, raise_on_error: bool = False
+    ) -> float:
+        """Run what is due, here and now, one task after the other.
+
+        This is for services that drive their tasks themselves; where a
+        scheduler service has this instance too, each tick runs twice. Only
+        jobs of member scope run. Retries and timeouts need a worker and are
+        not applied. The ticks are those of the grid, so a long run delays
+        the tasks behind it once, and nothing drifts.
+
+        :param context: passed to every task as it is.
+        :param raise_on_error: raise what a task raises; the tasks behind it
+            run at the next call. Else it is logged, and the others go on.
+        :returns: seconds until the next task is due, from 0 to 60.
+        """
+        own = []
+        for job in self._known_jobs().values():
+            if not job.enabled:
+                continue
+            if job.scope is not Scope.MEMBER:
+                self._say_left_out(job)
+                continue
+            own.append(job)
+            for tick in self._take_due(job):
+                self._run(job, tick, context, raise_on_error)
+        now = self.clock.now()
+        waits = [
+            job.schedule.after(self._last_ticks[job.name]) - now for job in own
+        ]
+        idle = min(waits, default=SECOND * DEFAULT_SPACING) / SECOND
+        return min(max(idle, 0.0), DEFAULT_SPACING)
+
+    def _known_jobs(self) -> dict[str, Job]:
+        try:
+            return self._jobs
+        except AttributeError:
+            cls = type(self).__name__
+            raise InvalidJob(
+                f'{cls} has no jobs yet; call super().__init__(conf) first '
+                f'in {cls}.__init__'
+            ) from None
+
+    def _job(self, name: str) -> Job:
+        jobs = self._known_jobs()
+        if name not in jobs:
+            raise InvalidJob(
+                f'{type(self).__name__} has no job {name!r}; its jobs are '
+                f'{", ".join(jobs) or "none"}'
+            )
+        return jobs[name]
+
+    def _add(self, job: Job, handler: Callable[..., Any]) -> None:
+        taken = self._jobs.get(job.name)
+        if taken is not None:
+            raise JobNameTaken(job.name, taken.defined_at, job.defined_at)
+        if job.objects is not None:
+            self._check_catalogue(job, job.objects)
+        self._jobs[job.name] = job
+        self._handlers[job.name] = handler
+
+    def _check_catalogue(self, job: Job, method: str) -> None:
+        cls = type(self)
+        found = getattr(self, method, None)
+        if not callable(found):
+            names = [
+                name
+                for name in dir(cls)
+                if not name.startswith('_')
+                and not hasattr(PeriodicTasks, name)
+                and callable(getattr(cls, name))
+            ]
+            near = difflib.get_close_matches(method, names, 1)
+            hint = f'; did you mean {near[0]!r}?' if near else ''
+            raise InvalidJob(
+                f'{job.defined_at}: job {job.name!r}: objects={method!r} '
+                f'names no method of {cls.__name__}{hint or "; write it"}'
+            )
+        if inspect.iscoroutinefunction(found):
+            raise InvalidJob(
+                f'{job.defined_at}: job {job.name!r}: objects={method!r} is '
+                'a coroutine function, which nothing here awaits; write it '
+                'with def'
+            )
+
+    def _take_due(self, job: Job) -> tuple[Instant, ...]:
+        """The ticks that *job* runs now; the others count as settled."""
+        now = self.clock.now()
+        newest = job.schedule.at_or_before(now)
+        newest = now if newest is None else newest
+        last = self._last_ticks.get(job.name)
+        if last is None:
+            self._last_ticks[job.name] = newest
+            return (now,) if job.run_immediately else ()
+        if job.schedule.after(now) < last:
+            # Set back by less than a period the clock only comes to the
+            # same tick again, and waiting is right. Set back by hours, it
+            # would silence the task for hours.
+            LOG.warning(
+                'clock set back: job=%s last_tick=%s; it goes on at the next '
+                'tick of the new time, and ticks may run a second time',
+                job.name,
+                datetime_of(last).isoformat(),
+            )
+            self._last_ticks[job.name] = newest
+            return ()
+        if newest <= last:
+            return ()
+        self._last_ticks[job.name] = newest
+        due = due_ticks(
+            job.schedule,
+            last,
+            now,
+            job.misfire,
+            grace_us=job.grace_us(newest),
+        )
+        if due.dropped:
+            LOG.warning(
+                'ticks missed: job=%s dropped=%d reason=%r; nothing will run '
+                'them',
+                job.name,
+                due.dropped,
+                due.reason,
+            )
+        return due.run
+
+    def _run(
+        self, job: Job, tick: Instant, context: Any, raise_on_error: bool
+    ) -> None:
+        try:
+            self._handlers[job.name](context)
+        except Exception:
+            if raise_on_error:
+                raise
+            LOG.exception(
+                'task failed: job=%s tick=%s; the others go on, and it runs '
+                'again at its next tick',
+                job.name,
+                datetime_of(tick).isoformat(),
+            )
+
+    def _say_left_out(self, job: Job) -> None:
+        if job.name in self._last_ticks:
+            return
+        self._last_ticks[job.name] = self.clock.now()
+        LOG.warning(
+            'job not run here: job=%s scope=%s; only a scheduler service '
+            'knows the group, start one with these tasks',
+            job.name,
+            job.scope,
+        )
+
+
+def _job_of(member: Any, conf: Any) -> Job | None:
+    """The job that one of the two decorators made of *member*, or None."""
+    plain = _plain(member)
+    job = getattr(plain, _MARK, None)
+    if isinstance(job, Job):
+        return job
+    # 'is True', because a mock has every attribute.
+    if getattr(plain, '_periodic_task', None) is True:
+        return _oslo_job(plain, conf)
+    return None
+
+
+def _oslo_job(task: Any, conf: Any) -> Job:
+    """The job of a method decorated by ``oslo_service.periodic_task``.
+
+    There a spacing of 0 means the default, and a negative one that the task
+    is disabled.
+    """
+    where = _defined_at(task)
+    spacing = task._periodic_spacing
+    enabled = bool(task._periodic_enabled)
+    if task._periodic_external_ok:
+        # The option exists if oslo.service has registered it.
+        enabled &= getattr(conf, 'run_external_periodic_tasks', True)
+    if spacing < 0:
+        enabled = False
+    try:
+        schedule = schedule_of(
+            spacing if spacing > 0 else DEFAULT_SPACING, None, None
+        )
+    except InvalidSchedule as error:
+        raise InvalidSchedule(
+            f'{where}: job {task._periodic_name!r}: {error}'
+        ) from None
+    return Job(
+        name=task._periodic_name,
+        schedule=schedule,
+        enabled=enabled,
+        run_immediately=bool(task._periodic_immediate),
+        defined_at=where,
+    )
+
+
+def _plain(function: Any) -> Any:
+    """The function inside a static, class or bound method."""
+    return getattr(function, '__func__', function)
+
+
+def _is_method(value: Any) -> bool:
+    return inspect.isfunction(_plain(value))
+
+
+def _check_runs_at_once(function: Any, where: str) -> None:
+    """A call of the method must do its work, not return a promise of it."""
+    plain = _plain(function)
+    if (
+        inspect.iscoroutinefunction(plain)
+        or inspect.isgeneratorfunction(plain)
+        or inspect.isasyncgenfunction(plain)
+    ):
+        raise InvalidJob(
+            f'{where}: {plain.__name__} is a coroutine or generator '
+            'function, and calling it runs nothing; write it with def and '
+            'without yield'
+        )
+
+
+def _defined_at(function: Any) -> str:
+    """'nodes.py:41', where the function, its decorators included, begins."""
+    code = getattr(inspect.unwrap(_plain(function)), '__code__', None)
+    if code is None:
+        return 'unknown place'
+    return _place(code.co_filename, code.co_firstlineno)
+
+
+def _place(path: str, line: int) -> str:
+    return f'{os.path.basename(path)}:{line}'

@@ -1,0 +1,805 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decorator, the class, and services that drive their tasks themselves."""
+
+import logging
+import pickle
+import subprocess
+import sys
+import types
+
+import pytest
+
+from distperiodic.core.job import Delivery
+from distperiodic.core.job import Scope
+from distperiodic.core.schedule import Cron
+from distperiodic.core.schedule import Every
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from distperiodic.exceptions import InvalidJob
+from distperiodic.exceptions import InvalidSchedule
+from distperiodic.exceptions import JobNameTaken
+from distperiodic.periodic import PeriodicTasks
+from distperiodic.periodic import periodic_task
+
+
+def here(lines=0):
+    """'test_periodic.py:N', the caller's line plus *lines*."""
+    return f'test_periodic.py:{sys._getframe(1).f_lineno + lines}'
+
+
+def oslo_task(
+    spacing=0,
+    enabled=True,
+    immediate=False,
+    name=None,
+    external_ok=False,
+):
+    """Leaves on a function what oslo_service.periodic_task leaves there."""
+
+    def decorate(function):
+        function._periodic_task = True
+        function._periodic_external_ok = external_ok
+        function._periodic_enabled = enabled
+        function._periodic_name = name or function.__name__
+        function._periodic_spacing = spacing
+        function._periodic_immediate = immediate
+        function._periodic_last_run = None if immediate else 0.0
+        return function
+
+    return decorate
+
+
+class Nodes(PeriodicTasks):
+    def list_nodes(self, context):
+        return ['node-1', 'node-2']
+
+    @periodic_task
+    def beat(self, context):
+        return ('beat', self, context)
+
+    @periodic_task(spacing=10, objects='list_nodes')
+    def poll(self, context, node_id):
+        return ('poll', node_id)
+
+
+class Later(Nodes):
+    @periodic_task(spacing=5, name='beat')
+    def beat(self, context):
+        return 'later'
+
+
+class TestTheDecorator:
+    def test_without_parentheses_it_means_once_a_minute_everywhere(self):
+        job = Nodes(None).jobs['beat']
+        assert job.schedule == Every(60)
+        assert job.scope is Scope.MEMBER
+
+    def test_empty_parentheses_mean_the_same(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task()
+            def beat(self, context):
+                pass
+
+        assert Tasks(None).jobs['beat'].schedule == Every(60)
+
+    def test_it_leaves_the_method_callable(self):
+        tasks = Nodes(None)
+        assert tasks.poll('context', 'node-1') == ('poll', 'node-1')
+
+    def test_every_option_arrives_in_the_job(self):
+        class Tasks(PeriodicTasks):
+            def things(self, context):
+                return []
+
+            @periodic_task(
+                cron='0 2 * * *',
+                timezone='Europe/Berlin',
+                objects='things',
+                misfire='all',
+                overlap='wait',
+                spread=True,
+                retries=3,
+                timeout=30,
+                priority=-1,
+                topic='slow',
+                max_in_flight=5,
+                delivery='at_most_once',
+                name='snapshot',
+                enabled=False,
+                run_immediately=True,
+                grace=120,
+            )
+            def take(self, context, thing):
+                pass
+
+        (job,) = Tasks(None).jobs.values()
+        assert job.name == 'snapshot'
+        assert job.schedule == Cron('0 2 * * *', 'Europe/Berlin')
+        assert job.scope is Scope.OBJECTS
+        assert job.objects == 'things'
+        assert job.misfire is Misfire.ALL
+        assert job.overlap is Overlap.WAIT
+        assert job.spread
+        assert (job.retries, job.timeout, job.priority) == (3, 30, -1)
+        assert (job.topic, job.max_in_flight) == ('slow', 5)
+        assert job.delivery is Delivery.AT_MOST_ONCE
+        assert not job.enabled
+        assert job.run_immediately
+        assert job.grace == 120
+
+    def test_a_job_knows_the_file_and_line_of_its_decorator(self):
+        place = here(2)
+
+        @periodic_task(spacing=5)
+        def beat(self, context):
+            pass
+
+        tasks = PeriodicTasks(None)
+        tasks.add_periodic_task(beat)
+        assert tasks.jobs['beat'].defined_at == place
+
+    @pytest.mark.parametrize(
+        ('options', 'error', 'says'),
+        [
+            ({'spacing': 0}, InvalidSchedule, 'spacing is 0; give'),
+            ({'spacing': -60}, InvalidSchedule, 'spacing is -60; give'),
+            ({'spacing': '5'}, InvalidSchedule, "spacing is '5'; give"),
+            (
+                {'spacing': 5, 'cron': '@daily'},
+                InvalidSchedule,
+                "spacing=5 and cron='@daily' are both given; remove",
+            ),
+            ({'cron': '61 * * * *'}, InvalidSchedule, "minute '61'"),
+            (
+                {'cron': '@daily', 'timezone': 'Europe/Berln'},
+                InvalidSchedule,
+                "did you mean 'Europe/Berlin'?",
+            ),
+            (
+                {'timezone': 'Europe/Berlin'},
+                InvalidSchedule,
+                "timezone='Europe/Berlin' without cron=",
+            ),
+            (
+                {'misfire': 'lates'},
+                InvalidJob,
+                "misfire is 'lates'; give one of skip, latest, all",
+            ),
+            ({'overlap': 'x'}, InvalidJob, "overlap is 'x'; give one of"),
+            ({'scope': 'all'}, InvalidJob, "scope is 'all'; give one of"),
+            (
+                {'scope': 'group', 'objects': 'nodes'},
+                InvalidJob,
+                "scope='group' contradicts objects='nodes'; pass objects=",
+            ),
+            ({'retries': -1}, InvalidJob, 'retries is -1; give'),
+            ({'timeout': -1}, InvalidJob, 'timeout is -1; give'),
+        ],
+    )
+    def test_a_bad_option_is_refused_when_the_module_is_imported(
+        self, options, error, says
+    ):
+        place = here(3)
+        with pytest.raises(error) as refused:
+
+            @periodic_task(**options)
+            def poll(self, context):
+                pass
+
+        text = str(refused.value)
+        assert text.startswith(f"{place}: job 'poll': ")
+        assert says in text
+        assert '\n' not in text
+
+    def test_a_bad_name_is_refused(self):
+        with pytest.raises(InvalidJob, match=r'\.py:\d+: job name is '):
+
+            @periodic_task(name='')
+            def poll(self, context):
+                pass
+
+    def test_an_option_that_does_not_exist_is_refused(self):
+        with pytest.raises(TypeError, match="'spacin'"):
+            periodic_task(spacin=5)
+
+    def test_a_number_in_the_place_of_the_method_is_refused(self):
+        place = here(4)
+        with pytest.raises(
+            InvalidJob, match=r'periodic_task\(60\) is not a method'
+        ) as refused:
+            periodic_task(60)
+        assert str(refused.value).startswith(place)
+
+    def test_coroutines_and_generators_are_refused(self):
+        """Calling one runs nothing: the job would seem to succeed."""
+
+        async def coroutine(self, context):
+            pass
+
+        def generator(self, context):
+            yield
+
+        async def both(self, context):
+            yield
+
+        for function in (coroutine, generator, both):
+            with pytest.raises(InvalidJob, match='calling it runs nothing'):
+                periodic_task(function)
+
+    def test_a_method_decorated_twice_is_refused(self):
+        with pytest.raises(InvalidJob, match='beat is decorated twice'):
+
+            @periodic_task(spacing=5)
+            @periodic_task(spacing=7)
+            def beat(self, context):
+                pass
+
+    def test_static_and_class_methods_may_be_jobs(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=5)
+            @staticmethod
+            def static(context):
+                return ('static', context)
+
+            @periodic_task(spacing=5)
+            @classmethod
+            def of_class(cls, context):
+                return (cls, context)
+
+            @staticmethod
+            @periodic_task(spacing=5)
+            def inner(context):
+                return ('inner', context)
+
+        tasks = Tasks(None)
+        assert tasks.handler('static')(1) == ('static', 1)
+        assert tasks.handler('of_class')(1) == (Tasks, 1)
+        assert tasks.handler('inner')(1) == ('inner', 1)
+
+
+class TestPeriodicTasks:
+    def test_it_binds_handlers_and_catalogues(self):
+        tasks = Nodes(None)
+        assert list(tasks.jobs) == ['beat', 'poll']
+        assert tasks.handler('beat')('c') == ('beat', tasks, 'c')
+        assert tasks.catalogue('poll')('c') == ['node-1', 'node-2']
+        assert tasks.catalogue('beat') is None
+
+    def test_it_keeps_the_configuration(self):
+        conf = object()
+        assert Nodes(conf).conf is conf
+
+    def test_its_jobs_cannot_be_changed_from_outside(self):
+        with pytest.raises(TypeError):
+            Nodes(None).jobs['beat'] = None
+
+    def test_a_decorated_override_replaces_the_job_in_its_place(self):
+        tasks = Later(None)
+        assert list(tasks.jobs) == ['beat', 'poll']
+        assert tasks.jobs['beat'].schedule == Every(5)
+        assert tasks.handler('beat')(None) == 'later'
+        assert Nodes(None).jobs['beat'].schedule == Every(60)
+
+    def test_an_override_that_is_not_decorated_removes_the_job(self):
+        class Quiet(Nodes):
+            def beat(self, context):
+                pass
+
+        assert list(Quiet(None).jobs) == ['poll']
+
+    def test_mixins_bring_their_jobs(self):
+        class Mixin:
+            @periodic_task(spacing=7)
+            def mixed(self, context):
+                pass
+
+        class Tasks(Mixin, Nodes):
+            pass
+
+        assert list(Tasks(None).jobs) == ['beat', 'poll', 'mixed']
+
+    def test_an_override_may_list_the_objects_of_an_inherited_job(self):
+        class Other(Nodes):
+            def list_nodes(self, context):
+                return ['other']
+
+        assert Other(None).catalogue('poll')(None) == ['other']
+
+    def test_two_jobs_of_one_name_are_refused_with_both_places(self):
+        first = here(4)
+        second = here(7)
+
+        class Tasks(PeriodicTasks):
+            @periodic_task(name='resize')
+            def one(self, context):
+                pass
+
+            @periodic_task(name='resize')
+            def two(self, context):
+                pass
+
+        with pytest.raises(JobNameTaken) as refused:
+            Tasks(None)
+        assert f"'resize' is defined twice, in {first} and {second};" in str(
+            refused.value
+        )
+
+    def test_a_catalogue_that_does_not_exist_is_refused(self):
+        class Tasks(PeriodicTasks):
+            def list_nodes(self, context):
+                pass
+
+            @periodic_task(objects='list_node')
+            def poll(self, context, node_id):
+                pass
+
+        with pytest.raises(InvalidJob) as refused:
+            Tasks(None)
+        text = str(refused.value)
+        assert text.startswith('test_periodic.py:')
+        assert (
+            "job 'poll': objects='list_node' names no method of Tasks; did "
+            "you mean 'list_nodes'?"
+        ) in text
+
+    def test_a_catalogue_that_is_no_method_or_is_awaited_is_refused(self):
+        class Value(PeriodicTasks):
+            nodes = ('node-1',)
+
+            @periodic_task(objects='nodes')
+            def poll(self, context, node_id):
+                pass
+
+        with pytest.raises(InvalidJob, match='names no method of Value'):
+            Value(None)
+
+        class Coroutine(PeriodicTasks):
+            async def nodes(self, context):
+                pass
+
+            @periodic_task(objects='nodes')
+            def poll(self, context, node_id):
+                pass
+
+        with pytest.raises(InvalidJob, match='which nothing here awaits'):
+            Coroutine(None)
+
+    @pytest.mark.parametrize('name', ['jobs', 'handler', 'catalogue'])
+    def test_a_method_that_hides_one_of_ours_is_refused(self, name):
+        cls = type('Tasks', (PeriodicTasks,), {name: lambda self, c: []})
+        with pytest.raises(InvalidJob, match=f'Tasks.{name} hides'):
+            cls(None)
+
+    def test_a_constructor_that_forgot_ours_is_told_so(self):
+        class Forgetful(Nodes):
+            def __init__(self):
+                pass
+
+        tasks = Forgetful()
+        for use in (
+            lambda: tasks.jobs,
+            lambda: tasks.handler('beat'),
+            lambda: tasks.catalogue('beat'),
+            lambda: tasks.run_periodic_tasks(None),
+            lambda: tasks.add_periodic_task(Nodes.beat),
+        ):
+            with pytest.raises(
+                InvalidJob, match=r'call super\(\).__init__\(conf\) first'
+            ):
+                use()
+
+    def test_an_unknown_job_is_refused_with_the_known_ones(self):
+        with pytest.raises(
+            InvalidJob, match="Nodes has no job 'pol'; its jobs are beat, poll"
+        ):
+            Nodes(None).handler('pol')
+        with pytest.raises(InvalidJob, match='its jobs are none'):
+            PeriodicTasks(None).catalogue('x')
+
+    def test_attributes_that_answer_to_everything_are_no_jobs(self):
+        class Eager:
+            def __getattr__(self, name):
+                return self
+
+        class Tasks(PeriodicTasks):
+            client = Eager()
+
+        assert not Tasks(None).jobs
+
+    def test_it_may_be_pickled_for_a_spawned_worker(self):
+        copy = pickle.loads(pickle.dumps(Later(None)))  # noqa: S301
+        assert copy.jobs == Later(None).jobs
+        assert copy.handler('beat')(None) == 'later'
+        assert copy.handler('beat').__self__ is copy
+
+
+class TestAddPeriodicTask:
+    def test_a_function_is_called_with_the_instance_as_in_oslo(self):
+        @periodic_task(spacing=5)
+        def extra(self, context):
+            return (self, context)
+
+        tasks = Nodes(None)
+        assert tasks.add_periodic_task(extra) is None
+        assert tasks.handler('extra')('c') == (tasks, 'c')
+        assert 'extra' not in Nodes(None).jobs
+
+    def test_a_method_of_another_object_stays_its_own(self):
+        class Other:
+            @periodic_task(spacing=5)
+            def extra(self, context):
+                return self
+
+        other = Other()
+        tasks = PeriodicTasks(None)
+        tasks.add_periodic_task(other.extra)
+        assert tasks.handler('extra')(None) is other
+
+    def test_an_undecorated_function_is_refused(self):
+        place = here(2)
+
+        def extra(self, context):
+            pass
+
+        with pytest.raises(InvalidJob) as refused:
+            Nodes(None).add_periodic_task(extra)
+        assert str(refused.value).startswith(place)
+        assert 'decorate it with periodic_task' in str(refused.value)
+
+    def test_a_taken_name_is_refused(self):
+        with pytest.raises(JobNameTaken):
+            Nodes(None).add_periodic_task(Later.beat)
+
+
+class TestOsloTasks:
+    def test_their_methods_are_jobs_of_member_scope(self):
+        class Tasks(PeriodicTasks):
+            @oslo_task(spacing=30, name='sync', immediate=True)
+            def sync_all(self, context):
+                return (self, context)
+
+        tasks = Tasks(None)
+        job = tasks.jobs['sync']
+        assert job.schedule == Every(30)
+        assert job.scope is Scope.MEMBER
+        assert job.run_immediately
+        assert job.enabled
+        assert job.defined_at.startswith('test_periodic.py:')
+        assert tasks.handler('sync')('c') == (tasks, 'c')
+
+    def test_a_spacing_of_zero_is_the_default_and_a_negative_one_is_off(self):
+        class Tasks(PeriodicTasks):
+            @oslo_task()
+            def default(self, context):
+                pass
+
+            @oslo_task(spacing=-1)
+            def negative(self, context):
+                pass
+
+            @oslo_task(enabled=False)
+            def disabled(self, context):
+                pass
+
+        jobs = Tasks(None).jobs
+        assert jobs['default'].schedule == Every(60)
+        assert jobs['default'].enabled
+        assert not jobs['negative'].enabled
+        assert not jobs['disabled'].enabled
+
+    def test_external_ones_obey_the_option_that_oslo_registers(self):
+        class Tasks(PeriodicTasks):
+            @oslo_task(external_ok=True)
+            def external(self, context):
+                pass
+
+        off = types.SimpleNamespace(run_external_periodic_tasks=False)
+        assert not Tasks(off).jobs['external'].enabled
+        assert Tasks(types.SimpleNamespace()).jobs['external'].enabled
+        assert Tasks(None).jobs['external'].enabled
+
+    def test_a_bad_spacing_names_its_place(self):
+        class Tasks(PeriodicTasks):
+            @oslo_task(spacing=1e-9)
+            def quick(self, context):
+                pass
+
+        with pytest.raises(
+            InvalidSchedule,
+            match=r"test_periodic.py:\d+: job 'quick': spacing is 1e-09",
+        ):
+            Tasks(None)
+
+    def test_the_real_decorator_leaves_what_is_read_here(self):
+        """In its own process: the import fixes a backend for good."""
+        outcome = run_python(
+            'from oslo_service import backend\n'
+            'backend.init_backend(backend.BackendType.THREADING)\n'
+            'from oslo_service import periodic_task as oslo\n'
+            'from distperiodic.periodic import PeriodicTasks\n'
+            'class Tasks(PeriodicTasks):\n'
+            '    @oslo.periodic_task\n'
+            '    def bare(self, context): pass\n'
+            '    @oslo.periodic_task(spacing=7, run_immediately=True,\n'
+            '                        name="other", enabled=True)\n'
+            '    def full(self, context): pass\n'
+            '    @oslo.periodic_task(spacing=-1)\n'
+            '    def off(self, context): pass\n'
+            'for job in Tasks(None).jobs.values():\n'
+            '    print(job.name, job.schedule.describe(),\n'
+            '          job.enabled, job.run_immediately)\n'
+        )
+        assert outcome.splitlines() == [
+            'bare every 60 s True False',
+            'other every 7 s True True',
+            'off every 60 s False False',
+        ]
+
+
+def run_python(code):
+    return subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', code],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    ).stdout
+
+
+def test_importing_it_imports_no_oslo_library():
+    loaded = run_python(
+        'import sys\n'
+        'from distperiodic.periodic import PeriodicTasks, periodic_task\n'
+        'print(*sorted({name.partition(".")[0] for name in sys.modules}))\n'
+    ).split()
+    assert 'distperiodic' in loaded
+    assert not {'oslo_service', 'oslo_messaging', 'eventlet'} & set(loaded)
+
+
+class SettableClock:
+    """A clock that stands until it is told to go on; seconds since 1970."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def now(self):
+        return round(self.seconds * 1_000_000)
+
+    def monotonic(self):
+        return self.seconds
+
+
+def driven(cls, seconds):
+    tasks = cls(None)
+    tasks.clock = SettableClock(seconds)
+    tasks.ran = []
+    return tasks
+
+
+class Driven(PeriodicTasks):
+    @periodic_task(spacing=10)
+    def ten(self, context):
+        self.ran.append(('ten', self.clock.seconds))
+
+    @periodic_task(spacing=25)
+    def other(self, context):
+        self.ran.append(('other', self.clock.seconds))
+
+
+class TestRunPeriodicTasks:
+    def test_tasks_run_at_the_ticks_of_the_grid_and_never_drift(self):
+        tasks = driven(Driven, 1003)
+        while tasks.clock.seconds < 1060:
+            # A caller that always wakes a little late.
+            tasks.clock.seconds += tasks.run_periodic_tasks(None) + 0.25
+        assert [
+            (name, int(seconds)) for name, seconds in tasks.ran
+        ] == [
+            ('ten', 1010),
+            ('ten', 1020),
+            ('other', 1025),
+            ('ten', 1030),
+            ('ten', 1040),
+            ('ten', 1050),
+            ('other', 1050),
+        ]
+
+    def test_it_returns_the_seconds_to_the_next_tick(self):
+        tasks = driven(Driven, 1003)
+        assert tasks.run_periodic_tasks(None) == 7
+        tasks.clock.seconds = 1024.5
+        assert tasks.run_periodic_tasks(None) == 0.5
+
+    def test_it_never_lets_its_caller_sleep_for_more_than_a_minute(self):
+        class Rare(PeriodicTasks):
+            @periodic_task(cron='@yearly')
+            def rare(self, context):
+                pass
+
+        assert driven(Rare, 1000).run_periodic_tasks(None) == 60
+        assert PeriodicTasks(None).run_periodic_tasks(None) == 60
+
+    def test_the_context_is_passed_on_as_it_is(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=1, run_immediately=True)
+            def keep(self, context):
+                self.ran.append(context)
+
+        tasks = driven(Tasks, 1000)
+        context = object()
+        tasks.run_periodic_tasks(context)
+        assert tasks.ran == [context]
+
+    def test_run_immediately_runs_at_the_first_call_then_on_the_grid(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=10, run_immediately=True)
+            def now(self, context):
+                self.ran.append(self.clock.seconds)
+
+        tasks = driven(Tasks, 1003)
+        for seconds in (1003, 1004, 1009, 1010, 1011):
+            tasks.clock.seconds = seconds
+            tasks.run_periodic_tasks(None)
+        assert tasks.ran == [1003, 1010]
+
+    def test_a_failing_task_is_logged_and_the_others_go_on(self, caplog):
+        class Failing(Driven):
+            @periodic_task(spacing=10)
+            def ten(self, context):
+                raise RuntimeError('no route to host')
+
+        tasks = driven(Failing, 1003)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1050
+        idle = tasks.run_periodic_tasks(None)
+        assert tasks.ran == [('other', 1050)]
+        assert idle == 10
+        (record,) = [
+            record
+            for record in caplog.records
+            if record.levelno == logging.ERROR
+        ]
+        assert record.getMessage().startswith(
+            'task failed: job=ten tick=1970-01-01T00:17:30+00:00; the others'
+        )
+        assert 'no route to host' in caplog.text
+
+    def test_raise_on_error_raises_and_loses_no_other_task(self):
+        class Failing(Driven):
+            @periodic_task(spacing=10)
+            def ten(self, context):
+                raise RuntimeError('no route to host')
+
+        tasks = driven(Failing, 1003)
+        tasks.run_periodic_tasks(None, raise_on_error=True)
+        tasks.clock.seconds = 1050
+        with pytest.raises(RuntimeError, match='no route'):
+            tasks.run_periodic_tasks(None, raise_on_error=True)
+        assert tasks.ran == []
+        # The failed tick is settled: the next call goes on behind it.
+        tasks.run_periodic_tasks(None, raise_on_error=True)
+        assert tasks.ran == [('other', 1050)]
+
+    def test_an_interrupt_is_not_taken_for_a_failing_task(self):
+        class Stopping(PeriodicTasks):
+            @periodic_task(spacing=1, run_immediately=True)
+            def stop(self, context):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            driven(Stopping, 1000).run_periodic_tasks(None)
+
+    def test_what_falls_due_behind_a_slow_task_runs_in_the_same_call(self):
+        class Slow(Driven):
+            @periodic_task(spacing=10)
+            def ten(self, context):
+                super().ten(context)
+                self.clock.seconds += 6
+
+        tasks = driven(Slow, 1003)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1020
+        idle = tasks.run_periodic_tasks(None)
+        assert tasks.ran == [('ten', 1020), ('other', 1026)]
+        assert idle == 4
+
+    def test_a_task_slower_than_its_spacing_is_due_again_at_once(self):
+        class Slow(PeriodicTasks):
+            @periodic_task(spacing=10)
+            def slow(self, context):
+                self.clock.seconds += 12
+
+        tasks = driven(Slow, 1003)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1010
+        assert tasks.run_periodic_tasks(None) == 0
+
+    @pytest.mark.parametrize(
+        ('misfire', 'ran', 'dropped'),
+        [('latest', 1, 2), ('all', 3, 0), ('skip', 0, 3)],
+    )
+    def test_missed_ticks_follow_the_policy(
+        self, misfire, ran, dropped, caplog
+    ):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=10, misfire=misfire, grace=1)
+            def ten(self, context):
+                self.ran.append(self.clock.seconds)
+
+        tasks = driven(Tasks, 1003)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1035
+        tasks.run_periodic_tasks(None)
+        assert len(tasks.ran) == ran
+        said = [record.getMessage() for record in caplog.records]
+        assert [f'dropped={dropped} ' in text for text in said] == (
+            [True] if dropped else []
+        )
+        tasks.clock.seconds = 1040
+        tasks.run_periodic_tasks(None)
+        assert len(tasks.ran) == ran + 1
+
+    def test_a_clock_set_back_a_little_repeats_no_tick(self):
+        tasks = driven(Driven, 1003)
+        tasks.run_periodic_tasks(None)
+        for seconds in (1010.001, 1009.9, 1010.002, 1011):
+            tasks.clock.seconds = seconds
+            tasks.run_periodic_tasks(None)
+        assert tasks.ran == [('ten', 1010.001)]
+
+    def test_a_clock_set_back_by_hours_does_not_silence_a_task(self, caplog):
+        tasks = driven(Driven, 90_003)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1003
+        assert tasks.run_periodic_tasks(None) == 7
+        assert 'clock set back: job=ten' in caplog.text
+        tasks.clock.seconds = 1010
+        tasks.run_periodic_tasks(None)
+        assert tasks.ran == [('ten', 1010)]
+
+    def test_disabled_jobs_do_not_run(self):
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=1, enabled=False, run_immediately=True)
+            def off(self, context):
+                self.ran.append('off')
+
+            @oslo_task(spacing=-1, immediate=True)
+            def negative(self, context):
+                self.ran.append('negative')
+
+        tasks = driven(Tasks, 1000)
+        assert tasks.run_periodic_tasks(None) == 60
+        assert tasks.ran == []
+
+    def test_jobs_of_the_group_are_left_out_and_that_is_said_once(
+        self, caplog
+    ):
+        class Tasks(Nodes):
+            @periodic_task(spacing=1, scope='group', run_immediately=True)
+            def once(self, context):
+                self.ran.append('once')
+
+        tasks = driven(Tasks, 1000)
+        for seconds in range(1000, 1005):
+            tasks.clock.seconds = seconds
+            assert tasks.run_periodic_tasks(None) > 1
+        assert tasks.ran == []
+        assert [record.getMessage() for record in caplog.records] == [
+            'job not run here: job=poll scope=objects; only a scheduler '
+            'service knows the group, start one with these tasks',
+            'job not run here: job=once scope=group; only a scheduler '
+            'service knows the group, start one with these tasks',
+        ]
+
+    def test_a_task_added_later_runs_too(self):
+        @periodic_task(spacing=5)
+        def extra(self, context):
+            self.ran.append('extra')
+
+        tasks = driven(PeriodicTasks, 1001)
+        tasks.run_periodic_tasks(None)
+        tasks.add_periodic_task(extra)
+        tasks.run_periodic_tasks(None)
+        tasks.clock.seconds = 1005
+        tasks.run_periodic_tasks(None)
+        assert tasks.ran == ['extra']
