@@ -13,7 +13,6 @@ uses it.
 
 import os
 import secrets
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
+from distperiodic.adapters import local
 from distperiodic.core import catalogue
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
@@ -81,11 +81,8 @@ class Coordinator:
         unless it was given."""
         if self._member_id is None or (
                 not self._named and self._pid not in (None, os.getpid())):
-            host = ''.join(
-                c if c.isalnum() or c in '.-' else '-'
-                for c in socket.gethostname() if c.isascii()).lstrip('.-')
-            self._member_id = (
-                f'{host or "host"}:{os.getpid()}:{secrets.token_hex(4)}')
+            self._member_id = (f'{local.host_name()}:{os.getpid()}:'
+                               f'{secrets.token_hex(4)}')
             self._pid = os.getpid()
         return self._member_id
 

@@ -12,6 +12,7 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core import ring as ring_
 
 
 class Clock(Protocol):
@@ -90,10 +91,14 @@ class ClaimStore(Protocol):
 class CatalogueReader(Protocol):
     """Runs catalogue methods somewhere that may block."""
 
-    def read(self, job: job_.Job, ticket: int) -> None:
+    def read(self, job: job_.Job, tick: int, ticket: int,
+             arcs: Sequence[ring_.Arc]) -> None:
         """Begin to read the objects of *job*; returns at once.
 
         The answer comes to the flow under the same *ticket*, or never.
+
+        :param arcs: this member's part of the ring, for a method that reads
+            no more than that.
         """
 
 

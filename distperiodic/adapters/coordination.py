@@ -162,6 +162,11 @@ class Membership:
     def identity(self) -> str:
         return self._me.identity
 
+    @property
+    def me(self) -> member_.Member:
+        """This process as it stands, or is about to stand, in its groups."""
+        return self._me
+
     def join(self, group: str,
              listener: Callable[[member_.View], None] | None = None) -> None:
         """Belong to *group* from now on; see it through :meth:`view`."""
@@ -179,6 +184,7 @@ class Membership:
         if group is None:
             group = self._groups[name] = _Group(name, member)
             if member and self._thread is not None:
+                # To be in one group more takes a term that has joined it.
                 self._republish = True
         group.member = group.member or member
         if listener is not None:
@@ -256,9 +262,11 @@ class Membership:
     def _run(self) -> None:
         delay = 0.1
         old: _Term | None = None
+        broken = False
         while not self._stopping.is_set():
-            self._me = self._me.next_term()
+            self._me = self._me.next_term(broken=broken)
             self._republish = False
+            broken = True
             term: _Term | None = None
             try:
                 term = self._open()
@@ -282,6 +290,7 @@ class Membership:
                     # Make before break: the next term is read by the others
                     # before this one ends.
                     old = term
+                    broken = False
                     continue
             self._distrust()
             for over in (old, term):

@@ -18,6 +18,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import ring as ring_
+from distperiodic.core import schedule
 
 #: RabbitMQ, JSON and SQL all take more; a longer id is a mistake (a whole
 #: record passed for its id), and would cost every message and row.
@@ -71,6 +72,18 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
     return ids
 
 
+class _Mine:
+    """The last answer of a catalogue."""
+
+    __slots__ = ('ring', 'member', 'indexes', 'objects')
+
+    def __init__(self, ring: ring_.Ring, member: str, indexes: list[int]):
+        self.ring = ring
+        self.member = member
+        self.indexes = indexes
+        self.objects: list[Any] | None = None
+
+
 class Catalogue:
     """Objects, their ids and their places on the ring.
 
@@ -78,7 +91,8 @@ class Catalogue:
     :raises InvalidObject: an object without a usable id.
     """
 
-    __slots__ = ('objects', 'ids', 'positions', '_order', '_sorted', '_last')
+    __slots__ = ('objects', 'ids', 'positions', 'told', '_order', '_sorted',
+                 '_mine', '_phases')
 
     def __init__(self, objects: Iterable[Any]):
         #: A copy: the caller may go on to change his list.
@@ -92,12 +106,27 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
+        #: Somebody was told of :attr:`duplicate`.
+        self.told = False
         self._order: array[int] | None = None
         self._sorted: array[int] | None = None
-        self._last: tuple[ring_.Ring, str, list[Any]] | None = None
+        self._mine: _Mine | None = None
+        self._phases: tuple[int, array[int], array[int]] | None = None
 
     def __len__(self) -> int:
         return len(self.objects)
+
+    @property
+    def duplicate(self) -> str | None:
+        """An id that stands here more than once; None: there is none."""
+        seen: set[str] = set()
+        if self.told or len(set(self.ids)) == len(self.ids):
+            return None
+        for key in self.ids:
+            if key in seen:
+                return key
+            seen.add(key)
+        return None
 
     def index(self) -> None:
         """Sort by position now rather than at the first need.
@@ -125,19 +154,44 @@ class Catalogue:
     def pick(self, objects: Sequence[Any], ring: ring_.Ring,
              member: str) -> list[Any]:
         """Like :meth:`subset`, out of other objects with the same ids."""
-        return list(map(objects.__getitem__, self._indexes(ring, member)))
+        return list(map(
+            objects.__getitem__, self._of(ring, member).indexes))
 
     def subset(self, ring: ring_.Ring, member: str) -> list[Any]:
         """The objects of *member* on *ring*, in the order they were given.
 
         Asked again for the same ring and member it only copies its answer.
         """
-        last = self._last
-        if last is None or last[0] is not ring or last[1] != member:
-            mine = list(map(
-                self.objects.__getitem__, self._indexes(ring, member)))
-            last = self._last = (ring, member, mine)
-        return last[2].copy()
+        mine = self._of(ring, member)
+        if mine.objects is None:
+            mine.objects = list(map(self.objects.__getitem__, mine.indexes))
+        return mine.objects.copy()
+
+    def subset_ids(self, ring: ring_.Ring, member: str) -> list[str]:
+        """The ids of :meth:`subset`."""
+        return list(map(self.ids.__getitem__, self._of(ring, member).indexes))
+
+    def by_phase(self, period_us: int) -> 'tuple[array[int], array[int]]':
+        """Each object's own phase in a period, in order of phase.
+
+        :returns: phases in microseconds, and the index of each's object.
+        """
+        known = self._phases
+        if known is None or known[0] != period_us:
+            placed = sorted(
+                (schedule.phase_us(position, period_us), i)
+                for i, position in enumerate(self.positions))
+            known = self._phases = (
+                period_us, array('q', (phase for phase, _ in placed)),
+                array('q', (i for _, i in placed)))
+        return known[1], known[2]
+
+    def _of(self, ring: ring_.Ring, member: str) -> '_Mine':
+        mine = self._mine
+        if mine is None or mine.ring is not ring or mine.member != member:
+            mine = self._mine = _Mine(
+                ring, member, list(self._indexes(ring, member)))
+        return mine
 
     def _indexes(self, ring: ring_.Ring, member: str) -> Iterable[int]:
         order, placed = self._order, self._sorted

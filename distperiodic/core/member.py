@@ -4,16 +4,17 @@
 An entry is one name in the coordination service and carries all that others
 need, so that listing the group once builds the ring::
 
-    api-1~9f2c41d07be3a655~2~f1.r40
+    api-1~9f2c41d07be3a655~3~f1.t2.r40
     |     |                | |
-    |     |                | attributes: ring format 1, 40 points
-    |     |                generation: the second term of this process
+    |     |                | attributes: ring format 1, tenure 2, 40 points
+    |     |                generation: the third entry of this process
     |     nonce: this process, and no other one ever
     identity: the name on the ring, the same after a restart
 
-A *term* is one (identity, nonce, generation): the time between one join and
-the loss of that session. Belief is tied to it: work taken in one term is not
-started in the next, since others may have taken it over in between.
+A *term* is the time under one entry. Terms that follow each other without a
+gap (the points were changed) are one *tenure*; a tenure ends when the
+session is lost. Belief is tied to it: work taken in one tenure is not started
+in the next, since others may have taken it over in between.
 """
 
 import dataclasses
@@ -62,12 +63,14 @@ class Member:
     points: int = 0
     #: Runs that it takes at a time; 0: none (a scheduler).
     slots: int = 0
+    #: Rises with each gap in this process's membership.
+    tenure: int = 1
     ring_format: int = ring_.RING_FORMAT
 
     @property
     def entry(self) -> str:
         """The name under which this member stands in its group."""
-        attributes = [f'f{self.ring_format}']
+        attributes = [f'f{self.ring_format}', f't{self.tenure}']
         if self.points:
             attributes.append(f'r{self.points}')
         if self.slots:
@@ -75,10 +78,19 @@ class Member:
         return (f'{self.identity}~{self.nonce}~{self.generation}'
                 f'~{".".join(attributes)}')
 
-    def next_term(self, **changes: int) -> 'Member':
-        """The same process under its next entry."""
+    def next_term(self, broken: bool) -> 'Member':
+        """The same process under its next entry.
+
+        :param broken: the others may have seen it gone in between.
+        """
         return dataclasses.replace(
-            self, generation=self.generation + 1, **changes)
+            self, generation=self.generation + 1,
+            tenure=self.tenure + broken)
+
+    @property
+    def holder(self) -> tuple[str, str, int]:
+        """Who may hold work: this process, in this tenure."""
+        return self.identity, self.nonce, self.tenure
 
     def same_process(self, other: 'Member') -> bool:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
@@ -98,7 +110,8 @@ def parse_entry(entry: str) -> Member | None:
     if points > MAX_POINTS or not attributes.get('f'):
         return None
     return Member(match['identity'], match['nonce'],
-                  int(match['generation']), points, slots, attributes['f'])
+                  int(match['generation']), points, slots,
+                  attributes.get('t', 1), attributes['f'])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

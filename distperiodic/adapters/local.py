@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a scheduler that live in its own process: the way to its own
+pool, the threads that run catalogue methods, and its number on this host.
+"""
+
+import contextlib
+import fcntl
+import inspect
+import logging
+import os
+import queue
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.core import catalogue
+from distperiodic.core import context
+from distperiodic.core import job as job_
+from distperiodic.core import message
+from distperiodic.core import ring as ring_
+from distperiodic.core import schedule
+
+LOG = logging.getLogger(__name__)
+
+
+class LocalBus:
+    """The shortest way to a worker: a call. See
+    :class:`distperiodic.ports.WorkBus`."""
+
+    def __init__(self, accept: Callable[[message.Batch], None]):
+        self._accept = accept
+
+    def send(self, batch: message.Batch) -> None:
+        self._accept(batch)
+
+
+class ThreadReader:
+    """Runs catalogue methods in threads; see
+    :class:`distperiodic.ports.CatalogueReader`.
+
+    A job has at most one read under way, so there are at most as many
+    threads as jobs with objects. They are daemons: a method that never
+    returns keeps neither another job nor the end of the process waiting.
+
+    :param method: the catalogue method of a job, by the job's name.
+    :param answer: takes job, ticket, and (catalogue, own schedules) or the
+        exception. It is called in the thread that read.
+    """
+
+    def __init__(self, method: Callable[[str], Callable[..., Any] | None],
+                 answer: Callable[[str, int, Any], None]):
+        self._method = method
+        self._answer = answer
+        self._known: dict[str, catalogue.Catalogues] = {}
+        self._takes_arcs: dict[str, bool] = {}
+        self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
+            queue.SimpleQueue())
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def read(self, job: job_.Job, tick: int, ticket: int,
+             arcs: Sequence[ring_.Arc]) -> None:
+        with self._lock:
+            if not self._idle:
+                threading.Thread(target=self._work, daemon=True,
+                                 name='distperiodic-catalogue').start()
+            else:
+                self._idle -= 1
+        self._requests.put((job, tick, ticket, arcs))
+
+    def _work(self) -> None:
+        while True:
+            job, tick, ticket, arcs = self._requests.get()
+            try:
+                found = self._read(job, tick, arcs)
+            except BaseException as exc:
+                LOG.debug('catalogue method failed: job=%s', job.name,
+                          exc_info=True)
+                found = exc if isinstance(exc, Exception) else (
+                    RuntimeError(f'{type(exc).__name__}: {exc}'))
+            self._answer(job.name, ticket, found)
+            with self._lock:
+                self._idle += 1
+
+    def _read(self, job: job_.Job, tick: int,
+              arcs: Sequence[ring_.Arc]) -> Any:
+        method = self._method(job.name)
+        assert method is not None
+        takes_arcs = self._takes_arcs.get(job.name)
+        if takes_arcs is None:
+            takes_arcs = self._takes_arcs[job.name] = (
+                'arcs' in inspect.signature(method).parameters)
+        told = context.Context(job.name, '', tick, 0, 1)
+        given = method(told, arcs) if takes_arcs else method(told)
+        if given is None or isinstance(given, (str, bytes)):
+            raise exceptions.InvalidObject(
+                f'{job.objects} returned {given!r:.100}; return a list of '
+                'objects, an empty one if there are none')
+        objects = given if isinstance(given, (list, tuple)) else list(given)
+        known = self._known.setdefault(
+            job.name, catalogue.Catalogues(keep=1))
+        found = known.of(objects)
+        if found.duplicate is not None and not found.told:
+            found.told = True
+            LOG.warning(
+                'duplicate id: job=%s method=%s id=%r; the object runs once '
+                'a tick; give each object an id of its own', job.name,
+                job.objects, found.duplicate)
+        if job.spread:
+            # Here and not in the thread of the flow: it is a long sort.
+            found.by_phase(job.schedule.period_us(tick))
+        return found, self._schedules(objects)
+
+    @staticmethod
+    def _schedules(
+            objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
+        own = {}
+        if set(map(type, objects)) <= {str, int}:
+            return own
+        for obj in objects:
+            rule = job_.own_schedule(obj)
+            if rule is not None:
+                own[catalogue.id_of(obj)] = rule
+        return own
+
+
+def host_name() -> str:
+    """This host's name, as a member id can hold it."""
+    name = ''.join(c if c.isalnum() or c in '.-' else '-'
+                   for c in socket.gethostname() if c.isascii())
+    return name.lstrip('.-') or 'host'
+
+
+class Seat:
+    """This process's number among the processes of one kind on this host.
+
+    The lowest one that is free, so that a restarted process gets the number
+    of the one it replaces, and with it its place on the ring. The kernel
+    drops the lock with the process, however that ends.
+
+    :param path: directory for the lock files; empty: one of this user.
+    """
+
+    def __init__(self, path: str, kind: str):
+        if not path:
+            path = os.path.join(
+                tempfile.gettempdir(), f'distperiodic-{os.getuid()}')
+        self._handle: int | None = None
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            for number in range(10000):
+                # POSIX locks and not flock: a child of a fork does not
+                # inherit them, so it cannot hold a seat for the dead.
+                handle = os.open(os.path.join(path, f'{kind}.{number}.lock'),
+                                 os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(handle)
+                    continue
+                if (path, kind, number) in _SEATS:
+                    # POSIX locks do not exclude their own process.
+                    continue
+                self._key = (path, kind, number)
+                _SEATS.add(self._key)
+                self._handle = handle
+                self.number = number
+                return
+        except OSError as exc:
+            raise exceptions.ConfigError(
+                f'state_path {path!r} cannot hold lock files: {exc}; set '
+                '[distperiodic] state_path to a directory that this user '
+                'may write') from exc
+        raise exceptions.ConfigError(
+            f'state_path {path!r} has no free number left; is it shared by '
+            'many hosts? give each its own')
+
+    def leave(self) -> None:
+        if self._handle is not None:
+            _SEATS.discard(self._key)
+            with contextlib.suppress(OSError):
+                os.close(self._handle)
+            self._handle = None
+
+
+_SEATS: set[tuple[str, str, int]] = set()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a handler is told about its run."""
+
+import datetime
+from typing import Any
+
+from distperiodic.core import schedule
+
+
+class Context:
+    """The first argument of every handler.
+
+    Made once for each run; a handler may keep it for the time of the run.
+    """
+
+    __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
+                 'progress', '_tick', '_deadline')
+
+    def __init__(self, job: str, object_id: str, tick: int, fence: int,
+                 attempt: int, deadline: int | None = None):
+        #: Name of the job.
+        self.job = job
+        #: Id of the object; of a job without objects, its one claim's key.
+        self.object = object_id
+        #: Grows with every grant of (job, object); a store that compares it
+        #: can refuse a run that was replaced.
+        self.fence = fence
+        #: 1 for the first run of this tick.
+        self.attempt = attempt
+        #: True once the run's result will not count: it took longer than the
+        #: job's timeout, or the process stops. A long handler looks at it.
+        self.cancelled = False
+        #: What an earlier attempt of this tick saved; None: nothing was, as
+        #: always without a store.
+        self.progress: Any = None
+        self._tick = tick
+        self._deadline = deadline
+
+    @property
+    def tick(self) -> datetime.datetime:
+        """The point of the job's grid that this run is for, in UTC. Not the
+        time at which it runs."""
+        return schedule.datetime_of(self._tick)
+
+    @property
+    def deadline(self) -> datetime.datetime | None:
+        """When the run is given up, in UTC; None: the job has no timeout."""
+        if self._deadline is None:
+            return None
+        return schedule.datetime_of(self._deadline)
+
+    @property
+    def key(self) -> str:
+        """The same for every attempt of one tick of one object: what a
+        service that knows idempotency keys wants to be given."""
+        return f'{self.job}/{self.object}/{self._tick}'
+
+    def __repr__(self) -> str:
+        return (f'<Context job={self.job} object={self.object} '
+                f'tick={self.tick.isoformat()} attempt={self.attempt}>')

@@ -1,0 +1,523 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two services that an OpenStack-style service launches.
+
+    launcher = oslo_service.service.launch(
+        conf, SchedulerService(conf, tasks), workers=3)
+
+Nothing connects before ``start()``, which runs in the process that does the
+work, so any number of workers may be forked. The base class is the one that
+all backends of oslo.service share: importing this module fixes no backend.
+
+This is the only file that owns threads and that knows both the flow and the
+adapters. Each scheduler has one thread for its flow; all that comes from
+elsewhere (views, reports, catalogues) enters it through one queue.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from oslo_config import cfg
+from oslo_service.backend.base import ServiceBase
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic.adapters import clock as clock_
+from distperiodic.adapters import coordination
+from distperiodic.adapters import local
+from distperiodic.adapters import memory
+from distperiodic.adapters import messaging
+from distperiodic.adapters import pool as pool_
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import message
+from distperiodic.flow import dispatch
+from distperiodic.flow import tick
+from distperiodic.flow import work
+
+LOG = logging.getLogger(__name__)
+
+# The flow looks at timeouts, leases and back-offs this often, in seconds.
+_SWEEP = 0.25
+# Left of graceful_shutdown_timeout for closing connections.
+_CLOSING = 2.0
+# A pool in this process may be given much: what waits in it waits in this
+# process either way, and leaves the order to the pool.
+_LOCAL_WINDOW = 10000
+
+_GUARANTEES = {
+    (False, 'local'): 'one process owns every object',
+    (True, 'local'): 'ring only: the load is split; a change of members can '
+                     'double or skip a tick',
+    (True, 'messaging'): 'ring only: the load is split; a change of members '
+                         'can double or skip a tick; a message is trusted, '
+                         'set signing_key if others can write to the broker',
+}
+
+
+class _Service(ServiceBase):
+    """What both services share: one main thread, a bounded stop."""
+
+    _kind = ''
+
+    def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks):
+        super().__init__()
+        self._conf = conf
+        self._tasks = tasks
+        self._begun = threading.Event()
+        self._over = threading.Event()
+        self._stopping = threading.Event()
+        self._problem: BaseException | None = None
+        self._seat: local.Seat | None = None
+
+    def start(self) -> None:
+        """Connect and work, in a thread of their own; returns at once.
+
+        :raises ConfigError: an option cannot be used.
+        """
+        self._settings = opts.settings(self._conf)
+        if self._settings.backend_url:
+            coordination.check_url(self._settings.backend_url)
+        elif (self._settings.dispatcher == 'messaging'
+              or self._kind == 'worker'):
+            raise exceptions.ConfigError(
+                '[distperiodic] backend_url is empty, but schedulers and '
+                'workers find each other through it; set it, or set '
+                'dispatcher = local')
+        self._clock = clock_.SystemClock()
+        self._prepare()
+        self._begun.set()
+        threading.Thread(target=self._main, daemon=True,
+                         name=f'distperiodic-{self._kind}').start()
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _main(self) -> None:
+        try:
+            self._work()
+        except BaseException as exc:
+            self._problem = exc
+            LOG.critical(
+                'the %s has stopped: error=%s: %s; the process ends, and '
+                'whoever supervises it may start it again', self._kind,
+                type(exc).__name__, exc, exc_info=not isinstance(
+                    exc, exceptions.ConfigError))
+        finally:
+            self._over.set()
+
+    def wait(self) -> None:
+        """Wait until the service has stopped.
+
+        :raises Exception: what stopped it, if nobody asked it to stop.
+        """
+        self._over.wait()
+        if self._problem is not None and not self._stopping.is_set():
+            raise self._problem
+
+    def reset(self) -> None:
+        """SIGHUP, where the backend passes it on: mutable options."""
+        self._conf.mutate_config_files()
+
+    def _identity(self, group: str) -> str:
+        if self._settings.member_id:
+            return member_.check_identity(self._settings.member_id)
+        self._seat = local.Seat(
+            self._settings.state_path, f'{self._kind}.{group}')
+        return f'{local.host_name()}:{self._seat.number}'
+
+    def _membership(self, identity: str,
+                    **kind: int) -> coordination.Membership:
+        return coordination.Membership(
+            self._settings.backend_url, identity, clock=self._clock,
+            session_timeout=self._settings.session_timeout,
+            heartbeat_interval=self._settings.coordinator_heartbeat_interval,
+            **kind)
+
+    def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
+        """Try *start* until it works; False: the service stops instead."""
+        pause = 0.5
+        while not self._stopping.is_set():
+            try:
+                start()
+                return True
+            except exceptions.BusUnavailable as exc:
+                LOG.error('%s not started: reason=%s; it is tried again in '
+                          '%.0f s', what, exc, pause)
+                self._stopping.wait(pause)
+                pause = min(pause * 2, 10.0)
+        return False
+
+    def _grace(self) -> float:
+        """Seconds that a stop may take before the launcher kills us."""
+        try:
+            total = self._conf.graceful_shutdown_timeout
+        except cfg.NoSuchOptError:
+            total = 60
+        return max(0.5, total - _CLOSING) if total else 3600.0
+
+    def _wait_idle(self, idle: Callable[[], bool], seconds: float) -> bool:
+        """Wait until *idle*, for so long; True: it came to that."""
+        end = self._clock.monotonic() + seconds
+        pause = threading.Event()
+        while not idle():
+            left = end - self._clock.monotonic()
+            if left <= 0:
+                return False
+            pause.wait(min(0.02, left))
+        return True
+
+
+class SchedulerService(_Service):
+    """Ticks, claims and dispatches what this process owns.
+
+    :param tasks: an instance of the service's PeriodicTasks.
+    """
+
+    _kind = 'scheduler'
+
+    def _prepare(self) -> None:
+        settings = self._settings
+        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._jobs = dict(self._tasks.jobs)
+        self._topics = sorted({j.topic for j in self._jobs.values()})
+        self._member_id = self._identity(settings.group)
+        self._claims = memory.MemoryClaimStore()
+        self._draining = False
+        self._group_member: coordination.Membership | None = None
+        self._admitted = 1
+        self._partitions: dict[str, str] = {}
+        view = memory.Alone(
+            self._member_id, settings.hash_ring_replicas_count,
+            clock=self._clock)
+        membership: Any = view
+        if settings.backend_url:
+            membership = self._group_member = self._membership(
+                self._member_id, points=settings.hash_ring_replicas_count)
+            membership.join(settings.group, self._tell_view)
+        self._pool: pool_.Pool | None = None
+        self._shop: work.Workshop | None = None
+        self._bus: messaging.MessagingWorkBus | None = None
+        bus: Any
+        if settings.dispatcher == 'local':
+            self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+            self._shop = work.Workshop(
+                {n: (j, self._tasks.handler(n))
+                 for n, j in self._jobs.items()},
+                clock=self._clock, pool=self._pool,
+                report=self._tell_report, may_start=self._may_start)
+            bus = local.LocalBus(self._shop.accept)
+        else:
+            entry = membership.me.entry
+            bus = self._bus = messaging.MessagingWorkBus(
+                self._conf, None, group=settings.group, me=entry,
+                on_report=lambda reports: self._inbox.put(
+                    ('reports', reports)),
+                on_sent=lambda batch: self._inbox.put(('sent', batch)),
+                on_unsent=lambda batch, reason: self._inbox.put(
+                    ('unsent', batch, reason)),
+                keys=settings.signing_key, quorum=settings.quorum_queues,
+                patience=settings.send_timeout)
+            for topic in self._topics:
+                name = worker_group(settings.group, topic)
+                self._partitions[name] = topic
+                membership.watch(name, self._tell_view)
+        self._dispatcher = dispatch.Dispatcher(
+            self._jobs, claims=self._claims, bus=bus, clock=self._clock,
+            me=self._entry, batch_size=settings.dispatch_batch_size,
+            lease=settings.lease)
+        self._reader = local.ThreadReader(
+            self._tasks.catalogue,
+            lambda *answer: self._inbox.put(('read', *answer)))
+        self._ticker = tick.Ticker(
+            self._jobs, clock=self._clock, membership=membership,
+            group=settings.group, identity=self._member_id,
+            claims=self._claims, dispatcher=self._dispatcher,
+            reader=self._reader)
+        if self._shop is not None:
+            me = member_.Member(self._member_id, '0' * 16, 1,
+                                slots=_LOCAL_WINDOW)
+            for topic in self._topics:
+                self._dispatcher.workers_changed(topic, [me])
+        self._conf.register_mutate_hook(self._mutated)
+        LOG.info(
+            'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
+            'guarantee=%s', self._member_id, settings.group,
+            len(self._jobs),
+            coordination.mask(settings.backend_url) or 'none',
+            settings.dispatcher, _GUARANTEES[
+                bool(settings.backend_url), settings.dispatcher])
+
+    @property
+    def member_id(self) -> str:
+        """This process's name on the ring, once it was started."""
+        return self._member_id
+
+    @property
+    def counts(self) -> dict[tuple[str, str], int]:
+        """(job, outcome) to how many objects, since the start."""
+        return dict(self._dispatcher.counts)
+
+    def _entry(self) -> str:
+        if self._group_member is None:
+            return f'{self._member_id}~{"0" * 16}~1~f1.t1'
+        return self._group_member.me.entry
+
+    def _tell_view(self, view: member_.View) -> None:
+        self._inbox.put(('view', view))
+
+    def _tell_report(self, report: message.Report, to_entry: str) -> None:
+        self._inbox.put(('reports', [report]))
+
+    def _may_start(self, batch: message.Batch) -> str | None:
+        """Asked by the pool before each run."""
+        if (self._group_member is None or self._draining
+                or self._jobs[batch.job].scope is job_.Scope.MEMBER):
+            return None
+        view = self._group_member.view(self._settings.group)
+        if (view.me is not None and view.me.tenure == self._admitted
+                and view.trusted(self._clock.monotonic())):
+            return None
+        return work.NOT_A_MEMBER
+
+    def _mutated(self, conf: Any, changes: Any) -> None:
+        """Mutable options were read again."""
+        try:
+            points = conf[opts.GROUP].hash_ring_replicas_count
+        except ValueError as exc:
+            LOG.error('option refused: hash_ring_replicas_count reason=%s; '
+                      'the points stay as they are', exc)
+            return
+        if self._group_member is not None:
+            LOG.info('points: member=%s points=%d', self._member_id, points)
+            self._group_member.publish(points=points)
+
+    def _work(self) -> None:
+        if self._bus is not None and not self._until_it_works(
+                lambda: self._bus.start(30.0), 'the way to the workers'):
+            return
+        # Only now into the ring: what a member owns it must be able to
+        # dispatch.
+        if self._group_member is not None:
+            self._group_member.start()
+        sweep = signs = self._clock.monotonic()
+        while not self._over.is_set():
+            pause = self._ticker.run_due()
+            now = self._clock.monotonic()
+            if now >= sweep:
+                sweep = now + _SWEEP
+                self._dispatcher.sweep()
+                if self._shop is not None:
+                    self._shop.watch()
+                    if now >= signs:
+                        signs = now + self._settings.lease / 3
+                        self._shop.give_signs()
+            if self._take(max(0.0, min(pause, sweep - now))):
+                self._dispatcher.pump_all()
+
+    def _take(self, pause: float) -> bool:
+        """Handle what came in, or wait so long for it; True: something
+        did."""
+        try:
+            event = self._inbox.get(timeout=pause) if pause else (
+                self._inbox.get_nowait())
+        except queue.Empty:
+            return False
+        # Not without an end: ticks that become due meanwhile come first.
+        for _ in range(200):
+            self._handle(event)
+            try:
+                event = self._inbox.get_nowait()
+            except queue.Empty:
+                return True
+        self._handle(event)
+        return True
+
+    def _handle(self, event: tuple[Any, ...]) -> None:
+        what, *about = event
+        if what == 'reports':
+            for report in about[0]:
+                self._dispatcher.reported(report)
+        elif what == 'read':
+            job, ticket, found = about
+            if not isinstance(found, Exception):
+                found = tick.Reading(*found)
+            self._ticker.catalogue_read(job, ticket, found)
+        elif what == 'sent':
+            self._dispatcher.sent(about[0])
+        elif what == 'unsent':
+            self._dispatcher.unsent(*about)
+        elif what == 'view':
+            self._viewed(about[0])
+        elif what == 'end':
+            self._over.set()
+
+    def _viewed(self, view: member_.View) -> None:
+        if view.group != self._settings.group:
+            self._dispatcher.workers_changed(
+                self._partitions[view.group], view.members)
+            return
+        self._dispatcher.schedulers_changed(
+            sum(1 for m in view.members if m.points))
+        if view.me is not None and view.me.tenure != self._admitted:
+            # Others had our objects meanwhile: what waits is theirs. Only
+            # then may the pool start things again.
+            if self._shop is not None:
+                self._shop.hand_back(work.NOT_A_MEMBER)
+            self._admitted = view.me.tenure
+        self._ticker.view_changed()
+
+    def stop(self, graceful: bool = True) -> None:
+        """Leave the ring, finish what was claimed, close; bounded by
+        ``graceful_shutdown_timeout``."""
+        if not self._begun.is_set() or self._stopping.is_set():
+            return
+        end = self._clock.monotonic() + self._grace()
+        self._stopping.set()
+        self._draining = True
+        if self._group_member is not None:
+            self._group_member.stop(timeout=5.0)
+        self._ticker.close()
+        # Nobody else will run what was claimed for this tick.
+        idle = self._wait_idle(
+            lambda: self._over.is_set() or not (
+                self._dispatcher.waiting or self._dispatcher.outstanding),
+            max(0.0, end - self._clock.monotonic()))
+        if not idle:
+            LOG.warning(
+                'stopped before the end: member=%s waiting=%d running=%d; '
+                'these objects miss their tick', self._member_id,
+                self._dispatcher.waiting, self._dispatcher.outstanding)
+        self._dispatcher.close()
+        if self._shop is not None and self._pool is not None:
+            self._shop.drain()
+            self._shop.cancel()
+            self._pool.stop()
+        self._inbox.put(('end',))
+        if self._bus is not None:
+            self._bus.close(timeout=_CLOSING)
+        self._over.wait(1.0)
+        self._over.set()
+        if self._seat is not None:
+            self._seat.leave()
+        LOG.info('scheduler stopped: member=%s', self._member_id)
+
+
+class WorkerService(_Service):
+    """Runs what schedulers send; knows nothing but the jobs' handlers.
+
+    :param tasks: an instance of the same class as the schedulers'.
+    :param partition: which topic's work it takes.
+    """
+
+    _kind = 'worker'
+
+    def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
+                 partition: str = 'default'):
+        super().__init__(conf, tasks)
+        self._partition = partition
+
+    def _prepare(self) -> None:
+        settings = self._settings
+        self._group = worker_group(settings.group, self._partition)
+        self._member_id = self._identity(self._group)
+        self._tenures: dict[str, int] = {}
+        self._member = self._membership(
+            self._member_id, slots=settings.pool_size)
+        self._member.join(self._group)
+        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+        self._bus = messaging.MessagingReportBus(
+            self._conf, None, group=settings.group,
+            partition=self._partition, me=self._member.me.entry,
+            on_batch=lambda batch: self._shop.accept(batch),
+            keys=settings.signing_key, quorum=settings.quorum_queues)
+        self._shop = work.Workshop(
+            {n: (j, self._tasks.handler(n))
+             for n, j in self._tasks.jobs.items()
+             if j.topic == self._partition},
+            clock=self._clock, pool=self._pool, report=self._bus.report,
+            may_start=self._may_start)
+        LOG.info('worker: member=%s group=%s partition=%s slots=%d '
+                 'backend=%s', self._member_id, settings.group,
+                 self._partition, settings.pool_size,
+                 coordination.mask(settings.backend_url))
+
+    @property
+    def member_id(self) -> str:
+        """This process's name, once it was started."""
+        return self._member_id
+
+    def _may_start(self, batch: message.Batch) -> str | None:
+        """Asked by the pool before each run."""
+        tenure = self._tenures.get(batch.worker)
+        if tenure is None:
+            member = member_.parse_entry(batch.worker)
+            tenure = self._tenures[batch.worker] = (
+                member.tenure if member else 0)
+        view = self._member.view(self._group)
+        if (view.me is not None and view.me.tenure == tenure
+                and view.trusted(self._clock.monotonic())):
+            return None
+        # The schedulers may have given it to somebody else.
+        return work.NOT_A_MEMBER
+
+    def _work(self) -> None:
+        # Listen, then join: whoever sees us may send at once.
+        if not self._until_it_works(
+                lambda: self._bus.start(30.0), 'the way from the schedulers'):
+            return
+        self._member.start()
+        signs = 0.0
+        while not self._stopping.wait(_SWEEP):
+            self._shop.watch()
+            now = self._clock.monotonic()
+            if now >= signs:
+                signs = now + self._settings.lease / 3
+                self._shop.give_signs()
+        self._drained.wait()
+
+    def start(self) -> None:
+        self._drained = threading.Event()
+        super().start()
+
+    def stop(self, graceful: bool = True) -> None:
+        """Take nothing more, hand back what waits, finish what runs, leave;
+        bounded by ``graceful_shutdown_timeout``."""
+        if not self._begun.is_set() or self._stopping.is_set():
+            return
+        grace = self._grace()
+        self._stopping.set()
+        # Seen with no slots, but seen: what runs here is not repeated.
+        self._member.publish(slots=0)
+        self._shop.drain()
+        if not self._wait_idle(
+                lambda: self._watched_busy() == 0, grace):
+            LOG.warning(
+                'stopped before the end: member=%s running=%d; the '
+                'schedulers give these objects to other workers',
+                self._member_id, self._shop.busy)
+            self._shop.cancel()
+        self._pool.stop()
+        # The reports first: a worker that left is taken for dead.
+        self._bus.close(timeout=_CLOSING)
+        self._member.stop(timeout=_CLOSING)
+        self._drained.set()
+        self._over.wait(1.0)
+        if self._seat is not None:
+            self._seat.leave()
+        LOG.info('worker stopped: member=%s', self._member_id)
+
+    def _watched_busy(self) -> int:
+        self._shop.watch()
+        return self._shop.busy
+
+
+def worker_group(group: str, partition: str) -> str:
+    """The group in which the workers of *partition* announce themselves."""
+    return f'{group}.workers.{partition}'
