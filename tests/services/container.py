@@ -7,6 +7,8 @@ from collections.abc import Callable
 import docker
 from testcontainers.core.container import DockerContainer
 
+from tests.services import ports
+
 
 @functools.cache
 def docker_answers() -> bool:
@@ -26,13 +28,16 @@ def docker_answers() -> bool:
 class Container:
     """One container; it is made anew where its data are to be forgotten."""
 
-    def __init__(self, make: Callable[[], DockerContainer]):
+    def __init__(self, make: Callable[[], DockerContainer], inside: int,
+                 port: int):
         """Remember how to make the container.
 
-        :param make: must bind fixed ports of the host: a port that Docker
-            chooses is another one after each start.
+        :param inside: the port that the server listens on.
+        :param port: the port of loopback that leads there. It is chosen here
+            because one of Docker's choice is another one after each start.
         """
         self._make = make
+        self._ports = {f'{inside}/tcp': (ports.HOST, port)}
         self._made: DockerContainer | None = None
 
     @property
@@ -56,7 +61,9 @@ class Container:
 
     def start(self) -> None:
         if self._made is None:
-            self._made = self._make().start()
+            made = self._make()
+            made.ports.update(self._ports)
+            self._made = made.start()
         else:
             self._docker.start()
 

@@ -52,8 +52,9 @@ def etcd(*, its_own: bool = False
             lambda: (DockerContainer(IMAGE)
                      .with_command(
                          'etcd --listen-client-urls http://0.0.0.0:2379 '
-                         f'--advertise-client-urls http://{ports.HOST}:{port}')
-                     .with_bind_ports(2379, (ports.HOST, port)))))
+                         '--advertise-client-urls '
+                         f'http://{ports.HOST}:{port}')),
+            2379, port))
         with server.running(one):
             yield one
         return

@@ -133,8 +133,8 @@ class _Contained(RabbitMQ):
         self._container = container.Container(
             lambda: (DockerContainer(IMAGE)
                      .with_env('RABBITMQ_DEFAULT_USER', USER)
-                     .with_env('RABBITMQ_DEFAULT_PASS', PASSWORD)
-                     .with_bind_ports(5672, (ports.HOST, port))))
+                     .with_env('RABBITMQ_DEFAULT_PASS', PASSWORD)),
+            5672, port)
         super().__init__(port, self._container)
 
     def ctl(self, *command: str, timeout: float = 60.0) -> str:

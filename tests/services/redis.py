@@ -44,8 +44,9 @@ def redis(*, its_own: bool = False
     if container.docker_answers():
         one = Redis(port, container.Container(
             lambda: (DockerContainer(IMAGE)
-                     .with_command('redis-server --appendonly yes')
-                     .with_bind_ports(6379, (ports.HOST, port)))))
+                     .with_command('redis-server --appendonly yes '
+                                   '--protected-mode no')),
+            6379, port))
         with server.running(one):
             yield one
         return

@@ -98,8 +98,7 @@ def zookeeper(*, its_own: bool = False
         return
     port = ports.free_port()
     if container.docker_answers():
-        one = ZooKeeper(port, container.Container(
-            lambda: _image().with_bind_ports(2181, (ports.HOST, port))))
+        one = ZooKeeper(port, container.Container(_image, 2181, port))
         with server.running(one):
             yield one
         return
@@ -174,18 +173,17 @@ def _contained_ensemble(stack: contextlib.ExitStack, size: int
         f'server.{number}=zk{number}:2888:3888;2181'
         for number in range(1, size + 1))
 
-    def make(number: int, port: int) -> DockerContainer:
+    def make(number: int) -> DockerContainer:
         return (_image()
                 .with_env('ZOO_MY_ID', str(number))
                 .with_env('ZOO_SERVERS', members)
                 .with_network(network)
-                .with_network_aliases(f'zk{number}')
-                .with_bind_ports(2181, (ports.HOST, port)))
+                .with_network_aliases(f'zk{number}'))
 
     def one(number: int) -> ZooKeeper:
         port = ports.free_port()
         return ZooKeeper(port, container.Container(
-            lambda: make(number, port)))
+            lambda: make(number), 2181, port))
 
     return [one(number) for number in range(1, size + 1)]
 
