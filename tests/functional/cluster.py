@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster of real processes, and what its handlers recorded."""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import uuid
+
+import psutil
+
+from distperiodic import coordinator
+from tests import waiting
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Run(collections.namedtuple(
+        'Run', 'event job object tick pid at fence attempt')):
+    """One line of the record."""
+
+    @property
+    def key(self):
+        return self.job, self.object, self.tick
+
+    @property
+    def late(self):
+        return self.at - self.tick
+
+
+class Program:
+    """One launched program: a master and its workers."""
+
+    def __init__(self, kind, config, record, workers, log):
+        self.kind = kind
+        self.log = log
+        with open(log, 'wb') as output:
+            self.process = subprocess.Popen(
+                [sys.executable, '-W', 'ignore', '-m',
+                 'tests.functional.served', kind, str(config), str(record),
+                 str(workers)],
+                cwd=ROOT, stdout=output, stderr=output)
+
+    @property
+    def children(self):
+        """The pids of the processes that do the work."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [c.pid for c in psutil.Process(
+                self.process.pid).children()]
+        return []
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def hang_up(self):
+        self.process.send_signal(signal.SIGHUP)
+
+    def kill(self):
+        """End all of it with -9, the master first, so that it starts no
+        worker anew."""
+        children = self.children
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGKILL)
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait(10)
+
+    def wait(self, timeout=30.0):
+        return self.process.wait(timeout)
+
+
+class Cluster:
+    """Schedulers and workers of one group.
+
+    :param options: of the group [distperiodic] and, by name, of
+        :data:`tests.functional.served.OPTS`.
+    """
+
+    def __init__(self, place, backend_url, transport_url=None, **options):
+        self.place = place
+        self.record = place / 'record.jsonl'
+        self.record.touch()
+        self.backend_url = backend_url
+        self.group = f'test-{uuid.uuid4().hex[:8]}'
+        self.options = {
+            'backend_url': backend_url, 'group': self.group,
+            'session_timeout': 2, 'state_path': place / 'state',
+            'dispatcher': 'messaging' if transport_url else 'local',
+            'pool_size': 4}
+        self.default = {'graceful_shutdown_timeout': 20}
+        if transport_url:
+            self.default['transport_url'] = transport_url
+        self.set(**options)
+        self.programs = []
+
+    def set(self, **options):
+        """Change options in the file that all programs read."""
+        for name, value in options.items():
+            own = name in ('objects', 'spacing', 'takes', 'retries')
+            (self.default if own else self.options)[name] = value
+        self.config = self.place / 'service.conf'
+        self.config.write_text(
+            '[DEFAULT]\n' + ''.join(
+                f'{k} = {v}\n' for k, v in self.default.items())
+            + '[distperiodic]\n' + ''.join(
+                f'{k} = {v}\n' for k, v in self.options.items()))
+
+    def start(self, kind, workers=1):
+        program = Program(kind, self.config, self.record, workers,
+                          self.place / f'{kind}-{len(self.programs)}.log')
+        self.programs.append(program)
+        return program
+
+    def observe(self, partition=None):
+        """A coordinator that looks at the schedulers, or at the workers."""
+        group = self.group if partition is None else (
+            f'{self.group}.workers.{partition}')
+        return Observer(self.backend_url, group)
+
+    def runs(self, event='start', job='ping'):
+        found = []
+        for line in self.record.read_text().splitlines():
+            values = json.loads(line)
+            if values['event'] == event and values['job'] == job:
+                found.append(Run(*(values.get(f) for f in Run._fields)))
+        return found
+
+    def complete_ticks(self, job='ping'):
+        """Ticks for which every object has started, in order."""
+        started = collections.defaultdict(set)
+        for run in self.runs(job=job):
+            started[run.tick].add(run.object)
+        return sorted(t for t, objects in started.items()
+                      if len(objects) == self.default.get('objects', 60))
+
+    def wait_complete(self, ticks=1, after=0.0, timeout=30.0):
+        """Wait for so many complete ticks later than *after*."""
+        return waiting.wait_until(
+            lambda: (lambda found: len(found) >= ticks and found)(
+                [t for t in self.complete_ticks() if t > after]),
+            timeout, f'no {ticks} complete ticks after {after}; see the '
+            f'logs in {self.place}', interval=0.1)
+
+    def logs(self):
+        return ''.join(p.log.read_text() for p in self.programs)
+
+    def close(self):
+        for program in self.programs:
+            if program.process.poll() is None:
+                program.kill()
+
+
+class Observer(coordinator.Coordinator):
+    """Looks at a group without being in it."""
+
+    def __init__(self, url, group):
+        super().__init__(url, session_timeout=2)
+        from distperiodic.adapters import clock
+        from distperiodic.adapters import coordination
+        self.group = group
+        self.seen = coordination.Membership(
+            url, 'observer', clock=clock.SystemClock(), session_timeout=2)
+        self.seen.watch(group)
+        self.seen.start()
+        self.seen.wait_joined(10)
+
+    @property
+    def now(self):
+        return self.seen.view(self.group)
+
+    def wait_members(self, number, timeout=20.0):
+        waiting.wait_until(
+            lambda: len(self.now.members) == number, timeout,
+            f'group {self.group} did not come to {number} members',
+            interval=0.01)
+        return self.now
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.seen.stop()

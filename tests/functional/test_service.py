@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two services as operators meet them: launched, killed, frozen, asked
+to stop; on a real ZooKeeper and a real RabbitMQ."""
+
+import collections
+import os
+import signal
+import time
+
+import pytest
+
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+SESSION = 2.0
+
+
+@pytest.fixture
+def local(tmp_path, zookeeper):
+    """Schedulers that run the work themselves."""
+    made = cluster_.Cluster(tmp_path, zookeeper.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def remote(tmp_path, zookeeper, rabbitmq):
+    """Schedulers and workers with a broker between them."""
+    made = cluster_.Cluster(tmp_path, zookeeper.url, rabbitmq.url)
+    yield made
+    made.close()
+
+
+def ids_by_pid(runs):
+    found = collections.defaultdict(set)
+    for run in runs:
+        found[run.pid].add(run.object)
+    return found
+
+
+def doubled(runs):
+    return [key for key, number in collections.Counter(
+        run.key for run in runs).items() if number > 1]
+
+
+def test_three_forked_members_share_every_tick(local):
+    """launch(workers=3): each object runs once a tick, on one of three."""
+    with local.observe() as group:
+        local.start('scheduler', workers=3)
+        group.wait_members(3)
+        calm = time.time()
+        ticks = local.wait_complete(4, after=calm)
+
+    runs = [r for r in local.runs() if r.tick in ticks]
+    assert not doubled(runs)
+    assert len(ids_by_pid(runs)) == 3
+    once = [r for r in local.runs(job='once') if r.tick in ticks]
+    assert not doubled(once)
+    assert {r.tick for r in once} == set(ticks)
+    each = [r for r in local.runs(job='each') if r.tick in ticks]
+    assert set(collections.Counter(r.tick for r in each).values()) == {3}
+
+
+def test_the_objects_of_a_killed_member_run_again(local):
+    with local.observe() as group:
+        programs = [local.start('scheduler') for _ in range(3)]
+        group.wait_members(3)
+        local.wait_complete(2, after=time.time())
+        programs[0].kill()
+        killed = time.time()
+        group.wait_members(2, timeout=SESSION + 1)
+        noticed = time.time() - killed
+        local.wait_complete(2, after=time.time())
+    print(f'a kill was noticed after {noticed:.2f} s')
+
+
+def test_a_frozen_member_starts_nothing_until_it_is_back(local):
+    with local.observe() as group:
+        programs = [local.start('scheduler') for _ in range(2)]
+        group.wait_members(2)
+        local.wait_complete(2, after=time.time())
+        victim, = programs[0].children
+        before = {m.identity: m.tenure for m in group.now.members}
+        os.kill(victim, signal.SIGSTOP)
+        group.wait_members(1, timeout=SESSION + 2)
+        local.wait_complete(2, after=time.time())
+        thawed = time.time()
+        os.kill(victim, signal.SIGCONT)
+        view = group.wait_members(2)
+        back = time.time()
+        local.wait_complete(3, after=back)
+
+    assert any(m.tenure == before[m.identity] + 1 for m in view.members)
+    assert back - thawed < 1.5
+    early = [r for r in local.runs()
+             if r.pid == victim and thawed <= r.at < back - 0.1]
+    assert not early
+    assert not doubled(r for r in local.runs() if r.tick > back)
+
+
+def test_a_member_that_is_asked_to_stop_finishes_what_it_began(local):
+    local.set(takes=0.7, spacing=3, objects=8)
+    with local.observe() as group:
+        stays, goes = [local.start('scheduler') for _ in range(2)]
+        group.wait_members(2)
+        local.wait_complete(1, after=time.time())
+        pid, = goes.children
+        waiting.wait_until(
+            lambda: [r for r in local.runs() if r.pid == pid
+                     and time.time() - r.at < 0.3],
+            10, 'the member began nothing')
+        goes.terminate()
+        group.wait_members(1, timeout=2)
+        assert goes.wait() == 0
+        local.wait_complete(2, after=time.time())
+
+    def pairs(event):
+        return sorted(r.key for r in local.runs(event) if r.pid == pid)
+    assert pairs('start') == pairs('end')
+    assert 'Traceback' not in local.logs()
+
+
+def test_changed_points_move_only_what_they_must(local):
+    """SIGHUP after hash_ring_replicas_count was changed in the file."""
+    with local.observe() as group:
+        programs = [local.start('scheduler') for _ in range(3)]
+        before = group.wait_members(3)
+        local.set(hash_ring_replicas_count=80)
+        programs[0].hang_up()
+        waiting.wait_until(
+            lambda: sorted(m.points for m in group.now.members) == [
+                40, 40, 80], 20, 'the new points were not published')
+        after = group.now
+        local.wait_complete(2, after=time.time())
+
+    assert ([m.identity for m in before.members]
+            == [m.identity for m in after.members])
+    grown, = [m.identity for m in after.members if m.points == 80]
+    for number in range(2000):
+        then = before.ring.owner_of(f'object-{number}')
+        now = after.ring.owner_of(f'object-{number}')
+        assert now in (then, grown)
+
+
+def test_two_workers_share_a_burst_evenly(remote):
+    remote.set(takes=0.05, objects=200, spacing=4)
+    with remote.observe('default') as workers:
+        for _ in range(2):
+            remote.start('worker')
+        workers.wait_members(2)
+        remote.start('scheduler')
+        ticks = remote.wait_complete(2, timeout=40)
+
+    runs = [r for r in remote.runs() if r.tick in ticks[-1:]]
+    assert not doubled(runs)
+    shares = sorted(len(o) for o in ids_by_pid(runs).values())
+    assert len(shares) == 2
+    assert shares[0] >= 70
+
+
+def test_a_worker_that_joins_under_load_gets_work_at_once(remote):
+    remote.set(takes=0.2, objects=300, spacing=30, pool_size=4)
+    with remote.observe('default') as workers:
+        remote.start('worker')
+        workers.wait_members(1)
+        # All of a burst that takes one worker 15 s, not at its beginning.
+        remote.set(spacing=1)
+        remote.start('scheduler')
+        waiting.wait_until(lambda: len(remote.runs()) > 20, 30,
+                           'the first worker began nothing')
+        first = {r.pid for r in remote.runs()}
+        remote.start('worker')
+        workers.wait_members(2)
+        joined = time.time()
+        got = waiting.wait_until(
+            lambda: [r.at for r in remote.runs() if r.pid not in first],
+            10, 'the new worker got nothing')
+    print(f'the new worker began after {min(got) - joined:.2f} s')
+    assert min(got) - joined < 2.0
+
+
+def test_what_a_killed_worker_had_begun_runs_again(remote):
+    remote.set(takes=1.5, objects=8, spacing=5)
+    with remote.observe('default') as workers:
+        programs = [remote.start('worker') for _ in range(2)]
+        workers.wait_members(2)
+        remote.start('scheduler')
+        begun = waiting.wait_until(
+            lambda: (lambda pids: len(pids) == 2 and pids)(
+                {r.pid for r in remote.runs()}), 30,
+            'the workers began nothing')
+        victim = programs[0].children[0]
+        assert victim in begun
+        lost = [r for r in remote.runs() if r.pid == victim]
+        programs[0].kill()
+        killed = time.time()
+        again = waiting.wait_until(
+            lambda: {r.key for r in lost if r.key in {
+                e.key for e in remote.runs('end') if e.pid != victim}}
+            == {r.key for r in lost} - {
+                e.key for e in remote.runs('end') if e.pid == victim}
+            and [r for r in remote.runs() if r.key in {
+                x.key for x in lost} and r.pid != victim],
+            SESSION + 12, 'the lost runs were not repeated')
+    print('repeated after', [f'{r.at - killed:.2f}' for r in again])
+    for run in again:
+        first = next(r for r in lost if r.key == run.key)
+        assert run.attempt == 2
+        assert run.fence > first.fence
+
+
+def test_a_worker_that_is_asked_to_stop_repeats_and_loses_nothing(remote):
+    remote.set(takes=0.5, objects=40, spacing=6)
+    with remote.observe('default') as workers:
+        goes, _ = [remote.start('worker') for _ in range(2)]
+        workers.wait_members(2)
+        remote.start('scheduler')
+        remote.wait_complete(1, timeout=40)
+        count = len(remote.runs())
+        waiting.wait_until(lambda: len(remote.runs()) > count + 4, 20,
+                           'the next tick did not begin')
+        goes.terminate()
+        assert goes.wait() == 0
+        ticks = remote.wait_complete(2, timeout=40)
+
+    runs = [r for r in remote.runs() if r.tick in ticks]
+    assert not doubled(runs)
+    waiting.wait_until(
+        lambda: {r.key for r in runs} <= {r.key for r in remote.runs('end')},
+        10, 'runs that began did not end')
+
+
+def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
+                                                rabbitmq_server):
+    broker = rabbitmq_server
+    remote = cluster_.Cluster(tmp_path, zookeeper.url, broker.url,
+                              objects=20)
+    try:
+        with remote.observe() as group:
+            remote.start('worker')
+            scheduler = remote.start('scheduler')
+            group.wait_members(1)
+            remote.wait_complete(2, timeout=40)
+            broker.kill()
+            away = time.time()
+            waiting.wait_until(
+                lambda: 'not sent' in remote.logs(), 20,
+                'nobody noticed that the broker is away')
+            # Still a member, still ticking: it does not wait for the broker.
+            assert len(group.now.members) == 1
+            broker.start()
+            back = time.time()
+            remote.wait_complete(3, after=back, timeout=60)
+            scheduler.terminate()
+            assert scheduler.wait() == 0
+        print(f'away {back - away:.1f} s; the first complete tick '
+              f'{remote.complete_ticks()[-3] - back:.1f} s after')
+    finally:
+        remote.close()
