@@ -299,8 +299,9 @@ class SchedulerService(_Service):
             self._group_member.publish(points=points)
 
     def _work(self) -> None:
-        if self._bus is not None and not self._until_it_works(
-                lambda: self._bus.start(30.0), 'the way to the workers'):
+        bus = self._bus
+        if bus is not None and not self._until_it_works(
+                lambda: bus.start(30.0), 'the way to the workers'):
             return
         # Only now into the ring: what a member owns it must be able to
         # dispatch.

@@ -30,14 +30,18 @@ import random
 import secrets
 import threading
 import urllib.parse
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
 # At the top and not in our thread: futurist, which tooz imports, imports
 # eventlet where that is installed, and eventlet's import gives the importing
-# thread a new sentinel, so that nobody could ever join it.
-from kazoo import exceptions as kazoo
-from tooz import coordination
+# thread a new sentinel, so that nobody could ever join it. It also warns
+# everybody that it is deprecated; nothing here uses it.
+with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    from kazoo import exceptions as kazoo
+    from tooz import coordination
 
 from distperiodic import exceptions
 from distperiodic import ports

@@ -249,7 +249,9 @@ class Ticker:
     def _hold(self, state: _State) -> None:
         if not state.held:
             state.held = True
-            LOG.warning(
+            # Before the first view this is how every start looks.
+            LOG.log(
+                logging.INFO if self._tenure is None else logging.WARNING,
                 'tick held: job=%s member=%s reason=not sure of the members; '
                 'nothing of it starts here until the view is known again',
                 state.job.name, self._identity)
