@@ -29,6 +29,7 @@ nearly so; a broker policy with ``expires`` for ``^distperiodic\\.`` removes
 it. One that is closed removes its own.
 """
 
+import collections
 import functools
 import logging
 import os
@@ -56,7 +57,7 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'distperiodic'
 _METHOD = 'hear'
-_ROUTING_KEY_LIMIT = 255  # bytes, of AMQP
+_ROUTING_KEY_LIMIT = 255  # characters, of AMQP; all of ours are ASCII
 
 _EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
@@ -138,8 +139,9 @@ class _Link:
         self._on_message = on_message
         self._on_garbage = on_garbage
         self._monotonic = monotonic
+        self._given = ''  # the URL with its password
+        self._shown = ''  # and without
         self._secrets: list[str] = []
-        self._shown = ''
         self._transport: Any = None
         self._server: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
@@ -167,6 +169,11 @@ class _Link:
                 f'cannot carry RPC; use rabbit, as in {_EXAMPLE}')
         if failure is not None and not isinstance(failure, BusUnavailable):
             self._trouble = self._clean(failure)
+        if 'Configuration Error' in self._trouble:
+            # The driver finds contradictions when it declares a queue.
+            raise ConfigError(
+                f'transport_url {self._shown} and [oslo_messaging_rabbit] '
+                f'contradict each other: {self._trouble}')
         raise BusUnavailable(
             f'no broker at {self._shown} let us in within {timeout:g} s '
             f'({self._trouble}); check that it runs, and the host, port, '
@@ -181,6 +188,8 @@ class _Link:
         :raises BusUnavailable: anything else that kept it from arriving.
         """
         import oslo_messaging
+        if len(topic) + 1 + len(identity) > _ROUTING_KEY_LIMIT:
+            raise NobodyThere(f'no queue can have the name {topic}.{identity}')
         try:
             self._client(topic, identity).cast({}, _METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
@@ -216,10 +225,16 @@ class _Link:
     def _make_transport(self) -> Any:
         import oslo_messaging
         _register_missing_groups(self._conf)
-        url: Any = None
+        # This registers the option.
+        oslo_messaging.TransportURL(self._conf)
+        self._given = self._transport_url or self._conf.transport_url
+        self._shown = _masked(self._given)
+        if '://' not in self._given:
+            raise ConfigError(
+                f'transport_url {self._shown} does not begin with a driver; '
+                f'it should look like {_EXAMPLE}')
         try:
-            url = oslo_messaging.TransportURL.parse(
-                self._conf, self._transport_url)
+            url = oslo_messaging.TransportURL.parse(self._conf, self._given)
             self._remember(url)
             self._set_defaults(url)
             return oslo_messaging.get_rpc_transport(self._conf, url)
@@ -227,11 +242,9 @@ class _Link:
             raise
         except Exception as exc:
             # It names its own errors for some faults of a URL; a wrong port
-            # is a ValueError, a contradiction of options a RuntimeError.
-            shown = self._shown if url else _masked(
-                str(self._transport_url or 'of the configuration'))
+            # is a ValueError, an unknown option one of oslo.config's.
             raise ConfigError(
-                f'transport_url {shown} cannot be used: '
+                f'transport_url {self._shown} cannot be used: '
                 f'{self._clean(exc)}; it should look like {_EXAMPLE}'
             ) from None
 
@@ -281,7 +294,7 @@ class _Link:
     def _reach(self, deadline: float) -> None:
         """Talk to the broker until it answers: listening would wait for it
         for ever, and could not be told to stop."""
-        if self._transport_url and self._transport_url.startswith('fake:'):
+        if self._shown.startswith('fake:'):
             return
         while not self._closed.is_set():
             try:
@@ -343,9 +356,8 @@ class _Link:
     def _clean(self, exc: BaseException) -> str:
         """The text of an error in one line and without a password."""
         text = ' '.join(f'{exc}'.split()) or type(exc).__name__
-        if self._transport_url:
-            text = text.replace(self._transport_url,
-                                _masked(self._transport_url))
+        if self._given:
+            text = text.replace(self._given, self._shown)
         for secret in self._secrets:
             for form in (secret, urllib.parse.quote(secret),
                          urllib.parse.quote(secret, '')):
@@ -443,16 +455,28 @@ def _quiet_callback(consumer: Any,
                     ) -> Callable[[Any], None]:
     """The driver's own callback, but for what it does with garbage.
 
-    The original logs a traceback for each, and rejects what may have been
-    acknowledged already, at which the broker closes the channel.
+    The original logs a traceback for each piece, and for each message with
+    an id that came lately; and it rejects what may have been acknowledged
+    already, which tears down the channel.
     """
     from oslo_messaging._drivers import impl_rabbit
+    # A message whose acknowledgement was lost is delivered again, among the
+    # first ones after the connection is back.
+    lately: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
         convert = getattr(consumer.queue.channel, 'message_to_python', None)
         received = convert(raw) if convert else raw
         try:
-            consumer.callback(impl_rabbit.RabbitMessage(received))
+            body = impl_rabbit.RabbitMessage(received)
+            unique_id = body.pop('_unique_id', None)
+            if unique_id in lately:
+                on_garbage(f'queue {consumer.queue_name}', 'delivered twice')
+                received.ack()
+                return
+            consumer.callback(body)
+            if received.acknowledged and type(unique_id) is str:
+                lately.append(unique_id)
         except Exception as exc:
             on_garbage(f'queue {consumer.queue_name}',
                        f'not a message of oslo.messaging '
@@ -514,13 +538,12 @@ class _Bus:
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
                  me: str, keys: Sequence[message.Key], quorum: bool,
                  monotonic: Callable[[], float] | None):
-        key = f'{topic}.{_identity(me)}'
-        if len(key.encode()) > _ROUTING_KEY_LIMIT:
+        queue = f'{topic}.{_identity(me)}'
+        if len(queue) > _ROUTING_KEY_LIMIT:
             raise ConfigError(
-                f'the queue {key!r:.80}... would have a name of '
-                f'{len(key.encode())} characters, AMQP allows '
-                f'{_ROUTING_KEY_LIMIT}; shorten the group, the partition or '
-                'the member id')
+                f'the queue {queue!r:.80}... would have a name of '
+                f'{len(queue)} characters, AMQP allows {_ROUTING_KEY_LIMIT}; '
+                'shorten the group, the partition or the member id')
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
@@ -573,7 +596,9 @@ class _Bus:
         try:
             received = message.decode(payload, self._keys)
         except InvalidMessage as exc:
-            self._drops.note(_claimed_origin(payload), str(exc))
+            origin = _claimed_origin(payload) or (
+                f'queue {self._topic}.{_identity(self.me)}')
+            self._drops.note(origin, str(exc))
             return
         try:
             self._take(received)
@@ -585,12 +610,15 @@ class _Bus:
 
 
 def _claimed_origin(payload: Any) -> str:
-    """Who a message says it is from; it was not believed, so for logs."""
+    """Who a message says it is from, for the log: it was not believed.
+
+    Empty if it does not say.
+    """
     try:
         origin = payload.get('sender') or payload['reports'][0]['worker']
     except (AttributeError, KeyError, IndexError, TypeError):
-        return 'unknown'
-    return origin if type(origin) is str else 'unknown'
+        return ''
+    return origin if type(origin) is str else ''
 
 
 class MessagingWorkBus(_Bus):
@@ -610,7 +638,8 @@ class MessagingWorkBus(_Bus):
     :param keys: secrets that sign messages; the first signs, all are
         accepted. Empty: nothing is signed or checked.
     :param quorum: quorum queues in place of durable ones.
-    :param patience: seconds until an unconfirmed batch is given up.
+    :param patience: seconds without any answer of the broker after which a
+        batch is given up.
     :param capacity: batches that may wait to be sent.
     """
 
@@ -746,10 +775,10 @@ class MessagingReportBus(_Bus):
         if not isinstance(received, Batch):
             self._drops.note(received.reports[0].worker,
                              'reports, sent to a worker')
-        elif received.worker != self.me:
-            # Also another term of this same process: what it was given in
-            # one, others may have taken over since.
-            self._drops.note(received.sender, 'a batch for another term or '
-                             'process', logging.INFO)
+        elif _process(received.worker) != _process(self.me):
+            # A batch for an earlier tenure of this process goes on: whoever
+            # starts it compares, and refuses it to its sender by name.
+            self._drops.note(received.sender, 'a batch for another process',
+                             logging.INFO)
         else:
             self._on_batch(received)

@@ -11,6 +11,9 @@ or not in time, another one watches the clock::
                    \\-----------\\---- its patience is over ---> on_unsent
                                        (told by the watcher)
 
+Patience counts from the broker's last answer, not from put(): while it goes
+on confirming, however slowly, nothing that waits is given up.
+
 A batch that was told unsent may still arrive, when the broker goes on where
 it stood. That is no harm here: a message is a hint, and the claim decides.
 
@@ -42,7 +45,7 @@ class NobodyThere(BusUnavailable):
 @dataclasses.dataclass(slots=True, eq=False)
 class _Letter:
     batch: Batch
-    deadline: float  # monotonic seconds
+    put_at: float  # monotonic seconds
     settled: bool = False  # its sender has been told
 
 
@@ -56,7 +59,8 @@ class BatchOutbox:
     :param on_unsent: told of every other batch, with the reason. Both are
         called by threads of the outbox, on_unsent also from within put().
     :param capacity: batches that may wait.
-    :param patience: seconds from put() until a batch is given up.
+    :param patience: seconds without any answer of the broker after which a
+        batch is given up; so much time has each one, at least.
     """
 
     def __init__(self, publish: Callable[[Batch], None],
@@ -74,6 +78,7 @@ class BatchOutbox:
         self._waiting: collections.deque[_Letter] = collections.deque()
         self._in_hand: _Letter | None = None
         self._closing = False
+        self._answered_at = 0.0  # monotonic seconds, of the broker
         self._trouble = ''  # '': the last attempt was not refused
         self._sender = threading.Thread(
             target=self._send_all, name='distperiodic-send', daemon=True)
@@ -86,7 +91,7 @@ class BatchOutbox:
 
     def put(self, batch: Batch) -> None:
         """Take *batch*; never blocks. When full it is told unsent at once."""
-        letter = _Letter(batch, self._monotonic() + self._patience)
+        letter = _Letter(batch, self._monotonic())
         with self._changed:
             if self._closing:
                 reason = 'the bus is closed'
@@ -135,7 +140,6 @@ class BatchOutbox:
                 try:
                     self._publish(letter.batch)
                 except (NobodyThere, InvalidMessage) as exc:
-                    self._trouble = ''
                     self._settle(letter, str(exc))
                 except Exception as exc:
                     self._trouble = str(exc) or type(exc).__name__
@@ -143,7 +147,6 @@ class BatchOutbox:
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     continue
                 else:
-                    self._trouble = ''
                     self._settle(letter, None)
                 pause = _FIRST_PAUSE
 
@@ -153,6 +156,8 @@ class BatchOutbox:
 
     def _settle(self, letter: _Letter, reason: str | None) -> None:
         with self._changed:
+            self._trouble = ''
+            self._answered_at = self._monotonic()
             if letter.settled:
                 LOG.debug('batch was sent after it had been given up: '
                           'batch=%s', letter.batch.id)
@@ -170,7 +175,8 @@ class BatchOutbox:
                 if not late:
                     first = self._first()
                     if first is not None:
-                        self._changed.wait(first.deadline - self._monotonic())
+                        self._changed.wait(
+                            self._ends_at(first) - self._monotonic())
                     elif self._closing:
                         return
                     else:
@@ -178,15 +184,14 @@ class BatchOutbox:
                     continue
             for letter in late:
                 self._tell(self._on_unsent, letter.batch, self._with_trouble(
-                    f'not confirmed by the broker within {self._patience:g} '
-                    's'))
+                    f'the broker confirmed nothing for {self._patience:g} s'
+                ))
 
     def _late(self) -> list[_Letter]:
-        """Those whose patience is over; all have the same, so the first
-        to come are the first to go."""
+        """Those that are to be given up now; the first in are the first."""
         now = self._monotonic()
         late = []
-        while (first := self._first()) and first.deadline <= now:
+        while (first := self._first()) and self._ends_at(first) <= now:
             first.settled = True
             late.append(first)
             if first is not self._in_hand:
@@ -194,6 +199,9 @@ class BatchOutbox:
         if late:
             self._changed.notify_all()
         return late
+
+    def _ends_at(self, letter: _Letter) -> float:
+        return max(letter.put_at, self._answered_at) + self._patience
 
     def _first(self) -> _Letter | None:
         """The next one whose patience can be over."""

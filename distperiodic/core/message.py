@@ -170,7 +170,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
             f'a message is a JSON object, this is {_kind_of(message)}')
     version = message.get('v')
     if type(version) is not int:
-        raise _Invalid(f'v is {_kind_of(version)}, not a version')
+        raise _Invalid(
+            f'the version (field v) is {_kind_of(version)}, not an integer')
     if version != VERSION:
         shown = version if 0 <= version < 1_000_000 else 'unheard of'
         raise exceptions.UnknownVersion(

@@ -1,0 +1,789 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work and reports over a real RabbitMQ, and what happens when it breaks."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+
+import amqp
+import pytest
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic.adapters import messaging
+from distperiodic.core import message
+from tests import services
+from tests.waiting import wait_until
+
+PATIENCE = 2.0
+LATE = PATIENCE + 1.0
+
+
+def entry(identity, generation=1):
+    return f'{identity}~{uuid.uuid4().hex[:16]}~{generation}~f1.s10'
+
+
+class Ends:
+    """A scheduler's bus and a worker's, and what they were told."""
+
+    def __init__(self, url, **options):
+        self.group = options.pop('group', None) or uuid.uuid4().hex[:8]
+        self.partition = options.pop('partition', 'default')
+        self.scheduler = entry('api-1')
+        self.worker = entry('worker.1')
+        self.conf = cfg.ConfigOpts()
+        self.conf([])
+        self.batches, self.reports = [], []
+        self.sent, self.unsent = [], {}
+        worker_keys = options.pop('worker_keys', options.get('keys', ()))
+        self.work = messaging.MessagingWorkBus(
+            self.conf, url, group=self.group, me=self.scheduler,
+            on_report=self.reports.extend, on_sent=self._on_sent,
+            on_unsent=self._on_unsent, patience=PATIENCE, **options)
+        options.pop('capacity', None)
+        self.back = messaging.MessagingReportBus(
+            self.conf, url, group=self.group, partition=self.partition,
+            me=self.worker, on_batch=self.batches.append,
+            **options | {'keys': worker_keys})
+
+    def _on_sent(self, batch):
+        self.sent.append(batch.id)
+
+    def _on_unsent(self, batch, reason):
+        assert batch.id not in self.unsent, 'told twice'
+        self.unsent[batch.id] = reason
+
+    @property
+    def got(self):
+        return [batch.id for batch in self.batches]
+
+    @property
+    def reported(self):
+        return [report.batch for report in self.reports]
+
+    @property
+    def work_queue(self):
+        return (messaging.work_topic(self.group, self.partition)
+                + '.worker.1')
+
+    @property
+    def reports_queue(self):
+        return messaging.reports_topic(self.group) + '.api-1'
+
+    def send(self, number, **changes):
+        batch = message.Batch(
+            str(number), 'poll', 1_700_000_000_000_000, ['a', 'b'], [1, 1],
+            [1, 1], self.scheduler, self.worker, self.partition)
+        self.work.send(dataclasses.replace(batch, **changes))
+
+    def report(self, number, to=None):
+        self.back.report(
+            message.Report(str(number), self.worker, [0, 1]),
+            to or self.scheduler)
+
+    def talk(self, number, timeout=10.0):
+        """One batch there, one report back, however often it takes."""
+        def answered():
+            if self.reported.count(str(number)):
+                return True
+            if not self.got.count(str(number)):
+                self.unsent.pop(str(number), None)
+                self.send(number)
+                with contextlib.suppress(TimeoutError):
+                    soon(lambda: str(number) in self.got
+                         or str(number) in self.unsent, PATIENCE)
+            if str(number) in self.got:
+                self.report(number)
+                time.sleep(0.05)
+            return self.reported.count(str(number))
+        wait_until(answered, timeout, f'{number} was not answered',
+                   interval=0.2)
+
+
+def soon(condition, timeout):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def connected(url, **options):
+    ends = Ends(url, **options)
+    try:
+        ends.back.start(20)
+        ends.work.start(20)
+        yield ends
+    finally:
+        ends.work.close(3)
+        ends.back.close(3)
+
+
+@contextlib.contextmanager
+def took_at_most(seconds):
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < seconds
+
+
+@pytest.fixture
+def ends(rabbitmq):
+    with connected(rabbitmq.url) as ends:
+        yield ends
+
+
+@pytest.fixture(scope='module')
+def mortal():
+    """A broker that the tests of this file may break, and mend again."""
+    with services.rabbitmq(its_own=True) as server:
+        yield server
+
+
+@pytest.fixture
+def fragile(mortal):
+    with connected(mortal.url) as ends:
+        ends.talk('before')
+        yield ends
+
+
+def by_hand(server):
+    user, _, rest = server.url.removeprefix('rabbit://').partition(':')
+    password, _, host = rest.rstrip('/').partition('@')
+    return amqp.Connection(host, userid=user, password=password)
+
+
+# There and back.
+
+@pytest.mark.parametrize('quorum', [False, True])
+def test_a_batch_arrives_and_its_report_comes_back(rabbitmq, quorum):
+    with connected(rabbitmq.url, quorum=quorum) as ends:
+        ends.send(1)
+        wait_until(lambda: ends.got == ['1'] and ends.sent == ['1'])
+        ends.report(1)
+        wait_until(lambda: ends.reported == ['1'])
+    assert ends.unsent == {}
+    assert ends.work.dropped == ends.back.dropped == {}
+    [batch] = ends.batches
+    assert batch.objects == ['a', 'b']
+    assert batch.sender == ends.scheduler
+    assert ends.reports == [message.Report('1', ends.worker, [0, 1])]
+
+
+def test_many_batches_keep_their_order(ends):
+    for number in range(200):
+        ends.send(number)
+    wait_until(lambda: len(ends.got) == 200)
+    assert ends.got == ends.sent == [str(n) for n in range(200)]
+
+
+def test_reports_of_many_small_runs_share_messages(rabbitmq, ends):
+    with by_hand(rabbitmq) as connection, connection.channel() as channel:
+        channel.queue_declare('spy' + ends.group, auto_delete=True)
+        channel.queue_bind('spy' + ends.group, 'distperiodic',
+                           ends.reports_queue)
+        for number in range(1000):
+            ends.report(number)
+        wait_until(lambda: len(ends.reports) == 1000)
+        assert ends.reported == [str(n) for n in range(1000)]
+        told = channel.queue_declare('spy' + ends.group, passive=True)
+        assert told.message_count < 20
+
+
+@pytest.mark.parametrize('partition', ['a.b', '#', 'ü x', '*.*'])
+def test_any_name_of_a_partition_is_one_word_of_the_topic(
+        rabbitmq, partition):
+    """Else a partition '#' would be sent everybody's work."""
+    with (connected(rabbitmq.url, group='g.*', partition=partition) as odd,
+          connected(rabbitmq.url, group='g.*', partition='a') as other):
+        other.talk(1)
+        odd.talk(2)
+        assert odd.got == ['2']
+        assert odd.back.dropped == {}
+
+
+def test_a_name_too_long_for_amqp_is_refused_at_once():
+    with pytest.raises(exceptions.ConfigError, match='AMQP allows 255'):
+        Ends('fake://', partition='p' * 250)
+
+
+def test_the_hosts_own_options_are_left_alone(ends):
+    assert ends.conf.oslo_messaging_rabbit.amqp_durable_queues is False
+    assert ends.conf.oslo_messaging_rabbit.rabbit_quorum_queue is False
+
+
+@pytest.mark.parametrize(('quorum', 'kind'), [
+    (False, 'classic'), (True, 'quorum')])
+def test_the_queues_are_durable(mortal, quorum, kind):
+    with connected(mortal.url, quorum=quorum) as ends:
+        listed = mortal.ctl('-q', 'list_queues', 'name', 'durable',
+                            'auto_delete', 'type')
+        for queue in (ends.work_queue, ends.reports_queue):
+            line = f'{queue}\ttrue\tfalse\t'
+            assert line + kind in listed or f'{line}rabbit_{kind}' in listed
+
+
+def test_a_bus_that_is_closed_removes_its_queue(mortal):
+    with connected(mortal.url) as ends:
+        ends.talk(1)
+    listed = mortal.ctl('-q', 'list_queues', 'name')
+    assert ends.work_queue not in listed
+    assert ends.reports_queue not in listed
+
+
+# Who is not there, or not any more.
+
+def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
+    with took_at_most(PATIENCE):
+        ends.send(1, worker=entry('worker-9'))
+        wait_until(lambda: ends.unsent)
+    assert ends.unsent['1'].startswith('nobody has the queue')
+    assert ends.sent == []
+
+
+def test_what_is_meant_for_another_process_or_term_is_dropped_aloud(
+        ends, caplog):
+    caplog.set_level(logging.INFO, 'distperiodic')
+    for number in range(5):
+        ends.send(number, worker=entry('worker.1'))
+        ends.send(number, worker=ends.worker.replace('~1~', '~2~'))
+        ends.report(number, entry('api-1'))
+    ends.send('last')
+    wait_until(lambda: ends.got)
+    wait_until(lambda: sum(ends.work.dropped.values()) == 5)
+    assert ends.got == ['last']
+    assert sum(ends.back.dropped.values()) == 10
+    assert ends.reports == []
+    dropped = [r for r in caplog.records if 'dropped' in r.message]
+    assert len(dropped) == 2
+    assert {r.levelno for r in dropped} == {logging.INFO}
+
+
+def test_a_worker_that_joined_anew_is_reached_under_its_new_entry(ends):
+    ends.worker = ends.back.me = ends.worker.replace('~1~', '~2~')
+    ends.talk(1)
+
+
+def test_a_scheduler_still_hears_reports_for_its_earlier_term(ends):
+    ends.work.me = ends.scheduler.replace('~1~', '~2~')
+    ends.report(1)
+    wait_until(lambda: ends.reported == ['1'])
+
+
+def test_reports_wait_for_a_scheduler_that_comes_back(ends):
+    ends.work.close(3)
+    ends.report(1)
+    time.sleep(0.5)
+    ends.work.start(20)
+    wait_until(lambda: ends.reported == ['1'])
+
+
+def test_reports_for_a_scheduler_that_is_gone_can_be_forgotten(
+        ends, caplog):
+    gone = entry('api-9')
+    for number in range(5):
+        ends.report(number, gone)
+    ends.back.forget(gone)
+    wait_until(lambda: sum(ends.back.dropped.values()) == 5)
+    lost = [r for r in caplog.records if 'the scheduler is gone' in r.message]
+    assert len(lost) == 1
+    ends.talk('still')
+
+
+# Garbage and forgery.
+
+def enveloped(inner):
+    return json.dumps({'oslo.version': '2.0',
+                       'oslo.message': json.dumps(inner)}).encode()
+
+
+def cast_of(payload, **more):
+    return enveloped({'method': 'hear', 'args': {'message': payload}, **more})
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ('/tmp/distperiodic-was-here',)  # noqa: S108
+
+
+GARBAGE = {
+    'nothing': b'',
+    'bytes': b'\x00\xff\xfe garbage \x80',
+    'text': b'hello',
+    'a list': b'[1, 2, 3]',
+    'pairs': b'[["a", 1], ["b", 2]]',
+    'a number': b'17',
+    'null': b'null',
+    'nan': b'NaN',
+    'an empty object': b'{}',
+    'an object': b'{"objects": ["a"]}',
+    'half an object': b'{"oslo.version": "2.0", "oslo.mess',
+    'deep': b'[' * 200_000,
+    'a huge number': b'{"v": ' + b'9' * 10_000 + b'}',
+    'an envelope of nothing': b'{"oslo.version": "2.0", '
+                              b'"oslo.message": ""}',
+    'an envelope of a list': enveloped([1]),
+    'an envelope of a number': enveloped(1),
+    'an envelope of text': enveloped('text'),
+    'an envelope of another version': b'{"oslo.version": "9.0", '
+                                      b'"oslo.message": "{}"}',
+    'an envelope of a strange version': b'{"oslo.version": [], '
+                                        b'"oslo.message": {}}',
+    'no method': enveloped({'args': {}}),
+    'another method': enveloped({'method': 'exec', 'args': {'x': 1}}),
+    'arguments that are none': enveloped({'method': 'hear', 'args': [1]}),
+    'no message': enveloped({'method': 'hear', 'args': {}}),
+    'a context that breaks the driver': enveloped(
+        {'method': 'hear', 'args': {}, '_context_self': 1}),
+    'an id that is a list': cast_of({}, _unique_id=[1]),
+    'an unknown version': cast_of({'v': 2, 'kind': 'run'}),
+    'an unknown kind': cast_of({'v': 1, 'kind': 'exec'}),
+    'a truncated batch': cast_of({'v': 1, 'kind': 'run', 'job': 'poll'}),
+    'reports for a worker': cast_of(message.encode_reports(
+        [message.Report('1', 'w~1~1~f1')], to='s~1~1~f1')),
+}
+
+
+def publish(server, queue, body, **properties):
+    properties.setdefault('content_type', 'application/json')
+    properties.setdefault('content_encoding', 'utf-8')
+    with by_hand(server) as connection, connection.channel() as channel:
+        channel.basic_publish_confirm(
+            amqp.Message(body, **properties), routing_key=queue,
+            mandatory=True)
+
+
+def test_a_flood_of_garbage_is_counted_and_does_not_stop_the_work(
+        rabbitmq, ends, caplog):
+    caplog.set_level(logging.INFO)
+    rounds = 20
+    with by_hand(rabbitmq) as connection, connection.channel() as channel:
+        for _ in range(rounds):
+            for body in GARBAGE.values():
+                for queue in (ends.work_queue, ends.reports_queue):
+                    channel.basic_publish(
+                        amqp.Message(body, content_type='application/json',
+                                     content_encoding='utf-8'),
+                        routing_key=queue)
+    with took_at_most(5):
+        ends.talk('after')
+    for bus in (ends.work, ends.back):
+        assert sum(bus.dropped.values()) == rounds * len(GARBAGE)
+        assert len(bus.dropped) < len(GARBAGE)
+    assert ends.got == ['after']
+    assert [r for r in caplog.records if r.exc_info] == []
+    assert len([r for r in caplog.records
+                if r.levelno >= logging.WARNING]) < 2 * len(GARBAGE)
+
+
+@pytest.mark.parametrize('properties', [
+    {'content_type': 'application/x-python-serialize',
+     'content_encoding': 'binary'},
+    {'content_type': 'application/x-yaml'},
+    {'content_type': 'no such type'},
+    {'content_encoding': 'no such encoding'},
+    {'application_headers': {'compression': 'application/x-gzip'}},
+    {'application_headers': {'compression': 'no such thing'}},
+], ids=str)
+def test_a_body_of_another_kind_is_not_opened(rabbitmq, ends, properties,
+                                              caplog):
+    body = pickle.dumps(Bomb())
+    publish(rabbitmq, ends.work_queue, body, **properties)
+    ends.talk('after')
+    assert sum(ends.back.dropped.values()) == 1
+    assert not os.path.exists('/tmp/distperiodic-was-here')  # noqa: S108
+    assert [r for r in caplog.records if r.exc_info] == []
+
+
+def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):
+    """oslo.messaging would look a minute for each absent caller."""
+    for number in range(20):
+        publish(rabbitmq, ends.work_queue, cast_of(
+            {}, _msg_id=f'm{number}', _reply_q=f'nobody{number}'))
+    with took_at_most(5):
+        ends.talk('after')
+
+
+def test_a_message_doubled_by_the_broker_is_heard_once(rabbitmq, ends):
+    ends.send(1)
+    wait_until(lambda: ends.got == ['1'])
+    batch = message.encode_batch(ends.batches[0])
+    for _ in range(2):
+        publish(rabbitmq, ends.work_queue,
+                cast_of(batch | {'id': '2'}, _unique_id='u'))
+    ends.talk('after')
+    assert ends.got == ['1', '2', 'after']
+
+
+def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
+    with connected(rabbitmq.url, keys=['new', 'old'],
+                   worker_keys=['old', 'new']) as ends:
+        ends.send(1)
+        wait_until(lambda: ends.got == ['1'])
+        forged = message.encode_batch(ends.batches[0], ['guess'])
+        publish(rabbitmq, ends.work_queue, cast_of(forged))
+        del forged['mac']
+        publish(rabbitmq, ends.work_queue, cast_of(forged))
+        # The scheduler knows both keys, so it hears the worker's.
+        ends.report(1)
+        wait_until(lambda: ends.reported == ['1'])
+        ends.send(2)
+        wait_until(lambda: ends.got == ['1', '2'])
+        reasons = ' '.join(reason for _, reason in ends.back.dropped)
+        assert 'wrong signature' in reasons
+        assert 'not signed' in reasons
+
+
+# The broker breaks.
+
+def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
+        mortal, fragile):
+    mortal.kill()
+    try:
+        with took_at_most(0.1):
+            for number in range(100):
+                fragile.send(number)
+        with took_at_most(LATE):
+            wait_until(lambda: len(fragile.unsent) == 100)
+        assert 'Connection refused' in fragile.unsent['99']
+        fragile.report('late')
+    finally:
+        mortal.start()
+    fragile.talk('after', 20)
+    wait_until(lambda: 'late' in fragile.reported)
+
+
+def test_a_broker_killed_and_back_in_time_loses_nothing(mortal, fragile):
+    """The queues are durable: what was confirmed is delivered."""
+    fragile.work._outbox._patience = 60.0
+    mortal.kill()
+    for number in range(50):
+        fragile.send(number)
+        fragile.report(number)
+    mortal.start()
+    numbers = {str(n) for n in range(50)}
+    wait_until(lambda: numbers <= set(fragile.got), 30)
+    wait_until(lambda: numbers <= set(fragile.reported), 30)
+    assert fragile.unsent == {}
+
+
+def test_a_broker_application_stopped_and_started(mortal, fragile):
+    mortal.ctl('stop_app')
+    try:
+        fragile.send(1)
+        with took_at_most(LATE):
+            wait_until(lambda: fragile.unsent)
+    finally:
+        mortal.ctl('start_app')
+    fragile.talk('after', 20)
+
+
+def test_a_broker_that_lost_its_data(mortal, fragile):
+    mortal.kill()
+    mortal.wipe()
+    mortal.start()
+    fragile.talk('after', 20)
+
+
+@contextlib.contextmanager
+def out_of_memory(server):
+    server.ctl('set_vm_memory_high_watermark', '0.0000001')
+    try:
+        yield
+    finally:
+        server.ctl('set_vm_memory_high_watermark', '0.4')
+
+
+def test_a_broker_out_of_memory_is_told_in_time(mortal, fragile):
+    with out_of_memory(mortal):
+        with took_at_most(0.1):
+            for number in range(100):
+                fragile.send(number)
+            fragile.report('late')
+        with took_at_most(LATE):
+            wait_until(lambda: len(fragile.unsent) == 100)
+        assert 'out of memory' in fragile.unsent['0']
+        assert 'out of memory' in fragile.unsent['99']
+    fragile.talk('after', 20)
+    wait_until(lambda: 'late' in fragile.reported)
+
+
+def test_closing_while_the_broker_is_out_of_memory_is_bounded(mortal):
+    ends = Ends(mortal.url)
+    ends.back.start(20)
+    ends.work.start(20)
+    with out_of_memory(mortal):
+        ends.send(1)
+        ends.report(1)
+        with took_at_most(1.5):
+            ends.work.close(1)
+        with took_at_most(1.5):
+            ends.back.close(1)
+        assert 'closed' in ends.unsent['1']
+
+
+def test_a_broker_that_stands_still_is_told_in_time(mortal, fragile):
+    mortal.freeze()
+    try:
+        for number in range(10):
+            fragile.send(number)
+        with took_at_most(LATE):
+            wait_until(lambda: len(fragile.unsent) == 10)
+    finally:
+        mortal.thaw()
+    fragile.talk('after', 20)
+
+
+def test_queues_that_were_deleted_are_declared_again(mortal, fragile):
+    with by_hand(mortal) as connection, connection.channel() as channel:
+        channel.queue_delete(fragile.work_queue)
+        channel.queue_delete(fragile.reports_queue)
+    fragile.talk('after', 20)
+
+
+def test_an_exchange_that_was_deleted_is_declared_again(mortal, fragile):
+    with by_hand(mortal) as connection, connection.channel() as channel:
+        channel.exchange_delete('distperiodic')
+    fragile.send(1)
+    wait_until(lambda: fragile.unsent or fragile.sent)
+    # The listeners are not told by AMQP; they bind again when they connect.
+    mortal.ctl('close_all_connections', 'test')
+    fragile.talk('after', 20)
+
+
+def test_closing_while_the_broker_is_away_is_bounded(mortal):
+    ends = Ends(mortal.url)
+    ends.back.start(20)
+    ends.work.start(20)
+    mortal.kill()
+    try:
+        ends.send(1)
+        ends.report(1)
+        with took_at_most(1.5):
+            ends.work.close(1)
+        with took_at_most(1.5):
+            ends.back.close(1)
+        assert 'closed' in ends.unsent['1']
+        assert sum(ends.back.dropped.values()) == 1
+    finally:
+        mortal.start()
+
+
+def test_closing_sends_what_waits(ends):
+    ends.report('first')
+    for number in range(10):
+        ends.send(number)
+        ends.report(number)
+    ends.back.close(3)
+    wait_until(lambda: len(ends.reported) == 11)
+    ends.work.close(3)
+    assert len(ends.sent) + len(ends.unsent) == 10
+
+
+def test_an_idle_bus_closes_at_once(ends):
+    """A listener of oslo.messaging looks up every five seconds only."""
+    ends.talk(1)
+    time.sleep(7)
+    with took_at_most(1):
+        ends.work.close(10)
+        ends.back.close(10)
+
+
+def test_no_thread_is_left_after_closing(rabbitmq):
+    before = set(threading.enumerate())
+    with connected(rabbitmq.url) as ends:
+        ends.talk(1)
+    wait_until(lambda: not [t for t in set(threading.enumerate()) - before
+                            if t.is_alive()])
+
+
+def test_a_closed_bus_can_be_started_again(ends):
+    ends.talk(1)
+    ends.work.close(3)
+    ends.back.close(3)
+    ends.send(2)
+    assert ends.unsent['2'] == 'the bus is not started'
+    ends.back.start(20)
+    ends.work.start(20)
+    ends.talk(3)
+
+
+# Starting where it cannot work.
+
+@pytest.mark.parametrize(('url', 'error', 'why'), [
+    ('rabit://u:s3cr3t@127.0.0.1:5672/', exceptions.ConfigError, 'rabit'),
+    ('rabbit://u:s3cr3t@127.0.0.1:port/', exceptions.ConfigError, 'port'),
+    ('rabbit://u:s3cr3t@127.0.0.1:99999/', exceptions.DistperiodicError,
+     '99999'),
+    ('127.0.0.1:5672', exceptions.ConfigError, 'begin with a driver'),
+    ('u:s3cr3t@127.0.0.1', exceptions.ConfigError, 'begin with a driver'),
+    ('u:s3cr3t', exceptions.ConfigError, 'begin with a driver'),
+    ('rabbit://', exceptions.ConfigError, 'names no broker'),
+    ('', exceptions.ConfigError, 'names no broker'),
+    ('rabbit://u:s3cr3t@127.0.0.1/?ssl=perhaps', exceptions.ConfigError,
+     'perhaps'),
+    ('rabbit://u:s3cr3t@127.0.0.1/?no_such=1', exceptions.ConfigError,
+     'no_such'),
+    ('rabbit://u:s3cr3t@no.such.host.invalid/', exceptions.BusUnavailable,
+     'no.such.host'),
+    ('rabbit://u:s3cr3t@127.0.0.1:1/', exceptions.BusUnavailable,
+     'Connection refused'),
+    ('kafka://u:s3cr3t@127.0.0.1:1/', exceptions.ConfigError, 'kafka'),
+])
+def test_a_wrong_url_gives_one_clear_line_in_time(url, error, why, caplog):
+    ends = Ends(url)
+    for bus in (ends.work, ends.back):
+        with took_at_most(4), pytest.raises(error) as refusal:
+            bus.start(1.0)
+        assert why in str(refusal.value)
+        assert '\n' not in str(refusal.value)
+        assert 's3cr3t' not in str(refusal.value) + caplog.text
+        assert refusal.value.__cause__ is None
+
+
+def test_options_that_contradict_each_other_are_named(rabbitmq):
+    ends = Ends(f'{rabbitmq.url}?rabbit_ha_queues=1', quorum=True)
+    with (took_at_most(5),
+          pytest.raises(exceptions.ConfigError, match='not both')):
+        ends.work.start(10)
+
+
+def test_the_url_of_the_configuration_is_used_if_none_is_given(rabbitmq):
+    ends = Ends(None)
+    with pytest.raises(exceptions.ConfigError, match='names no broker'):
+        ends.work.start(1)
+    ends.conf.set_override('transport_url', 'rabbit://u:s3cr3t@h:x/')
+    with pytest.raises(exceptions.ConfigError) as refusal:
+        ends.work.start(1)
+    assert 's3cr3t' not in str(refusal.value)
+    ends.conf.set_override('transport_url', rabbitmq.url)
+    ends.work.start(20)
+    ends.back.start(20)
+    ends.talk(1)
+    ends.work.close()
+    ends.back.close()
+
+
+def test_a_wrong_password_is_told_at_once(rabbitmq, caplog):
+    user = rabbitmq.url.removeprefix('rabbit://').partition(':')[0]
+    host = rabbitmq.url.rpartition('@')[2]
+    ends = Ends(f'rabbit://{user}:s3cr%20et@{host}')
+    with (took_at_most(5),
+          pytest.raises(exceptions.BusUnavailable) as refusal):
+        ends.work.start(10)
+    assert 'ACCESS_REFUSED' in str(refusal.value)
+    assert 's3cr' not in str(refusal.value) + caplog.text
+
+
+def test_a_host_that_never_answers_does_not_hold_up_the_start():
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        port = silent.getsockname()[1]
+        ends = Ends(f'rabbit://u:p@127.0.0.1:{port}/')
+        with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
+            ends.work.start(0.5)
+
+
+def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
+    ends = Ends(mortal.url)
+    with out_of_memory(mortal):
+        with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
+            ends.back.start(1)
+    ends.back.start(20)
+    ends.work.start(20)
+    ends.talk(1)
+    ends.work.close()
+    ends.back.close()
+
+
+def test_a_start_that_failed_can_be_tried_again(mortal):
+    mortal.kill()
+    ends = Ends(mortal.url)
+    try:
+        with pytest.raises(exceptions.BusUnavailable):
+            ends.work.start(0.5)
+        ends.send(1)
+        assert ends.unsent['1'] == 'the bus is not started'
+        with pytest.raises(exceptions.BusUnavailable):
+            ends.report(1)
+    finally:
+        mortal.start()
+    ends.back.start(20)
+    ends.work.start(20)
+    ends.talk(1)
+    ends.work.close()
+    ends.back.close()
+
+
+# Processes.
+
+def run_in_child(act):
+    """Fork; the exit code of the child is 0 if *act* returns true."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if act() else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
+    ends.talk(1)
+
+    def child():
+        ends.send('child')
+        assert 'after the fork' in ends.unsent['child']
+        try:
+            ends.report('child')
+        except exceptions.BusUnavailable as exc:
+            assert 'after the fork' in str(exc)
+        ends.scheduler = ends.work.me = entry('api-2')
+        ends.worker = ends.back.me = entry('worker.2')
+        ends.work.start(20)
+        ends.back.start(20)
+        ends.talk('anew')
+        ends.work.close(3)
+        ends.back.close(3)
+        return True
+
+    assert run_in_child(child) == 0
+    ends.talk(2)
+
+
+def test_a_forked_child_that_ends_does_not_close_its_parents_bus(ends):
+    def child():
+        ends.work.close(1)
+        ends.back.close(1)
+        return True
+
+    assert run_in_child(child) == 0
+    ends.talk(1)
+
+
+def test_importing_the_adapter_imports_no_messaging():
+    """The first import of it fixes oslo.service's backend for good."""
+    code = ('import sys, distperiodic.adapters.messaging; '
+            'sys.exit(any(m.startswith(("oslo_messaging", "oslo_service", '
+            '"kombu")) for m in sys.modules))')
+    assert subprocess.run([sys.executable, '-c', code],
+                          check=False).returncode == 0
+
+
+def test_the_fake_driver_carries_work_within_one_process():
+    with connected('fake://') as ends, connected('fake://') as others:
+        ends.talk(1)
+        others.talk(2)
+        others.work.close(1)
+        ends.talk(3)
+        assert ends.got == ['1', '3']

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outboxes: nobody is blocked, and everybody is told, once."""
+
+import threading
+import time
+
+import pytest
+
+from distperiodic import exceptions
+from distperiodic.adapters import outbox
+from distperiodic.core import message
+from tests.waiting import wait_until
+
+SCHEDULER = 'api-1~9f2c41d07be3a655~1~f1.r40'
+WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.s10'
+PATIENCE = 0.3
+
+
+def a_batch(number):
+    return message.Batch(str(number), 'poll', 0, ['a'], [1], [1], SCHEDULER,
+                         WORKER)
+
+
+def a_report(number, objects=1):
+    return message.Report(str(number), WORKER, list(range(objects)))
+
+
+class Broker:
+    """Confirms, refuses, or says nothing until it is let go."""
+
+    def __init__(self):
+        self.published = []
+        self.attempts = 0
+        self.trouble = None
+        self.silent = threading.Event()
+        self.silent.set()
+        self.seconds = 0.0
+
+    def fall_silent(self):
+        self.silent.clear()
+
+    def speak(self):
+        self.silent.set()
+
+    def publish(self, *what):
+        self.attempts += 1
+        self.silent.wait()
+        time.sleep(self.seconds)
+        if self.trouble is not None:
+            raise self.trouble
+        self.published.append(what)
+
+
+@pytest.fixture
+def broker():
+    broker = Broker()
+    yield broker
+    broker.speak()
+
+
+class Told(outbox.BatchOutbox):
+    """An outbox that remembers what it told."""
+
+    def __init__(self, broker, capacity=100):
+        self.sent, self.unsent = [], {}
+        super().__init__(
+            broker.publish, lambda batch: self.sent.append(batch.id),
+            self.note_unsent, capacity=capacity, patience=PATIENCE,
+            monotonic=time.monotonic)
+
+    def note_unsent(self, batch, reason):
+        assert batch.id not in self.unsent, 'told twice'
+        self.unsent[batch.id] = reason
+
+    @property
+    def told(self):
+        return sorted([*self.sent, *self.unsent], key=int)
+
+
+@pytest.fixture
+def box(broker):
+    box = Told(broker)
+    box.start()
+    yield box
+    broker.speak()
+    box.close(5)
+
+
+def numbers(count):
+    return [str(n) for n in range(count)]
+
+
+def test_batches_are_sent_in_order_and_each_is_told(broker, box):
+    for n in range(50):
+        box.put(a_batch(n))
+    wait_until(lambda: len(box.sent) == 50)
+    assert box.sent == numbers(50)
+    assert [batch.id for batch, in broker.published] == numbers(50)
+    assert box.unsent == {}
+
+
+@pytest.mark.parametrize('refusal', [
+    outbox.NobodyThere('no such queue'),
+    exceptions.InvalidMessage('too long')])
+def test_a_batch_that_is_refused_is_told_at_once_and_once(
+        broker, box, refusal):
+    broker.trouble = refusal
+    box.put(a_batch(0))
+    wait_until(lambda: box.unsent, PATIENCE / 2)
+    assert box.unsent == {'0': str(refusal)}
+    assert broker.attempts == 1
+
+
+def test_trouble_is_tried_again_and_then_forgotten(broker, box):
+    broker.trouble = exceptions.BusUnavailable('refused')
+    box.put(a_batch(0))
+    wait_until(lambda: broker.attempts > 1)
+    broker.trouble = None
+    wait_until(lambda: box.sent == ['0'])
+    assert box.unsent == {}
+
+
+def test_trouble_that_lasts_is_told_with_its_reason(broker, box):
+    broker.trouble = ValueError('a driver may raise anything')
+    for n in range(20):
+        box.put(a_batch(n))
+    wait_until(lambda: len(box.unsent) == 20, PATIENCE + 2)
+    assert set(box.unsent.values()) == {
+        'the broker confirmed nothing for 0.3 s (a driver may raise '
+        'anything)'}
+    assert broker.attempts < 20
+
+
+def test_a_silent_broker_blocks_nobody_and_all_are_told(broker, box):
+    broker.fall_silent()
+    for n in range(20):
+        box.put(a_batch(n))
+    wait_until(lambda: len(box.unsent) == 20, PATIENCE + 2)
+    assert box.sent == []
+    # The one in hand arrives late, and is not told again.
+    broker.speak()
+    box.put(a_batch(20))
+    wait_until(lambda: box.sent == ['20'])
+    assert len(broker.published) == 2
+    assert len(box.told) == 21
+
+
+def test_a_slow_broker_is_waited_for_as_long_as_it_confirms(broker, box):
+    broker.seconds = PATIENCE / 4
+    for n in range(12):
+        box.put(a_batch(n))
+    wait_until(lambda: len(box.told) == 12, 12 * PATIENCE)
+    assert box.unsent == {}
+
+
+def test_a_full_outbox_refuses_at_once(broker):
+    broker.fall_silent()
+    box = Told(broker, capacity=3)
+    box.start()
+    box.put(a_batch(0))
+    wait_until(lambda: broker.attempts == 1)
+    for n in range(1, 6):
+        box.put(a_batch(n))
+    assert box.unsent == {'4': '3 batches wait already',
+                          '5': '3 batches wait already'}
+    broker.speak()
+    box.close(5)
+    assert box.sent == numbers(4)
+
+
+def test_closing_sends_what_waits_and_refuses_what_comes(broker, box):
+    broker.seconds = 0.01
+    for n in range(10):
+        box.put(a_batch(n))
+    box.close(5)
+    assert box.sent == numbers(10)
+    box.put(a_batch(10))
+    assert box.unsent == {'10': 'the bus is closed'}
+
+
+def test_closing_before_a_silent_broker_is_bounded_and_tells_all(broker, box):
+    broker.fall_silent()
+    for n in range(5):
+        box.put(a_batch(n))
+    began = time.monotonic()
+    box.close(0.1)
+    assert time.monotonic() - began < 1
+    assert box.told == numbers(5)
+    assert 'closed' in box.unsent['0']
+
+
+def test_a_callback_that_raises_stops_nothing(broker, caplog):
+    def broken(*what):
+        raise RuntimeError('in the callback')
+
+    box = outbox.BatchOutbox(
+        broker.publish, broken, broken, capacity=10, patience=PATIENCE,
+        monotonic=time.monotonic)
+    box.start()
+    for n in range(3):
+        box.put(a_batch(n))
+    wait_until(lambda: len(broker.published) == 3)
+    box.close(5)
+    box.put(a_batch(4))
+    assert len([r for r in caplog.records if r.exc_info]) == 4
+
+
+# Reports.
+
+class Reports(outbox.ReportOutbox):
+    def __init__(self, broker, **options):
+        self.lost = []
+        options.setdefault('linger', 0.05)
+        super().__init__(
+            broker.publish,
+            lambda report, to, reason: self.lost.append((report.batch,
+                                                         reason)),
+            monotonic=time.monotonic, **options)
+
+
+@pytest.fixture
+def reports(broker):
+    box = Reports(broker, patience=PATIENCE)
+    box.start()
+    yield box
+    broker.speak()
+    box.close(5)
+
+
+def arrived(broker, to=None):
+    return [report.batch for scheduler, parcel in broker.published
+            for report in parcel if to in (None, scheduler)]
+
+
+def test_the_first_report_leaves_at_once_and_the_next_ones_together(
+        broker):
+    box = Reports(broker, linger=0.2)
+    box.start()
+    box.put(a_report(0), 'a')
+    wait_until(lambda: arrived(broker) == ['0'], 0.15)
+    for n in range(1, 20):
+        box.put(a_report(n), 'a')
+    wait_until(lambda: len(arrived(broker)) == 20)
+    assert arrived(broker) == numbers(20)
+    assert len(broker.published) == 2
+    box.close(5)
+
+
+def test_a_message_is_not_larger_than_it_must_be(broker):
+    box = Reports(broker, linger=60.0, most=100)
+    box.start()
+    broker.fall_silent()
+    box.put(a_report(0), 'a')
+    wait_until(lambda: broker.attempts == 1)
+    for n, objects in enumerate([60, 40, 60, 60, 150, 1], 1):
+        box.put(a_report(n, objects), 'a')
+    broker.speak()
+    wait_until(lambda: len(arrived(broker)) == 6)
+    sizes = [[r.size for r in parcel] for _, parcel in broker.published]
+    assert sizes == [[1], [60, 40], [60], [60], [150]]
+    # The last one lingers, until the box is closed.
+    box.close(5)
+    assert arrived(broker) == numbers(7)
+
+
+def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker, reports):
+    def publish(to, parcel):
+        if to == 'gone':
+            raise outbox.NobodyThere('no queue')
+        broker.published.append((to, parcel))
+
+    reports._publish = publish
+    for n in range(10):
+        reports.put(a_report(n), 'gone')
+        reports.put(a_report(n), 'here')
+    wait_until(lambda: arrived(broker, 'here') == numbers(10), PATIENCE)
+    # An attempt after its patience is over is the last one.
+    wait_until(lambda: len(reports.lost) == 10, 5)
+    assert reports.lost == [(str(n), 'no queue') for n in range(10)]
+
+
+def test_reports_are_kept_in_order_over_trouble(broker, reports):
+    broker.trouble = exceptions.BusUnavailable('refused')
+    for n in range(10):
+        reports.put(a_report(n), 'a')
+    wait_until(lambda: broker.attempts > 1)
+    broker.trouble = None
+    wait_until(lambda: arrived(broker) == numbers(10))
+    assert reports.lost == []
+
+
+def test_attempts_back_off_to_a_limit(broker):
+    box = Reports(broker, patience=60.0, longest_pause=0.1)
+    box.start()
+    broker.trouble = exceptions.BusUnavailable('refused')
+    box.put(a_report(0), 'a')
+    time.sleep(0.6)
+    assert 4 <= broker.attempts <= 12
+    broker.trouble = None
+    wait_until(lambda: arrived(broker) == ['0'], 1.0)
+    box.close(5)
+
+
+def test_memory_is_bounded_and_the_oldest_are_lost(broker):
+    box = Reports(broker, capacity=100)
+    box.start()
+    broker.fall_silent()
+    box.put(a_report(0), 'a')
+    wait_until(lambda: broker.attempts == 1)
+    for n in range(1, 21):
+        box.put(a_report(n, 10), 'a')
+    assert box.lost == [(str(n), 'too many reports wait')
+                        for n in range(1, 11)]
+    broker.speak()
+    box.close(5)
+    assert arrived(broker) == ['0', *(str(n) for n in range(11, 21))]
+
+
+def test_a_report_that_nobody_could_read_does_not_stop_the_others(
+        broker, reports):
+    def publish(to, parcel):
+        if parcel[0].batch == '0':
+            raise exceptions.InvalidMessage('too long')
+        broker.published.append((to, parcel))
+
+    reports._publish = publish
+    reports.put(a_report(0), 'a')
+    wait_until(lambda: reports.lost == [('0', 'too long')])
+    reports.put(a_report(1), 'a')
+    wait_until(lambda: arrived(broker) == ['1'])
+
+
+def test_what_is_forgotten_is_not_sent_not_even_what_is_in_hand(
+        broker, reports):
+    broker.fall_silent()
+    broker.trouble = exceptions.BusUnavailable('refused')
+    for n in range(5):
+        reports.put(a_report(n), 'a')
+    wait_until(lambda: broker.attempts == 1)
+    reports.forget('a')
+    reports.forget('never heard of')
+    broker.speak()
+    wait_until(lambda: len(reports.lost) == 5)
+    broker.trouble = None
+    reports.put(a_report(5), 'a')
+    wait_until(lambda: arrived(broker) == ['5'])
+
+
+def test_closing_sends_the_reports_that_wait(broker, reports):
+    for n in range(20):
+        reports.put(a_report(n), f'scheduler {n % 3}')
+    reports.close(5)
+    assert sorted(arrived(broker), key=int) == numbers(20)
+
+
+def test_closing_is_bounded_and_says_what_was_lost(broker, reports):
+    broker.trouble = exceptions.BusUnavailable('refused')
+    for n in range(5):
+        reports.put(a_report(n), 'a')
+    began = time.monotonic()
+    reports.close(0.1)
+    assert time.monotonic() - began < 1
+    wait_until(lambda: len(reports.lost) == 5)
