@@ -16,16 +16,13 @@ elsewhere (views, reports, catalogues) enters it through one queue.
 import logging
 import queue
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
-from oslo_service.backend.base import ServiceBase
 
-from distperiodic import exceptions
+from distperiodic import lifecycle
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
@@ -42,8 +39,6 @@ LOG = logging.getLogger(__name__)
 
 # The flow looks at timeouts, leases and back-offs this often, in seconds.
 _SWEEP = 0.25
-# Left of graceful_shutdown_timeout for closing connections.
-_CLOSING = 2.0
 # A pool in this process may be given much: what waits in it waits in this
 # process either way, and leaves the order to the pool.
 _LOCAL_WINDOW = 10000
@@ -58,123 +53,7 @@ _GUARANTEES = {
 }
 
 
-class _Service(ServiceBase):
-    """What both services share: one main thread, a bounded stop."""
-
-    _kind = ''
-
-    def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks):
-        super().__init__()
-        self._conf = conf
-        self._tasks = tasks
-        self._begun = threading.Event()
-        self._over = threading.Event()
-        self._stopping = threading.Event()
-        self._problem: BaseException | None = None
-        self._seat: local.Seat | None = None
-
-    def start(self) -> None:
-        """Connect and work, in a thread of their own; returns at once.
-
-        :raises ConfigError: an option cannot be used.
-        """
-        self._settings = opts.settings(self._conf)
-        if self._settings.backend_url:
-            coordination.check_url(self._settings.backend_url)
-        elif (self._settings.dispatcher == 'messaging'
-              or self._kind == 'worker'):
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through it; set it, or set '
-                'dispatcher = local')
-        self._clock = clock_.SystemClock()
-        self._prepare()
-        self._begun.set()
-        threading.Thread(target=self._main, daemon=True,
-                         name=f'distperiodic-{self._kind}').start()
-
-    def _prepare(self) -> None:
-        raise NotImplementedError
-
-    def _work(self) -> None:
-        raise NotImplementedError
-
-    def _main(self) -> None:
-        try:
-            self._work()
-        except BaseException as exc:
-            self._problem = exc
-            LOG.critical(
-                'the %s has stopped: error=%s: %s; the process ends, and '
-                'whoever supervises it may start it again', self._kind,
-                type(exc).__name__, exc, exc_info=not isinstance(
-                    exc, exceptions.ConfigError))
-        finally:
-            self._over.set()
-
-    def wait(self) -> None:
-        """Wait until the service has stopped.
-
-        :raises Exception: what stopped it, if nobody asked it to stop.
-        """
-        self._over.wait()
-        if self._problem is not None and not self._stopping.is_set():
-            raise self._problem
-
-    def reset(self) -> None:
-        """SIGHUP, where the backend passes it on: mutable options."""
-        self._conf.mutate_config_files()
-
-    def _identity(self, group: str) -> str:
-        if self._settings.member_id:
-            return member_.check_identity(self._settings.member_id)
-        self._seat = local.Seat(
-            self._settings.state_path, f'{self._kind}.{group}')
-        return f'{local.host_name()}:{self._seat.number}'
-
-    def _membership(self, identity: str,
-                    **kind: int) -> coordination.Membership:
-        return coordination.Membership(
-            self._settings.backend_url, identity, clock=self._clock,
-            session_timeout=self._settings.session_timeout,
-            heartbeat_interval=self._settings.coordinator_heartbeat_interval,
-            **kind)
-
-    def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
-        """Try *start* until it works; False: the service stops instead."""
-        pause = 0.5
-        while not self._stopping.is_set():
-            try:
-                start()
-                return True
-            except exceptions.BusUnavailable as exc:
-                LOG.error('%s not started: reason=%s; it is tried again in '
-                          '%.0f s', what, exc, pause)
-                self._stopping.wait(pause)
-                pause = min(pause * 2, 10.0)
-        return False
-
-    def _grace(self) -> float:
-        """Seconds that a stop may take before the launcher kills us."""
-        try:
-            total = self._conf.graceful_shutdown_timeout
-        except cfg.NoSuchOptError:
-            total = 60
-        return max(0.5, total - _CLOSING) if total else 3600.0
-
-    def _wait_idle(self, idle: Callable[[], bool], seconds: float) -> bool:
-        """Wait until *idle*, for so long; True: it came to that."""
-        end = self._clock.monotonic() + seconds
-        pause = threading.Event()
-        while not idle():
-            left = end - self._clock.monotonic()
-            if left <= 0:
-                return False
-            pause.wait(min(0.02, left))
-        return True
-
-
-class SchedulerService(_Service):
+class SchedulerService(lifecycle.Lifecycle):
     """Ticks, claims and dispatches what this process owns.
 
     :param tasks: an instance of the service's PeriodicTasks.
@@ -190,6 +69,7 @@ class SchedulerService(_Service):
         self._member_id = self._identity(settings.group)
         self._claims = memory.MemoryClaimStore()
         self._draining = False
+        self._idle = threading.Event()
         self._group_member: coordination.Membership | None = None
         self._admitted = 1
         self._partitions: dict[str, str] = {}
@@ -321,6 +201,9 @@ class SchedulerService(_Service):
                         self._shop.give_signs()
             if self._take(max(0.0, min(pause, sweep - now))):
                 self._dispatcher.pump_all()
+            if self._draining and not (self._dispatcher.waiting
+                                       or self._dispatcher.outstanding):
+                self._idle.set()
 
     def _take(self, pause: float) -> bool:
         """Handle what came in, or wait so long for it; True: something
@@ -374,6 +257,32 @@ class SchedulerService(_Service):
             self._admitted = view.me.tenure
         self._ticker.view_changed()
 
+    def status(self) -> dict[str, Any]:
+        """How this member stands, for a health check.
+
+        ``healthy`` is false while it is not surely in its group, or has
+        stopped; ``problem`` then says why, in one line.
+        """
+        member = self._group_member
+        sure = self._begun.is_set() and not self._over.is_set()
+        problem: object = self._problem
+        if member is not None:
+            sure = sure and member.joined()
+            problem = problem or member.problem
+        return {
+            'member': self._member_id,
+            'healthy': sure,
+            'problem': str(problem) if problem else None,
+            'members': [m.identity for m in member.view(
+                self._settings.group).members] if (
+                    member is not None and sure) else [],
+            'counts': self.counts,
+        }
+
+    def _leave(self) -> None:
+        if self._group_member is not None:
+            self._group_member.stop(timeout=5.0)
+
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish what was claimed, close; bounded by
         ``graceful_shutdown_timeout``."""
@@ -382,19 +291,15 @@ class SchedulerService(_Service):
         end = self._clock.monotonic() + self._grace()
         self._stopping.set()
         self._draining = True
-        if self._group_member is not None:
-            self._group_member.stop(timeout=5.0)
+        self._leave()
         self._ticker.close()
         # Nobody else will run what was claimed for this tick.
-        idle = self._wait_idle(
-            lambda: self._over.is_set() or not (
-                self._dispatcher.waiting or self._dispatcher.outstanding),
-            max(0.0, end - self._clock.monotonic()))
-        if not idle:
+        self._inbox.put(('look',))
+        if not self._over.is_set() and not self._idle.wait(
+                max(0.0, end - self._clock.monotonic())):
             LOG.warning(
-                'stopped before the end: member=%s waiting=%d running=%d; '
-                'these objects miss their tick', self._member_id,
-                self._dispatcher.waiting, self._dispatcher.outstanding)
+                'stopped before the end: member=%s; what it had claimed and '
+                'not finished misses its tick', self._member_id)
         self._dispatcher.close()
         if self._shop is not None and self._pool is not None:
             self._shop.drain()
@@ -402,7 +307,7 @@ class SchedulerService(_Service):
             self._pool.stop()
         self._inbox.put(('end',))
         if self._bus is not None:
-            self._bus.close(timeout=_CLOSING)
+            self._bus.close(timeout=lifecycle.CLOSING)
         self._over.wait(1.0)
         self._over.set()
         if self._seat is not None:
@@ -410,7 +315,7 @@ class SchedulerService(_Service):
         LOG.info('scheduler stopped: member=%s', self._member_id)
 
 
-class WorkerService(_Service):
+class WorkerService(lifecycle.Lifecycle):
     """Runs what schedulers send; knows nothing but the jobs' handlers.
 
     :param tasks: an instance of the same class as the schedulers'.
@@ -483,8 +388,12 @@ class WorkerService(_Service):
                 self._shop.give_signs()
         self._drained.wait()
 
+    def _leave(self) -> None:
+        self._member.stop(timeout=lifecycle.CLOSING)
+
     def start(self) -> None:
         self._drained = threading.Event()
+        self._pause = threading.Event()
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
@@ -492,13 +401,15 @@ class WorkerService(_Service):
         bounded by ``graceful_shutdown_timeout``."""
         if not self._begun.is_set() or self._stopping.is_set():
             return
-        grace = self._grace()
         self._stopping.set()
         # Seen with no slots, but seen: what runs here is not repeated.
         self._member.publish(slots=0)
         self._shop.drain()
-        if not self._wait_idle(
-                lambda: self._watched_busy() == 0, grace):
+        end = self._clock.monotonic() + self._grace()
+        while self._shop.busy and self._clock.monotonic() < end:
+            self._shop.watch()
+            self._pause.wait(0.02)
+        if self._shop.busy:
             LOG.warning(
                 'stopped before the end: member=%s running=%d; the '
                 'schedulers give these objects to other workers',
@@ -506,17 +417,13 @@ class WorkerService(_Service):
             self._shop.cancel()
         self._pool.stop()
         # The reports first: a worker that left is taken for dead.
-        self._bus.close(timeout=_CLOSING)
-        self._member.stop(timeout=_CLOSING)
+        self._bus.close(timeout=lifecycle.CLOSING)
+        self._leave()
         self._drained.set()
         self._over.wait(1.0)
         if self._seat is not None:
             self._seat.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
-
-    def _watched_busy(self) -> int:
-        self._shop.watch()
-        return self._shop.busy
 
 
 def worker_group(group: str, partition: str) -> str:

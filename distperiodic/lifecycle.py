@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a service of ours begins and ends; the same for both of them."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from oslo_config import cfg
+from oslo_service.backend.base import ServiceBase
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic.adapters import clock as clock_
+from distperiodic.adapters import coordination
+from distperiodic.adapters import local
+from distperiodic.core import member as member_
+
+LOG = logging.getLogger(__name__)
+
+#: Seconds of graceful_shutdown_timeout that are kept for closing connections.
+CLOSING = 2.0
+
+
+class Lifecycle(ServiceBase):
+    """What both services share: one main thread, a bounded stop."""
+
+    _kind = ''
+
+    def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks):
+        super().__init__()
+        self._conf = conf
+        self._tasks = tasks
+        self._begun = threading.Event()
+        self._over = threading.Event()
+        self._stopping = threading.Event()
+        self._problem: BaseException | None = None
+        self._seat: local.Seat | None = None
+
+    def start(self) -> None:
+        """Connect and work, in a thread of their own; returns at once.
+
+        :raises ConfigError: an option cannot be used.
+        """
+        self._settings = opts.settings(self._conf)
+        if self._settings.backend_url:
+            coordination.check_url(self._settings.backend_url)
+        elif (self._settings.dispatcher == 'messaging'
+              or self._kind == 'worker'):
+            raise exceptions.ConfigError(
+                '[distperiodic] backend_url is empty, but schedulers and '
+                'workers find each other through it; set it, or set '
+                'dispatcher = local')
+        self._clock = clock_.SystemClock()
+        self._prepare()
+        self._begun.set()
+        threading.Thread(target=self._main, daemon=True,
+                         name=f'distperiodic-{self._kind}').start()
+
+    def _prepare(self) -> None:
+        raise NotImplementedError
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _main(self) -> None:
+        try:
+            self._work()
+        except BaseException as exc:
+            self._problem = exc
+            LOG.critical(
+                'the %s has stopped: error=%s: %s; the process ends, and '
+                'whoever supervises it may start it again', self._kind,
+                type(exc).__name__, exc, exc_info=not isinstance(
+                    exc, exceptions.ConfigError))
+        finally:
+            if self._problem is not None:
+                # Or it would own objects that nobody serves.
+                self._leave()
+            self._over.set()
+
+    def _leave(self) -> None:
+        """Be no member any more; bounded."""
+        raise NotImplementedError
+
+    def wait(self) -> None:
+        """Wait until the service has stopped.
+
+        :raises Exception: what stopped it, if nobody asked it to stop.
+        """
+        self._over.wait()
+        if self._problem is not None and not self._stopping.is_set():
+            raise self._problem
+
+    def reset(self) -> None:
+        """SIGHUP, where the backend passes it on: mutable options."""
+        self._conf.mutate_config_files()
+
+    def _identity(self, group: str) -> str:
+        if self._settings.member_id:
+            return member_.check_identity(self._settings.member_id)
+        self._seat = local.Seat(
+            self._settings.state_path, f'{self._kind}.{group}')
+        return f'{local.host_name()}:{self._seat.number}'
+
+    def _membership(self, identity: str,
+                    **kind: int) -> coordination.Membership:
+        return coordination.Membership(
+            self._settings.backend_url, identity, clock=self._clock,
+            session_timeout=self._settings.session_timeout,
+            heartbeat_interval=self._settings.coordinator_heartbeat_interval,
+            **kind)
+
+    def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
+        """Try *start* until it works; False: the service stops instead."""
+        pause = 0.5
+        while not self._stopping.is_set():
+            try:
+                start()
+                return True
+            except exceptions.BusUnavailable as exc:
+                LOG.error('%s not started: reason=%s; it is tried again in '
+                          '%.0f s', what, exc, pause)
+                self._stopping.wait(pause)
+                pause = min(pause * 2, 10.0)
+        return False
+
+    def _grace(self) -> float:
+        """Seconds that a stop may take before the launcher kills us."""
+        try:
+            total = self._conf.graceful_shutdown_timeout
+        except cfg.NoSuchOptError:
+            total = 60
+        return max(0.5, total - CLOSING) if total else 3600.0
