@@ -547,7 +547,7 @@ class _Bus:
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        #: Our membership entry. Set it anew when we join under another one.
+        #: Our membership entry, of any term of this process.
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
