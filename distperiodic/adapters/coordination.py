@@ -105,6 +105,17 @@ def mask(url: str) -> str:
     return scheme + colon + user + at + hosts
 
 
+def with_timeout(url: str, seconds: float) -> str:
+    """*url* with its driver's session timeout, unless it names one."""
+    option = _DRIVERS[url.partition('://')[0]]
+    query = urllib.parse.urlsplit(url).query
+    if option in urllib.parse.parse_qs(query):
+        return url
+    # tooz reads it by int(); less than asked would be unsafe to trust.
+    return (f'{url}{"&" if query else "?"}{option}='
+            f'{max(1, round(seconds))}')
+
+
 @dataclasses.dataclass(eq=False)
 class _Group:
     """One group that this process belongs to, or only looks at."""
@@ -328,18 +339,10 @@ class Membership:
     def _open(self) -> '_Term':
         kind = _KazooTerm if self._scheme in _PUSHING else _Term
         return kind(
-            self._url_with_timeout(), self._me.entry, wake=self._wake,
+            with_timeout(self._url, self._asked_timeout), self._me.entry,
+            wake=self._wake,
             stopping=self._stopping, clock=self._clock,
             asked_timeout=self._asked_timeout, interval=self._interval)
-
-    def _url_with_timeout(self) -> str:
-        option = _DRIVERS[self._scheme]
-        query = urllib.parse.urlsplit(self._url).query
-        if option in urllib.parse.parse_qs(query):
-            return self._url
-        # tooz reads it by int(); less than asked would be unsafe to trust.
-        return (f'{self._url}{"&" if query else "?"}{option}='
-                f'{max(1, round(self._asked_timeout))}')
 
     def _serve_from(self, term: '_Term', old: '_Term | None') -> None:
         """Join under *term*, then keep the views true until it is over."""

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordination service as an operator sees it, from outside all groups.
+
+Nothing is joined, watched or made by looking. Every question is bounded,
+also where tooz's own are not: a ZooKeeper that nobody can reach is found
+out by a TCP connection before any client begins to try for ever.
+"""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+from kazoo import exceptions as kazoo
+from tooz import coordination as tooz
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import coordination
+from distperiodic.core import member as member_
+
+_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379, 'rediss': 6379,
+          'etcd3+http': 2379, 'etcd3+https': 2379}
+_ZOOKEEPER = ('zookeeper', 'kazoo')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One live entry of a group."""
+
+    name: str
+    #: None: it is none of ours.
+    member: member_.Member | None
+    #: When it joined, by its own clock: microseconds, None: not known.
+    joined: int | None
+    #: The same by the server's clock; only ZooKeeper tells.
+    created: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Server:
+    """One server of the backend URL, and what it said."""
+
+    address: str
+    answers: bool
+    says: str
+
+
+def directory(backend_url: str) -> str:
+    """The directory of a ``file://`` URL."""
+    return urllib.parse.urlsplit(backend_url).path
+
+
+def addresses(backend_url: str) -> list[tuple[str, int]]:
+    """The servers of *backend_url*, none for ``file://``.
+
+    :raises ConfigError: a port is not a number.
+    """
+    scheme = coordination.check_url(backend_url)
+    if scheme == 'file':
+        return []
+    hosts = backend_url.partition('://')[2]
+    for end in '/?':
+        hosts = hosts.partition(end)[0]
+    found = []
+    for host in hosts.rpartition('@')[2].split(','):
+        name, colon, port = host.strip().rpartition(':')
+        if not colon or name.endswith(']') is not host.startswith('['):
+            name, port = host.strip(), ''
+        if port and not port.isdigit():
+            raise exceptions.ConfigError(
+                f'backend_url {coordination.mask(backend_url)!r}: the port '
+                f'{port!r} is not a number; write host:port,host:port')
+        found.append((name.strip('[]') or 'localhost',
+                      int(port) if port else _PORTS[scheme]))
+    return found
+
+
+def has_tls(backend_url: str) -> bool:
+    scheme, _, rest = backend_url.partition('://')
+    query = urllib.parse.parse_qs(rest.partition('?')[2])
+    return (scheme in ('rediss', 'etcd3+https')
+            or query.get('use_ssl', [''])[-1].lower() in ('1', 'true', 'yes')
+            or query.get('ssl', [''])[-1].lower() in ('1', 'true', 'yes'))
+
+
+def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
+    """Each server of *backend_url* by itself."""
+    asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
+            and not has_tls(backend_url))
+    return [_server(name, port, timeout, asks)
+            for name, port in addresses(backend_url)]
+
+
+def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
+    address = f'{name}:{port}'
+    try:
+        with socket.create_connection((name, port), timeout) as channel:
+            if not asks:
+                return Server(address, True, 'accepts connections')
+            channel.settimeout(timeout)
+            channel.sendall(b'srvr')
+            answer = b''
+            while piece := channel.recv(65536):
+                answer += piece
+    except OSError as exc:
+        return Server(address, False, exc.strerror or str(exc))
+    text = answer.decode(errors='replace')
+    if 'not in the whitelist' in text or not text:
+        return Server(address, True, 'accepts connections')
+    if 'not currently serving' in text:
+        return Server(address, False, 'runs, but serves nobody: it has no '
+                                      'quorum')
+    said = dict(line.split(': ', 1) for line in text.splitlines()
+                if ': ' in line)
+    version = said.get('Zookeeper version', '').partition('-')[0]
+    return Server(address, True,
+                  f'{said.get("Mode", "serves")}, version {version or "?"}')
+
+
+class Survey:
+    """One look around; a context manager.
+
+    :param session_timeout: as the members have it: ``file://`` tells the
+        living from the dead by it.
+    """
+
+    def __init__(self, backend_url: str, *, session_timeout: float,
+                 clock: ports.Clock):
+        self._scheme = coordination.check_url(backend_url)
+        self._url = backend_url
+        self._shown = coordination.mask(backend_url)
+        self._timeout = session_timeout
+        self._clock = clock
+        self._coordinator: Any = None
+
+    def __enter__(self) -> 'Survey':
+        self._knock()
+        with self._errors():
+            self._coordinator = tooz.get_coordinator(
+                coordination.with_timeout(self._url, self._timeout),
+                f'survey-{secrets.token_hex(8)}'.encode())
+            if self._scheme != 'file':
+                self._coordinator.start(start_heart=False)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        with contextlib.suppress(Exception):
+            if self._scheme in _ZOOKEEPER:
+                # tooz's stop() waits for an answer without an end.
+                coordinator._coord.stop()
+                coordinator._coord.close()
+            elif self._scheme != 'file':
+                coordinator.stop()
+
+    def _knock(self) -> None:
+        if self._scheme == 'file':
+            return
+        found = [_server(name, port, 3.0, False)
+                 for name, port in addresses(self._url)]
+        if not any(s.answers for s in found):
+            reasons = '; '.join(f'{s.address}: {s.says}' for s in found)
+            raise exceptions.CoordinationUnavailable(
+                f'no server of {self._shown} can be reached ({reasons}); '
+                'check backend_url and that the service runs')
+
+    def groups(self) -> list[str]:
+        """The groups there are, of whatever service."""
+        if self._scheme == 'file' and not os.path.isdir(
+                os.path.join(directory(self._url), 'groups')):
+            # tooz would make the directory and find it empty.
+            return []
+        with self._errors(), self._started():
+            found = self._coordinator.get_groups().get(timeout=10)
+        return sorted(g.decode(errors='replace') if isinstance(g, bytes)
+                      else g for g in found)
+
+    def entries(self, group: str) -> list[Entry] | None:
+        """The live entries of *group*, in order; None: no such group."""
+        if group not in self.groups():
+            return None
+        with self._errors(), self._started():
+            try:
+                if self._scheme in _ZOOKEEPER:
+                    found = self._zookeeper_entries(group)
+                else:
+                    found = self._plain_entries(group)
+            except tooz.GroupNotCreated:
+                return None
+        return sorted(found, key=lambda e: e.name)
+
+    def _plain_entries(self, group: str) -> list[Entry]:
+        found = []
+        told = self._coordinator.get_members_with_capabilities(
+            group.encode()).get(timeout=10)
+        for name, capabilities in told.items():
+            text = name.decode(errors='replace') if isinstance(
+                name, bytes) else name
+            found.append(Entry(text, member_.parse_entry(text),
+                               _joined(capabilities), None))
+        return found
+
+    def _zookeeper_entries(self, group: str) -> list[Entry]:
+        found = []
+        for name in self._coordinator.get_members(
+                group.encode()).get(timeout=10):
+            with contextlib.suppress(tooz.MemberNotJoined):
+                info = self._coordinator.get_member_info(
+                    group.encode(), name).get(timeout=10)
+                text = name.decode(errors='replace')
+                found.append(Entry(
+                    text, member_.parse_entry(text),
+                    _joined(info['capabilities']),
+                    round(info['created_at'].timestamp() * 1000000)))
+        return found
+
+    def writable_by_all(self) -> bool | None:
+        """Whether whoever reaches the service may write its tree; None: it
+        cannot be told for this driver."""
+        if self._scheme == 'file':
+            path = directory(self._url)
+            return bool(os.path.isdir(path) and os.stat(path).st_mode & 0o002)
+        if self._scheme not in _ZOOKEEPER:
+            return None
+        with self._errors():
+            lists, _ = self._coordinator._coord.get_acls(
+                self._coordinator._base_path())
+        return any(a.id.scheme == 'world' and a.perms & 0b01110
+                   for a in lists)
+
+    def delete_group(self, group: str) -> None:
+        """Remove *group*, if nobody is in it."""
+        with (self._errors(), self._started(),
+              contextlib.suppress(tooz.GroupNotCreated, tooz.GroupNotEmpty)):
+            self._coordinator.delete_group(group.encode()).get(timeout=10)
+
+    @contextlib.contextmanager
+    def _started(self) -> Iterator[None]:
+        # Starting file:// makes its directories, so only where they are.
+        if self._scheme == 'file' and not self._coordinator.is_started:
+            self._coordinator.start(start_heart=False)
+        yield
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (tooz.GroupNotCreated, tooz.MemberNotJoined):
+            raise
+        except ValueError as exc:
+            raise exceptions.ConfigError(
+                f'backend_url {self._shown!r} cannot be used: {exc}; correct '
+                'it') from exc
+        except kazoo.NoAuthError as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'{self._shown} does not let this user read the tree; '
+                'correct user and password of backend_url') from exc
+        except (tooz.ToozError, kazoo.KazooException, OSError) as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'{self._shown} does not answer: '
+                f'{exc or type(exc).__name__}; check backend_url and that '
+                'the service runs') from exc
+
+
+def _joined(capabilities: Any) -> int | None:
+    joined = capabilities.get('joined') if isinstance(
+        capabilities, dict) else None
+    return joined if isinstance(joined, int) else None
