@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedules against an oracle that looks at the clock minute by minute."""
 
+import bisect
 import functools
 import zoneinfo
 from datetime import UTC
@@ -71,9 +72,9 @@ class TestEvery:
         assert t < tick <= t + every.spacing_us
         assert (tick - every.offset_us) % every.spacing_us == 0
 
-    @given(SPACINGS, INSTANTS)
-    def test_the_tick_before_the_next_is_the_newest(self, spacing, t):
-        every = Every(spacing)
+    @given(SPACINGS, st.floats(-1e6, 1e6), INSTANTS)
+    def test_the_tick_before_the_next_is_the_newest(self, spacing, offset, t):
+        every = Every(spacing, offset)
         newest = every.at_or_before(t)
         assert newest <= t < every.after(newest)
         assert every.after(newest) == every.after(t)
@@ -97,9 +98,11 @@ class TestEvery:
         assert Every(60, 5) != Every(60)
         assert len({Every(60, 5), Every(60, 65)}) == 1
 
-    @given(SPACINGS, INSTANTS, st.integers(0, 200))
-    def test_count_is_the_number_of_ticks_passed(self, spacing, t, number):
-        every = Every(spacing)
+    @given(SPACINGS, st.floats(-1e6, 1e6), INSTANTS, st.integers(0, 200))
+    def test_count_is_the_number_of_ticks_passed(
+        self, spacing, offset, t, number
+    ):
+        every = Every(spacing, offset)
         until = every.after(t) + (number - 1) * every.spacing_us
         assert every.count(t, until) == number
 
@@ -245,6 +248,36 @@ class TestCronAgainstTheOracle:
         assert cron.period_us(newest) == following - newest
         until = data.draw(st.integers(t, seen[-1][1]), label='until')
         assert cron.count(t, until) == len([x for x in later if x <= until])
+
+    @pytest.mark.parametrize(('zone', 'day'), SPECIAL_DAYS)
+    @pytest.mark.parametrize(
+        'line',
+        [
+            '30 2 * * *',
+            '5-55/25 * * * *',
+            '15,45 0-2,23 * * *',
+            '*/30 * 4 4 *',
+        ],
+    )
+    def test_both_directions_hold_all_through_a_special_day(
+        self, line, zone, day
+    ):
+        """Chance seldom falls into the one hour that matters."""
+        cron = Cron(line, zone)
+        expected = expected_ticks(line, zone, day)
+        seen = readings(zone, day)
+        middle = at(day)
+        for t in range(middle - 16 * HOUR, middle + 16 * HOUR, 10 * MINUTE):
+            split = bisect.bisect_right(expected, t)
+            newest, following = cron.at_or_before(t), cron.after(t)
+            if split:
+                assert newest == expected[split - 1]
+            else:
+                assert newest < seen[0][1]
+            if split < len(expected):
+                assert following == expected[split]
+            else:
+                assert following > seen[-1][1]
 
     @given(LINES, INSTANTS, st.sampled_from(sorted(
         {zone for zone, _ in SPECIAL_DAYS}
