@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nodewatch-conductor: decides what is due, and has it run."""
+
+import sys
+
+from oslo_service import service
+
+from nodewatch import conf as conf_
+from nodewatch import tasks
+from nodewatch.service import ConductorService
+
+
+def main():
+    conf = conf_.load(sys.argv[1:])
+    launcher = service.launch(
+        conf, ConductorService(conf, tasks.NodeTasks(conf)),
+        workers=conf[conf_.GROUP].conductors, restart_method='mutate')
+    return launcher.wait()
+
+
+if __name__ == '__main__':
+    sys.exit(main())

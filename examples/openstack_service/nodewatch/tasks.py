@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to be done, and when. Where it is done is nobody's concern here."""
+
+import json
+
+from oslo_log import log
+
+from distperiodic import PeriodicTasks
+from distperiodic import periodic_task
+from nodewatch import conf as conf_
+
+LOG = log.getLogger(__name__)
+
+
+class Node:
+    """A node of the inventory.
+
+    :param spacing: seconds between two polls, for a node that is not to be
+        polled as often as the others.
+    """
+
+    def __init__(self, name, spacing=None):
+        self.id = name
+        self.spacing = spacing
+
+
+class NodeTasks(PeriodicTasks):
+
+    def _inventory(self):
+        with open(self.conf[conf_.GROUP].inventory) as inventory:
+            return [Node(**node) for node in json.load(inventory)]
+
+    def nodes(self, context):
+        return self._inventory()
+
+    def names(self, context):
+        """The nodes without a schedule of their own: text has none."""
+        return [node.id for node in self._inventory()]
+
+    @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
+    def poll(self, context, node):
+        """Once per tick for each node, somewhere."""
+        LOG.info('polled: node=%s tick=%s', node, context.tick.isoformat())
+
+    @periodic_task(cron='0 2 * * *', timezone='Europe/Berlin',
+                   objects='names', max_in_flight=50)
+    def snapshot(self, context, node):
+        """Each night at two, at most 50 nodes at a time."""
+        LOG.info('snapshot taken: node=%s tick=%s', node,
+                 context.tick.isoformat())
+
+    @periodic_task(spacing=4, scope='group')
+    def report(self, context):
+        """Once per tick, on one of the processes."""
+        LOG.info('reported: nodes=%d tick=%s', len(self._inventory()),
+                 context.tick.isoformat())
+
+    @periodic_task(spacing=4)
+    def clean_cache(self, context):
+        """Once per tick on each scheduler, as in oslo.service."""
+        LOG.info('cache cleaned: tick=%s', context.tick.isoformat())

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks: stay in the group, and ping this process's part of the hosts.
+
+Written for tooz and oslo.service, and ported by two import lines. They were::
+
+    import coordinator                     # a copy of Sahara's ring
+    from oslo_service import periodic_task
+"""
+
+import os
+import time
+
+from oslo_config import cfg
+from oslo_log import log
+
+from distperiodic import coordinator
+from distperiodic import periodic as periodic_task
+
+CONF = cfg.CONF
+LOG = log.getLogger(__name__)
+
+BACKEND_URL = os.environ.get('BACKEND_URL', 'zookeeper://localhost:2181')
+NETWORK = '192.168.10'
+
+
+class Host:
+
+    def __init__(self, address):
+        self.id = address
+
+    def ping(self):
+        # A stand-in: an example sends nothing into your network.
+        time.sleep(0.05)
+
+
+class PeriodicTasks(periodic_task.PeriodicTasks):
+
+    # One for the class: it connects when it is first used, in the process
+    # that uses it, and not here.
+    hr = coordinator.HashRing(BACKEND_URL, 'distribution_tasks')
+
+    def __init__(self):
+        super().__init__(CONF)
+
+    @periodic_task.periodic_task(spacing=2)
+    def heartbeat(self, context):
+        self.hr.heartbeat()
+
+    @periodic_task.periodic_task(spacing=6)
+    def ping_hosts(self, context):
+        hosts = [Host(f'{NETWORK}.{number}') for number in range(20)]
+        for host in self.hr.get_subset(hosts):
+            host.ping()
+            LOG.info('pinged: host=%s', host.id)

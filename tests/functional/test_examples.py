@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples run as a reader would run them, in several processes.
+
+Each program logs what it has done, and with what it logs it is judged.
+"""
+
+import collections
+import contextlib
+import datetime
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+import uuid
+
+import psutil
+import pytest
+
+from tests.waiting import wait_until
+
+ROOT = pathlib.Path(__file__).parents[2]
+PORTED = ROOT / 'examples' / 'ported'
+SERVICE = ROOT / 'examples' / 'openstack_service'
+
+HOSTS = {f'192.168.10.{number}' for number in range(20)}
+NODES = {f'node-{number:02d}' for number in range(20)}
+# Those with a schedule of their own, which is known to a member that joins
+# once it has read the catalogue, at its first tick of the job.
+OWN = {'node-18', 'node-19'}
+
+# A machine that is busy may take ten seconds to import all of it.
+PATIENCE = 60.0
+
+_LINE = re.compile(
+    r'(?P<at>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (?P<pid>\d+) INFO '
+    r'(?:periodic|nodewatch\.tasks) \[-\] (?P<event>[a-z ]+): (?P<rest>.*)')
+
+
+class Event:
+    """One line that an example has logged."""
+
+    def __init__(self, match):
+        values = dict(word.split('=', 1) for word in match['rest'].split())
+        self.pid = int(match['pid'])
+        self.name = match['event']
+        self.object = values.get('host') or values.get('node')
+        if 'tick' in values:
+            self.tick = datetime.datetime.fromisoformat(
+                values['tick']).timestamp()
+        else:
+            # Driven by a timer, a task is not told its tick.
+            at = datetime.datetime.fromisoformat(match['at']).timestamp()
+            self.tick = at // 6 * 6
+
+
+class Program:
+    """One process group that a reader would start in a terminal."""
+
+    def __init__(self, command, cwd, log, **env):
+        self.log = log
+        with open(log, 'wb') as output:
+            self.process = subprocess.Popen(
+                [sys.executable, '-W', 'ignore', *command], cwd=cwd,
+                env=os.environ | {'PYTHONPATH': str(ROOT)} | env,
+                stdout=output, stderr=output)
+
+    def events(self, name):
+        matches = map(_LINE.fullmatch, self.log.read_text().splitlines())
+        events = [Event(match) for match in matches if match]
+        return [event for event in events if event.name == name]
+
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        """End what a failed test left.
+
+        The master first, so that it starts nothing anew.
+        """
+        processes = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            master = psutil.Process(self.process.pid)
+            processes = [master, *master.children()]
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(10)
+
+
+class Programs:
+    """All that one test has started."""
+
+    def __init__(self, place):
+        self._place = place
+        self.all = []
+
+    def start(self, command, cwd, **env):
+        program = Program(command, cwd,
+                          self._place / f'{len(self.all)}.log', **env)
+        self.all.append(program)
+        return program
+
+    def runs(self, name, spacing):
+        """By tick of that grid, and by object, the pids that ran it."""
+        ticks = collections.defaultdict(
+            lambda: collections.defaultdict(list))
+        for program in self.all:
+            for event in program.events(name):
+                if event.tick % spacing == 0:
+                    ticks[event.tick][event.object].append(event.pid)
+        return ticks
+
+    def wait_divided(self, name, spacing, objects, processes, after=0.0):
+        """Wait for a tick that so many processes have divided.
+
+        They did each object, and none of them twice.
+        """
+        def divided():
+            for tick, runs in self.runs(name, spacing).items():
+                pids = [pid for found in runs.values() for pid in found]
+                if (tick > after and runs.keys() == objects
+                        and len(pids) == len(objects)
+                        and len(set(pids)) == processes):
+                    return tick
+            return None
+
+        return wait_until(
+            divided, PATIENCE, f'no tick after {after} was divided among '
+            f'{processes} processes; see {self._place}', interval=0.2)
+
+    def assert_complete(self, name, spacing, objects, first, last):
+        """From tick to tick nothing was left out."""
+        runs = self.runs(name, spacing)
+        tick = first
+        while tick <= last:
+            assert runs[tick].keys() >= objects, f'tick {tick}'
+            tick += spacing
+
+    def close(self):
+        for program in self.all:
+            if program.process.poll() is None:
+                program.kill()
+
+
+@pytest.fixture
+def programs(tmp_path):
+    started = Programs(tmp_path)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def ends(program):
+    program.terminate()
+    return program.process.wait(40)
+
+
+def with_decorators_of_oslo_service(place):
+    """The ported program, half ported: its methods keep their decorator."""
+    for name in ('main.py', 'service.py', 'periodic.py'):
+        text = (PORTED / name).read_text()
+        if name == 'periodic.py':
+            count = text.count('@periodic_task.periodic_task(')
+            assert count == 2
+            text = text.replace(
+                '@periodic_task.', '@oslo_periodic_task.').replace(
+                'import time\n', 'import time\n'
+                'from oslo_service import periodic_task as '
+                'oslo_periodic_task\n')
+        (place / name).write_text(text)
+    return place
+
+
+@pytest.mark.parametrize('decorators', ['distperiodic', 'oslo.service'])
+def test_the_ported_program_divides_its_hosts(
+        decorators, programs, zookeeper_server, tmp_path):
+    place = PORTED if decorators == 'distperiodic' else (
+        with_decorators_of_oslo_service(tmp_path))
+
+    def start():
+        return programs.start(['main.py'], place,
+                              BACKEND_URL=zookeeper_server.url)
+
+    def divided_by(processes, after=0.0):
+        return programs.wait_divided('pinged', 6, HOSTS, processes, after)
+
+    first, second = start(), start()
+    two = divided_by(2)
+    third = start()
+    three = divided_by(3, after=two)
+    assert ends(first) == 0
+    left = divided_by(2, after=three)
+
+    programs.assert_complete('pinged', 6, HOSTS, two, left)
+    assert [ends(program) for program in (second, third)] == [0, 0]
+
+
+@pytest.fixture
+def nodewatch(programs, zookeeper, tmp_path):
+    """Starts a program of the example, as the script of that name would."""
+    project = tomllib.loads((SERVICE / 'pyproject.toml').read_text())
+    scripts = project['project']['scripts']
+    options = tmp_path / 'here.conf'
+
+    def start(script, **default):
+        options.write_text(
+            '[DEFAULT]\n' + ''.join(
+                f'{name} = {value}\n' for name, value in default.items())
+            + '[distperiodic]\n'
+            f'dispatcher = {"messaging" if default else "local"}\n'
+            f'backend_url = {zookeeper.url}\n'
+            f'group = {group}\n'
+            f'state_path = {tmp_path}\n')
+        module, function = scripts[script].split(':')
+        return programs.start(
+            ['-c', f'import sys; from {module} import {function}; '
+             f'sys.exit({function}())',
+             '--config-file', 'etc/nodewatch/nodewatch.conf',
+             '--config-file', options], SERVICE)
+
+    group = f'nodewatch-{uuid.uuid4().hex[:8]}'
+    return start
+
+
+def assert_once_in_the_group(programs, tick):
+    assert [len(pids) for pids in programs.runs('reported', 4)[
+        tick].values()] == [1]
+
+
+def assert_own_schedules(programs, first, last):
+    """Two of the nodes are polled between the ticks of the others too."""
+    between = [runs.keys() for tick, runs in programs.runs(
+        'polled', 2).items() if first < tick < last and tick % 4]
+
+    assert OWN in between
+    assert all(nodes <= OWN for nodes in between)
+
+
+def test_the_service_divides_its_nodes_and_runs_them_itself(
+        programs, nodewatch):
+    first, second = (nodewatch('nodewatch-conductor') for _ in range(2))
+    two = programs.wait_divided('polled', 4, NODES, 2)
+    third = nodewatch('nodewatch-conductor')
+    three = programs.wait_divided('polled', 4, NODES, 3, after=two)
+    assert ends(first) == 0
+    left = programs.wait_divided('polled', 4, NODES, 2, after=three)
+
+    programs.assert_complete('polled', 4, NODES - OWN, two, left)
+    assert_own_schedules(programs, two, left)
+    for tick, members in ((two, 2), (three, 3), (left, 2)):
+        assert_once_in_the_group(programs, tick)
+        [pids] = programs.runs('cache cleaned', 4)[tick].values()
+        assert len(set(pids)) == len(pids) == members
+    assert [ends(program) for program in (second, third)] == [0, 0]
+
+
+def test_the_service_sends_its_nodes_to_workers(
+        programs, nodewatch, rabbitmq):
+    def start(*scripts):
+        return [nodewatch(script, transport_url=rabbitmq.url)
+                for script in scripts]
+
+    conductors = start('nodewatch-conductor', 'nodewatch-conductor')
+    workers = start('nodewatch-worker', 'nodewatch-worker')
+    two = programs.wait_divided('polled', 4, NODES, 2)
+    conductors += start('nodewatch-conductor')
+    workers += start('nodewatch-worker')
+    three = programs.wait_divided('polled', 4, NODES, 3, after=two)
+    assert ends(workers[0]) == 0
+    assert ends(conductors[0]) == 0
+    left = programs.wait_divided('polled', 4, NODES, 2, after=three)
+
+    programs.assert_complete('polled', 4, NODES - OWN, two, left)
+    assert_own_schedules(programs, two, left)
+    for tick in (two, three, left):
+        assert_once_in_the_group(programs, tick)
+    for conductor in conductors:
+        assert conductor.events('polled') == []
+    assert [ends(program) for program in (
+        *conductors[1:], *workers[1:])] == [0, 0, 0, 0]
