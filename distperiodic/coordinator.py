@@ -20,6 +20,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
@@ -69,7 +70,7 @@ class Coordinator:
         if group_id is not None:
             member_.check_identity(group_id)
         if self.backend_url:
-            coordination.check_url(self.backend_url)
+            backend_url_.check(self.backend_url)
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
         self._membership: coordination.Membership | None = None
@@ -192,7 +193,7 @@ class HashRing(Coordinator):
         if not view.trusted(self._clock.monotonic()):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
-                f'{coordination.mask(self.backend_url)} for so long that '
+                f'{backend_url_.mask(self.backend_url)} for so long that '
                 'others may have taken over its objects; it takes them up '
                 'again by itself when the service answers')
         return view
@@ -210,19 +211,18 @@ class HashRing(Coordinator):
         :raises InvalidObject: an object has no usable id.
         """
         if isinstance(objects, catalogue.Catalogue):
-            known = objects
-        elif not self.backend_url:
-            return list(objects)
-        else:
-            objects = objects if isinstance(
-                objects, (list, tuple)) else list(objects)
-            known = self._catalogues.of(objects)
+            if not self.backend_url:
+                return list(objects.objects)
+            return objects.subset(self.ring_view().ring, self.member_id)
+        given = objects if isinstance(
+            objects, (list, tuple)) else list(objects)
         if not self.backend_url:
-            return list(known.objects)
-        view = self.ring_view()
-        if known is objects or known.same_objects(objects):
-            return known.subset(view.ring, self.member_id)
-        return known.pick(objects, view.ring, self.member_id)
+            return list(given)
+        known = self._catalogues.of(given)
+        ring = self.ring_view().ring
+        if known.same_objects(given):
+            return known.subset(ring, self.member_id)
+        return known.pick(given, ring, self.member_id)
 
     def get_owner(self, obj: Any) -> str:
         """The identity of the member that owns *obj*."""

@@ -11,6 +11,7 @@ from oslo_service.backend.base import ServiceBase
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
@@ -44,7 +45,7 @@ class Lifecycle(ServiceBase):
         """
         self._settings = opts.settings(self._conf)
         if self._settings.backend_url:
-            coordination.check_url(self._settings.backend_url)
+            backend_url_.check(self._settings.backend_url)
         elif (self._settings.dispatcher == 'messaging'
               or self._kind == 'worker'):
             raise exceptions.ConfigError(

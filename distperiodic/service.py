@@ -23,6 +23,7 @@ from oslo_config import cfg
 from distperiodic import lifecycle
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
@@ -130,7 +131,7 @@ class SchedulerService(lifecycle.Lifecycle):
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
             'guarantee=%s', self._member_id, settings.group,
             len(self._jobs),
-            coordination.mask(settings.backend_url) or 'none',
+            backend_url_.mask(settings.backend_url) or 'none',
             settings.dispatcher, _GUARANTEES[
                 bool(settings.backend_url), settings.dispatcher])
 
@@ -352,7 +353,7 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,
-                 coordination.mask(settings.backend_url))
+                 backend_url_.mask(settings.backend_url))
 
     @property
     def member_id(self) -> str:

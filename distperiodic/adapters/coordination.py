@@ -12,109 +12,31 @@ with a server that lost its data, points changed) has one remedy: the same
 process opens its next term. Of two terms of one process all readers take
 the later, so that a change of points needs no gap.
 
-What tooz does not do, and this file therefore does: it joins again after
-the session expired, listens for the loss of the connection, knows the
-session timeout that the server granted, pushes changes of a group instead
-of asking ten times a second, and stops within a bound while the service is
-away. For the first four it reaches the kazoo client inside tooz's driver;
-with any other driver it asks at an interval instead.
-
 There is no clean-up of entries that dead processes left in ``file://``:
 the driver ignores them by age, and each is one small file.
 """
 
-import contextlib
 import dataclasses
 import logging
 import random
 import secrets
 import threading
-import urllib.parse
-import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
-
-# At the top and not in our thread: futurist, which tooz imports, imports
-# eventlet where that is installed, and eventlet's import gives the importing
-# thread a new sentinel, so that nobody could ever join it. It also warns
-# everybody that it is deprecated; nothing here uses it.
-with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
-    from kazoo import exceptions as kazoo
-    from tooz import coordination
+from collections.abc import Callable
+from collections.abc import Iterable
 
 from distperiodic import exceptions
 from distperiodic import ports
+from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.adapters import term as term_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 
 LOG = logging.getLogger(__name__)
 
-#: The part of the session timeout for which an answer is trusted, counted
-#: from the moment its request was sent. kazoo gives up a silent server at
-#: the same 2/3, so a third of the session is left before others take over.
-TRUST = 2.0 / 3.0
-
 # Reads of one group are at least this far apart: two hundred joins at once
 # are seen in some twenty views and not in two hundred, and a single join
 # still at once, since the first read does not wait.
 _COALESCE = 0.025
-
-#: Drivers that know groups, and the option that holds their timeout.
-_DRIVERS = {
-    'zookeeper': 'timeout', 'kazoo': 'timeout', 'file': 'timeout',
-    'redis': 'membership_timeout', 'rediss': 'membership_timeout',
-    'etcd3+http': 'membership_timeout', 'etcd3+https': 'membership_timeout',
-}
-_PUSHING = frozenset(['zookeeper', 'kazoo'])
-
-
-def check_url(backend_url: str) -> str:
-    """The scheme of *backend_url*, if its driver has group membership.
-
-    :raises ConfigError: it is misspelt or its driver has none.
-    """
-    shown = mask(backend_url)
-    scheme, colon, rest = backend_url.partition('://')
-    if not colon or not (rest or scheme == 'zookeeper'):
-        raise exceptions.ConfigError(
-            f'backend_url {shown!r} is not a URL; write for example '
-            'zookeeper://host1:2181,host2:2181 or file:///var/lib/my-service')
-    if scheme in ('mysql', 'postgresql', 'ipc', 'memcached', 'kubernetes'):
-        raise exceptions.ConfigError(
-            f'backend_url {shown!r}: the tooz driver {scheme!r} has no '
-            'reliable group membership, so nobody could know who owns what; '
-            f'use one of {", ".join(sorted(_DRIVERS))}')
-    if scheme not in _DRIVERS:
-        raise exceptions.ConfigError(
-            f'backend_url {shown!r}: there is no driver {scheme!r}; use one '
-            f'of {", ".join(sorted(_DRIVERS))}')
-    if scheme == 'file' and not urllib.parse.urlsplit(backend_url).path:
-        raise exceptions.ConfigError(
-            f'backend_url {shown!r} names no directory; write three slashes: '
-            'file:///var/lib/my-service')
-    return scheme
-
-
-def mask(url: str) -> str:
-    """*url* without its password."""
-    scheme, colon, rest = url.partition('://')
-    user, at, hosts = rest.rpartition('@')
-    if at and ':' in user:
-        user = user.partition(':')[0] + ':***'
-    return scheme + colon + user + at + hosts
-
-
-def with_timeout(url: str, seconds: float) -> str:
-    """*url* with its driver's session timeout, unless it names one."""
-    option = _DRIVERS[url.partition('://')[0]]
-    query = urllib.parse.urlsplit(url).query
-    if option in urllib.parse.parse_qs(query):
-        return url
-    # tooz reads it by int(); less than asked would be unsafe to trust.
-    return (f'{url}{"&" if query else "?"}{option}='
-            f'{max(1, round(seconds))}')
-
 
 @dataclasses.dataclass(eq=False)
 class _Group:
@@ -130,10 +52,6 @@ class _Group:
     changed: bool = True
     listeners: list[Callable[[member_.View], None]] = dataclasses.field(
         default_factory=list)
-
-
-class _TermLost(Exception):
-    """The term is over; the text says why."""
 
 
 class Membership:
@@ -154,8 +72,9 @@ class Membership:
                  clock: ports.Clock, points: int = 0, slots: int = 0,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0):
-        self._scheme = check_url(backend_url)
+        self._scheme = backend_url_.check(backend_url)
         self._url = backend_url
+        self._shown = backend_url_.mask(backend_url)
         self._clock = clock
         self._asked_timeout = session_timeout
         self._interval = heartbeat_interval
@@ -222,7 +141,7 @@ class Membership:
             self._news.wait_for(self._settled, timeout)
         if not self.joined():
             raise self.problem or exceptions.CoordinationUnavailable(
-                f'no answer from {mask(self._url)} within {timeout:.0f} s; '
+                f'no answer from {self._shown} within {timeout:.0f} s; '
                 'check backend_url and that the service runs')
 
     def _settled(self) -> bool:
@@ -248,13 +167,11 @@ class Membership:
     def publish(self, *, points: int | None = None,
                 slots: int | None = None) -> None:
         """Change the points or slots that the others see of us."""
-        changes = {}
-        if points is not None and points != self._me.points:
-            changes['points'] = points
-        if slots is not None and slots != self._me.slots:
-            changes['slots'] = slots
-        if changes:
-            self._me = dataclasses.replace(self._me, **changes)
+        was = self._me
+        self._me = dataclasses.replace(
+            was, points=was.points if points is None else points,
+            slots=was.slots if slots is None else slots)
+        if self._me != was:
             self._republish = True
             self._wake.set()
 
@@ -269,25 +186,25 @@ class Membership:
                 LOG.warning(
                     'leaving took too long: backend=%s timeout=%.1f; the '
                     'others see this member go when its session ends',
-                    mask(self._url), timeout)
+                    self._shown, timeout)
         self._tell()
 
     # -- everything below runs in the thread
 
     def _run(self) -> None:
         delay = 0.1
-        old: _Term | None = None
+        old: term_.Term | None = None
         broken = False
         while not self._stopping.is_set():
             self._me = self._me.next_term(broken=broken)
             self._republish = False
             broken = True
-            term: _Term | None = None
+            term: term_.Term | None = None
             try:
                 term = self._open()
                 self._serve_from(term, old)
                 delay = 0.1
-            except _TermLost as exc:
+            except term_.TermLost as exc:
                 LOG.warning(
                     'term lost: member=%s entry=%s reason=%s; nothing is '
                     'started until the next term, which begins now',
@@ -336,15 +253,17 @@ class Membership:
                     group.view, me=None, trusted_until=0.0)
                 self._call(group)
 
-    def _open(self) -> '_Term':
-        kind = _KazooTerm if self._scheme in _PUSHING else _Term
-        return kind(
-            with_timeout(self._url, self._asked_timeout), self._me.entry,
+    def _open(self) -> term_.Term:
+        pushes = self._scheme in backend_url_.PUSHING
+        return (term_.KazooTerm if pushes else term_.Term)(
+            backend_url_.with_timeout(self._url, self._asked_timeout),
+            self._me.entry,
             wake=self._wake,
             stopping=self._stopping, clock=self._clock,
             asked_timeout=self._asked_timeout, interval=self._interval)
 
-    def _serve_from(self, term: '_Term', old: '_Term | None') -> None:
+    def _serve_from(self, term: term_.Term,
+                    old: term_.Term | None) -> None:
         """Join under *term*, then keep the views true until it is over."""
         term.connect()
         for group in self._groups.values():
@@ -381,7 +300,7 @@ class Membership:
                 self._wake.wait(max(
                     0.0, term.next_probe - self._clock.monotonic()))
 
-    def _join(self, term: '_Term', group: _Group) -> None:
+    def _join(self, term: term_.Term, group: _Group) -> None:
         """Enter *group*, once nobody else there has our identity."""
         waited_from = self._clock.monotonic()
         while not self._stopping.is_set():
@@ -418,16 +337,16 @@ class Membership:
                 found.append(entry)
         return found
 
-    def _read(self, term: '_Term', group: _Group) -> None:
+    def _read(self, term: term_.Term, group: _Group) -> None:
         asked_at = self._clock.monotonic()
         group.changed = False
         entries = frozenset(term.read(group.name))
         group.read_at = asked_at
         if group.member and self._me.entry not in entries:
-            raise _TermLost(
+            raise term_.TermLost(
                 f'our entry is not in group {group.name!r} any more')
         me = self._me if group.member else None
-        until = term.heard + TRUST * term.timeout
+        until = term.heard + term_.TRUST * term.timeout
         self.session_timeout = term.timeout
         if group.view is not None and entries == group.entries:
             was = group.view.trusted(asked_at) and group.view.me == me
@@ -475,6 +394,7 @@ class Membership:
 
     def _call(self, group: _Group) -> None:
         view = group.view
+        assert view is not None
         self._tell()
         for listener in group.listeners:
             try:
@@ -487,246 +407,3 @@ def _some(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f' and {len(listed) - 5} more' if len(listed) > 5 else ''
     return ','.join(listed[:5]) + more if listed else '-'
-
-
-class _Term:
-    """One tooz coordinator under one entry."""
-
-    pushes = False
-
-    def __init__(self, url: str, entry: str, *, wake: threading.Event,
-                 stopping: threading.Event, clock: ports.Clock,
-                 asked_timeout: float, interval: float):
-        self._wake = wake
-        self._stopping = stopping
-        self._clock = clock
-        self._url = url
-        self._asked = asked_timeout
-        self._interval = interval
-        self.next_probe = 0.0
-        #: When the last request was sent that proved that we are alive.
-        self.heard = clock.monotonic()
-        self._closed = False
-        self._joined: set[str] = set()
-        try:
-            self._coordinator = coordination.get_coordinator(
-                url, entry.encode())
-        except (coordination.ToozError, ValueError) as exc:
-            raise exceptions.ConfigError(
-                f'backend_url {mask(url)!r} cannot be used: {exc}') from exc
-
-    @property
-    def timeout(self) -> float:
-        """Seconds without a sign of life after which we are judged dead."""
-        for name in ('_timeout', 'membership_timeout', 'timeout'):
-            value = getattr(self._coordinator, name, None)
-            if isinstance(value, (int, float)) and value > 0:
-                return float(value)
-        return self._asked
-
-    def connect(self) -> None:
-        try:
-            self._coordinator.start(start_heart=False)
-        except (coordination.ToozError, OSError) as exc:
-            raise exceptions.CoordinationUnavailable(
-                f'no connection to {mask(self._url)}: {exc}; check '
-                'backend_url and that the service runs') from exc
-        self.heard = self._clock.monotonic()
-
-    def check(self) -> None:
-        """:raises _TermLost: the session behind the term is over."""
-        if self._clock.monotonic() - self.heard > TRUST * self.timeout:
-            raise _TermLost('no sign of life from us for so long that the '
-                            'others may have taken over')
-
-    def changed(self, group: str) -> bool:
-        return False
-
-    def read(self, group: str) -> set[str]:
-        """All entries of *group*; an unknown group is made."""
-        now = self._clock.monotonic()
-        if now >= self.next_probe:
-            self._ask(self._coordinator.heartbeat)
-            self.heard = now
-            self.next_probe = now + min(self._interval, self.timeout / 5)
-        try:
-            members = self._ask(lambda: self._coordinator.get_members(
-                group.encode()).get(timeout=self.timeout))
-        except coordination.GroupNotCreated:
-            self._create(group)
-            return set()
-        return {m.decode(errors='replace') if isinstance(m, bytes) else m
-                for m in members}
-
-    def join(self, group: str) -> None:
-        self._joined.add(group)
-        capabilities = {'joined': self._clock.now()}
-        for attempt in (1, 2):
-            try:
-                self._ask(lambda: self._coordinator.join_group(
-                    group.encode(), capabilities).get(timeout=self.timeout))
-            except coordination.MemberAlreadyExist:
-                return
-            except coordination.GroupNotCreated:
-                if attempt == 2:
-                    raise
-                self._create(group)
-
-    def leave(self, group: str) -> None:
-        with contextlib.suppress(coordination.MemberNotJoined):
-            self._ask(lambda: self._coordinator.leave_group(
-                group.encode()).get(timeout=self.timeout))
-
-    def close(self) -> None:
-        """Leave every group and end the session; never raises."""
-        if self._closed:
-            return
-        self._closed = True
-        try:
-            self._end()
-        except Exception as exc:
-            LOG.info('closing failed (not an error, the entry falls with its '
-                     'session): backend=%s reason=%s', mask(self._url), exc)
-
-    def _end(self) -> None:
-        for group in self._joined:
-            self.leave(group)
-        if self._coordinator.is_started:
-            # It only shuts down the driver's own threads by now, and waits
-            # a second for them, which nobody here needs to.
-            threading.Thread(target=self._coordinator.stop,
-                             daemon=True).start()
-
-    def _create(self, group: str) -> None:
-        with contextlib.suppress(coordination.GroupAlreadyExist):
-            self._ask(lambda: self._coordinator.create_group(
-                group.encode()).get(timeout=self.timeout))
-
-    def _ask(self, request: Callable[[], Any]) -> Any:
-        try:
-            return request()
-        except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
-                coordination.MemberAlreadyExist, coordination.MemberNotJoined):
-            raise
-        except (coordination.ToozError, OSError) as exc:
-            raise exceptions.CoordinationUnavailable(
-                f'{mask(self._url)} does not answer: {exc}') from exc
-
-
-class _KazooTerm(_Term):
-    """ZooKeeper: told of changes, of suspension and of a lost session."""
-
-    pushes = True
-
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
-        self._client = self._coordinator._coord
-        self._granted: float | None = None
-        self._session: int | None = None
-        self._fired: set[str] = set()
-        self._watches: dict[str, Callable[[Any], None]] = {}
-        self._lost = False
-        self._client.add_listener(self._on_state)
-        self._note_granted_timeout()
-
-    def _note_granted_timeout(self) -> None:
-        # kazoo keeps the timeout that the server granted in a local
-        # variable. Its _connect returns two thirds of it, in milliseconds,
-        # once a connection, to the loop that reads the socket.
-        connection = self._client._connection
-        connect = connection._connect
-
-        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
-            answer = connect(*args, **kwargs)
-            self._granted = answer[0] * 1.5 / 1000.0
-            return answer
-
-        connection._connect = connect_and_note
-
-    @property
-    def timeout(self) -> float:
-        return self._granted or self._asked
-
-    def _on_state(self, state: str) -> None:
-        # In kazoo's own thread: note it and let ours act.
-        if state == 'LOST':
-            self._lost = True
-        self._wake.set()
-
-    def connect(self) -> None:
-        super().connect()
-        self._session = self._client_id()
-
-    def _client_id(self) -> int | None:
-        client_id = self._client.client_id
-        return client_id[0] if client_id else None
-
-    def check(self) -> None:
-        if self._stopping.is_set():
-            raise _TermLost('stopping')
-        # A server may hand out a new session without a word of the loss
-        # (ClickHouse Keeper did), so its number is compared as well.
-        if self._lost or self._client_id() not in (None, self._session):
-            raise _TermLost('the session has expired')
-        silent = self._clock.monotonic() - self.heard
-        if silent > self.timeout * 1.5:
-            # Either the session is over by now, or the server came back
-            # with older data and refuses this client for ever.
-            raise _TermLost(f'no answer for {silent:.1f} s')
-
-    def changed(self, group: str) -> bool:
-        return group in self._fired
-
-    def read(self, group: str) -> set[str]:
-        watch = self._watches.get(group)
-        if watch is None:
-            def watch(event: Any) -> None:
-                self._fired.add(group)
-                self._wake.set()
-            # The same function each time: kazoo keeps watchers in a set.
-            self._watches[group] = watch
-        path = self._coordinator._path_group(group.encode())
-        # Before the request: a change from here on fires again.
-        self._fired.discard(group)
-        while True:
-            try:
-                return set(self._answer(
-                    lambda: self._client.get_children_async(path, watch)))
-            except coordination.GroupNotCreated:
-                self._create(group)
-
-    def _answer(self, send: Callable[[], Any]) -> Any:
-        """The answer to a request, however long the connection is away,
-        as long as the term lasts."""
-        sent_at = self._clock.monotonic()
-        result = send()
-        while True:
-            try:
-                answer = result.get(timeout=0.2)
-            except self._client.handler.timeout_exception:
-                self.check()
-            except kazoo.NoNodeError:
-                self.heard = sent_at
-                raise coordination.GroupNotCreated(b'') from None
-            except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
-                raise _TermLost('the session has expired') from None
-            except kazoo.ConnectionLoss:
-                self.check()
-                self._wake.wait(0.05)
-                sent_at = self._clock.monotonic()
-                result = send()
-            except kazoo.ZookeeperError as exc:
-                raise exceptions.CoordinationUnavailable(
-                    f'{mask(self._url)} refuses: {type(exc).__name__} {exc}; '
-                    'see that this user may read and write the tree'
-                ) from exc
-            else:
-                self.heard = sent_at
-                self.next_probe = sent_at + self.timeout / 4
-                return answer
-
-    def _end(self) -> None:
-        # The end of a session removes its entries, so nothing need be left
-        # by hand; tooz's stop() would wait for an answer for ever.
-        self._client.stop()
-        self._client.close()

@@ -20,7 +20,7 @@ from tooz import coordination as tooz
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.adapters import coordination
+from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.core import member as member_
 
 _PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379, 'rediss': 6379,
@@ -60,7 +60,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
 
     :raises ConfigError: a port is not a number.
     """
-    scheme = coordination.check_url(backend_url)
+    scheme = backend_url_.check(backend_url)
     if scheme == 'file':
         return []
     hosts = backend_url.partition('://')[2]
@@ -73,7 +73,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
             name, port = host.strip(), ''
         if port and not port.isdigit():
             raise exceptions.ConfigError(
-                f'backend_url {coordination.mask(backend_url)!r}: the port '
+                f'backend_url {backend_url_.mask(backend_url)!r}: the port '
                 f'{port!r} is not a number; write host:port,host:port')
         found.append((name.strip('[]') or 'localhost',
                       int(port) if port else _PORTS[scheme]))
@@ -131,9 +131,9 @@ class Survey:
 
     def __init__(self, backend_url: str, *, session_timeout: float,
                  clock: ports.Clock):
-        self._scheme = coordination.check_url(backend_url)
+        self._scheme = backend_url_.check(backend_url)
         self._url = backend_url
-        self._shown = coordination.mask(backend_url)
+        self._shown = backend_url_.mask(backend_url)
         self._timeout = session_timeout
         self._clock = clock
         self._coordinator: Any = None
@@ -142,7 +142,7 @@ class Survey:
         self._knock()
         with self._errors():
             self._coordinator = tooz.get_coordinator(
-                coordination.with_timeout(self._url, self._timeout),
+                backend_url_.with_timeout(self._url, self._timeout),
                 f'survey-{secrets.token_hex(8)}'.encode())
             if self._scheme != 'file':
                 self._coordinator.start(start_heart=False)

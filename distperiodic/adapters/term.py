@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One stretch of membership: a tooz coordinator under one entry.
+
+What tooz does not do, and this file therefore does: it listens for the loss
+of the session, knows the session timeout that the server granted, is told of
+changes of a group instead of asking ten times a second, and closes within a
+bound while the service is away. For the first three it reaches the kazoo
+client inside tooz's driver; with any other driver it asks at an interval.
+"""
+
+import contextlib
+import logging
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+# At the top and not in our thread: futurist, which tooz imports, imports
+# eventlet where that is installed, and eventlet's import gives the importing
+# thread a new sentinel, so that nobody could ever join it. It also warns
+# everybody that it is deprecated; nothing here uses it.
+with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    from kazoo import exceptions as kazoo
+    from tooz import coordination
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import backend_url as backend_url_
+
+LOG = logging.getLogger(__name__)
+
+#: The part of the session timeout for which an answer is trusted, counted
+#: from the moment its request was sent. kazoo gives up a silent server at
+#: the same 2/3, so a third of the session is left before others take over.
+TRUST = 2.0 / 3.0
+
+class TermLost(Exception):
+    """The term is over; the text says why."""
+
+
+class Term:
+    """One tooz coordinator under one entry."""
+
+    pushes = False
+
+    def __init__(self, url: str, entry: str, *, wake: threading.Event,
+                 stopping: threading.Event, clock: ports.Clock,
+                 asked_timeout: float, interval: float):
+        self._wake = wake
+        self._stopping = stopping
+        self._clock = clock
+        self._shown = backend_url_.mask(url)
+        self._asked = asked_timeout
+        self._interval = interval
+        self.next_probe = 0.0
+        #: When the last request was sent that proved that we are alive.
+        self.heard = clock.monotonic()
+        self._closed = False
+        self._joined: set[str] = set()
+        try:
+            self._coordinator = coordination.get_coordinator(
+                url, entry.encode())
+        except (coordination.ToozError, ValueError) as exc:
+            raise exceptions.ConfigError(
+                f'backend_url {self._shown!r} cannot be used: {exc}') from exc
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without a sign of life after which we are judged dead."""
+        for name in ('_timeout', 'membership_timeout', 'timeout'):
+            value = getattr(self._coordinator, name, None)
+            if isinstance(value, (int, float)) and value > 0:
+                return float(value)
+        return self._asked
+
+    def connect(self) -> None:
+        try:
+            self._coordinator.start(start_heart=False)
+        except (coordination.ToozError, OSError) as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'no connection to {self._shown}: {exc}; check '
+                'backend_url and that the service runs') from exc
+        self.heard = self._clock.monotonic()
+
+    def check(self) -> None:
+        """:raises TermLost: the session behind the term is over."""
+        if self._clock.monotonic() - self.heard > TRUST * self.timeout:
+            raise TermLost('no sign of life from us for so long that the '
+                            'others may have taken over')
+
+    def changed(self, group: str) -> bool:
+        return False
+
+    def read(self, group: str) -> set[str]:
+        """All entries of *group*; an unknown group is made."""
+        now = self._clock.monotonic()
+        if now >= self.next_probe:
+            self._ask(self._coordinator.heartbeat)
+            self.heard = now
+            self.next_probe = now + min(self._interval, self.timeout / 5)
+        try:
+            members = self._ask(lambda: self._coordinator.get_members(
+                group.encode()).get(timeout=self.timeout))
+        except coordination.GroupNotCreated:
+            self._create(group)
+            return set()
+        return {m.decode(errors='replace') if isinstance(m, bytes) else m
+                for m in members}
+
+    def join(self, group: str) -> None:
+        self._joined.add(group)
+        capabilities = {'joined': self._clock.now()}
+        for attempt in (1, 2):
+            try:
+                self._ask(lambda: self._coordinator.join_group(
+                    group.encode(), capabilities).get(timeout=self.timeout))
+            except coordination.MemberAlreadyExist:
+                return
+            except coordination.GroupNotCreated:
+                if attempt == 2:
+                    raise
+                self._create(group)
+
+    def leave(self, group: str) -> None:
+        with contextlib.suppress(coordination.MemberNotJoined):
+            self._ask(lambda: self._coordinator.leave_group(
+                group.encode()).get(timeout=self.timeout))
+
+    def close(self) -> None:
+        """Leave every group and end the session; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end()
+        except Exception as exc:
+            LOG.info('closing failed (not an error, the entry falls with its '
+                     'session): backend=%s reason=%s', self._shown, exc)
+
+    def _end(self) -> None:
+        for group in self._joined:
+            self.leave(group)
+        if self._coordinator.is_started:
+            # It only shuts down the driver's own threads by now, and waits
+            # a second for them, which nobody here needs to.
+            threading.Thread(target=self._coordinator.stop,
+                             daemon=True).start()
+
+    def _create(self, group: str) -> None:
+        with contextlib.suppress(coordination.GroupAlreadyExist):
+            self._ask(lambda: self._coordinator.create_group(
+                group.encode()).get(timeout=self.timeout))
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
+                coordination.MemberAlreadyExist, coordination.MemberNotJoined):
+            raise
+        except (coordination.ToozError, OSError) as exc:
+            raise exceptions.CoordinationUnavailable(
+                f'{self._shown} does not answer: {exc}') from exc
+
+
+class KazooTerm(Term):
+    """ZooKeeper: told of changes, of suspension and of a lost session."""
+
+    pushes = True
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        driver: Any = self._coordinator
+        self._client = driver._coord
+        self._path_of = driver._path_group
+        self._granted: float | None = None
+        self._session: int | None = None
+        self._fired: set[str] = set()
+        self._watches: dict[str, Callable[[Any], None]] = {}
+        self._lost = False
+        self._client.add_listener(self._on_state)
+        self._note_granted_timeout()
+
+    def _note_granted_timeout(self) -> None:
+        # kazoo keeps the timeout that the server granted in a local
+        # variable. Its _connect returns two thirds of it, in milliseconds,
+        # once a connection, to the loop that reads the socket.
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            answer = connect(*args, **kwargs)
+            self._granted = answer[0] * 1.5 / 1000.0
+            return answer
+
+        connection._connect = connect_and_note
+
+    @property
+    def timeout(self) -> float:
+        return self._granted or self._asked
+
+    def _on_state(self, state: str) -> None:
+        # In kazoo's own thread: note it and let ours act.
+        if state == 'LOST':
+            self._lost = True
+        self._wake.set()
+
+    def connect(self) -> None:
+        super().connect()
+        self._session = self._client_id()
+
+    def _client_id(self) -> int | None:
+        client_id = self._client.client_id
+        return client_id[0] if client_id else None
+
+    def check(self) -> None:
+        if self._stopping.is_set():
+            raise TermLost('stopping')
+        # A server may hand out a new session without a word of the loss
+        # (ClickHouse Keeper did), so its number is compared as well.
+        if self._lost or self._client_id() not in (None, self._session):
+            raise TermLost('the session has expired')
+        silent = self._clock.monotonic() - self.heard
+        if silent > self.timeout * 1.5:
+            # Either the session is over by now, or the server came back
+            # with older data and refuses this client for ever.
+            raise TermLost(f'no answer for {silent:.1f} s')
+
+    def changed(self, group: str) -> bool:
+        return group in self._fired
+
+    def read(self, group: str) -> set[str]:
+        watch = self._watches.get(group)
+        if watch is None:
+            def watch(event: Any) -> None:
+                self._fired.add(group)
+                self._wake.set()
+            # The same function each time: kazoo keeps watchers in a set.
+            self._watches[group] = watch
+        path = self._path_of(group.encode())
+        # Before the request: a change from here on fires again.
+        self._fired.discard(group)
+        while True:
+            try:
+                return set(self._answer(
+                    lambda: self._client.get_children_async(path, watch)))
+            except coordination.GroupNotCreated:
+                self._create(group)
+
+    def _answer(self, send: Callable[[], Any]) -> Any:
+        """The answer to a request, however long the connection is away,
+        as long as the term lasts."""
+        sent_at = self._clock.monotonic()
+        result = send()
+        while True:
+            try:
+                answer = result.get(timeout=0.2)
+            except self._client.handler.timeout_exception:
+                self.check()
+            except kazoo.NoNodeError:
+                self.heard = sent_at
+                raise coordination.GroupNotCreated(b'') from None
+            except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
+                raise TermLost('the session has expired') from None
+            except kazoo.ConnectionLoss:
+                self.check()
+                self._wake.wait(0.05)
+                sent_at = self._clock.monotonic()
+                result = send()
+            except kazoo.ZookeeperError as exc:
+                raise exceptions.CoordinationUnavailable(
+                    f'{self._shown} refuses: {type(exc).__name__} {exc}; '
+                    'see that this user may read and write the tree'
+                ) from exc
+            else:
+                self.heard = sent_at
+                self.next_probe = sent_at + self.timeout / 4
+                return answer
+
+    def _end(self) -> None:
+        # The end of a session removes its entries, so nothing need be left
+        # by hand; tooz's stop() would wait for an answer for ever.
+        self._client.stop()
+        self._client.close()
