@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What all commands share: configuration, and errors of one line.
+
+The modules of the commands are all loaded whenever one of them runs, so
+what is slow to load (tooz, oslo.messaging, rich) is imported inside the
+functions that need it.
+"""
+
+import argparse
+import difflib
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import NoReturn
+
+from distperiodic import exceptions
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from distperiodic import opts
+
+
+def one_line(text: object) -> str:
+    """*text* without line ends, for an error message."""
+    return ' '.join(str(text).split())
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """'; did you mean X?', or nothing if no name is near."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f'; did you mean {near[0]!r}?' if near else ''
+
+
+def positive(text: str) -> int:
+    """The type of an option that counts something."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} cannot be used; give a whole number from 1')
+    return number
+
+
+def seconds(text: str) -> float:
+    """The type of an option that is a length of time."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float('inf'):
+        raise argparse.ArgumentTypeError(
+            f'{text!r} cannot be used; give a number of seconds above 0')
+    return number
+
+
+def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
+    """Let *parser* raise our error where it would print its usage."""
+    def error(message: str) -> NoReturn:
+        raise exceptions.ConfigError(
+            f'{message}; see: {prog} --help') from None
+    parser.error = error  # type: ignore[method-assign]
+
+
+class Configured:
+    """A part of a cliff command: the options that name configuration."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)  # type: ignore[misc]
+        refuse_in_one_line(parser, prog_name)
+        group = parser.add_argument_group('configuration')
+        group.add_argument(
+            '--config-file', action='append', default=[], metavar='FILE',
+            help='read this file of options; may be repeated, later files '
+                 'win. Default: distperiodic.conf in ~/.distperiodic, ~, '
+                 '/etc/distperiodic and /etc')
+        group.add_argument(
+            '--config-dir', action='append', default=[], metavar='DIR',
+            help='read all *.conf of this directory as well')
+        return parser
+
+    def get_epilog(self) -> str:
+        # cliff would name the package that brought the command, and lists
+        # all that is installed to find it.
+        return self._epilog or ''  # type: ignore[attr-defined]
+
+    def configuration(self, parsed: argparse.Namespace,
+                      logs: bool = False) -> 'cfg.ConfigOpts':
+        """The options, on a ConfigOpts of their own.
+
+        :param logs: the options of oslo.log as well.
+        :raises ConfigError: a file cannot be read.
+        """
+        from oslo_config import cfg
+
+        from distperiodic import opts
+        conf = cfg.ConfigOpts()
+        opts.register_opts(conf)
+        if logs:
+            from oslo_log import log
+            log.register_options(conf)
+        arguments = [
+            word for name in ('config_file', 'config_dir')
+            for value in getattr(parsed, name)
+            for word in ('--' + name.replace('_', '-'), value)]
+        try:
+            conf(arguments, project='distperiodic', prog='distperiodic',
+                 default_config_dirs=[] if parsed.config_file else None)
+        except cfg.Error as exc:
+            raise exceptions.ConfigError(
+                f'{one_line(exc)}; correct --config-file or --config-dir, or '
+                'the file itself') from exc
+        return conf
+
+    def backend(self, parsed: argparse.Namespace
+                ) -> 'tuple[cfg.ConfigOpts, opts.Settings]':
+        """The options, for a command that asks the coordination service.
+
+        :raises ConfigError: one cannot be used, or none is named.
+        """
+        from distperiodic import opts
+        from distperiodic.adapters import backend_url as backend_url_
+        conf = self.configuration(parsed)
+        settings = opts.settings(conf)
+        if not settings.backend_url:
+            raise exceptions.ConfigError(
+                '[distperiodic] backend_url is empty, so each process is '
+                'alone and there is no group to look at; name the file that '
+                'sets it with --config-file')
+        backend_url_.check(settings.backend_url)
+        return conf, settings
+
+
+class Table(Configured):
+    """A part of a cliff lister whose rows keep their order."""
+
+    need_sort_by_cliff = True
+
+    def say(self, parsed: argparse.Namespace, text: str) -> None:
+        """A sentence beside the table; on stderr where a program reads
+        the table."""
+        app: Any = self.app  # type: ignore[attr-defined]
+        print(text, file=app.stdout if parsed.formatter == 'table'
+              else app.stderr)
+
+
+def percent(part: float, whole: float = 1.0) -> str:
+    return f'{100.0 * part / whole:.1f} %' if whole else '-'
+
+
+def plural(number: int, word: str) -> str:
+    """'1 member', '3 members'."""
+    ending = '' if number == 1 else 'es' if word.endswith('h') else 's'
+    return f'{number:,} {word}{ending}'
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first *most* names, and how many more there are."""
+    more = f' and {len(names) - most} more' if len(names) > most else ''
+    return ', '.join(names[:most]) + more

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic ring show``, ``explain`` and ``simulate``.
+
+The ring is arithmetic: given the members and their points, anybody can say
+who owns what, and what a change would move. ``show`` and ``explain`` read
+the members from the coordination service, or take ``--members`` and need no
+service; ``simulate`` makes them up.
+"""
+
+import argparse
+import collections
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import lister
+from cliff import show
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic.core import member as member_
+    from distperiodic.core import ring as ring_
+
+#: A member with more than this many times the mean is late when all others
+#: are in time; below it the difference is lost among other delays.
+_EVEN_ENOUGH = 1.25
+# Points of the rings that a simulation builds to see how far names matter.
+_POINTS_TO_SPEND = 40_000
+
+
+class _OfMembers(configured.Configured):
+    """The ring of the members that there are, or of those named."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--members', metavar='A,B=80,C',
+            help='these members, with so many points, instead of those in '
+                 'the coordination service. Points default to '
+                 'hash_ring_replicas_count')
+        return parser
+
+    def members(self, parsed: argparse.Namespace
+                ) -> 'tuple[member_.Member, ...]':
+        """The members on the ring, in order.
+
+        :raises ConfigError: there are none.
+        """
+        if parsed.members is not None:
+            from distperiodic import opts
+            settings = opts.settings(self.configuration(parsed))
+            return _named(parsed.members, settings)
+        from distperiodic.adapters import clock
+        from distperiodic.adapters import survey
+        from distperiodic.cmd import status
+        _, settings = self.backend(parsed)
+        with survey.Survey(
+                settings.backend_url, clock=clock.SystemClock(),
+                session_timeout=settings.session_timeout) as looking:
+            group = status.look(looking, settings.group)
+        found = tuple(m for m in group.members if m.points)
+        if not found:
+            raise exceptions.ConfigError(
+                f'{status.judge(group, settings)[1]} Or ask about a ring that '
+                'is not there yet: --members a,b,c')
+        return found
+
+
+def _named(text: str,
+           settings: 'opts.Settings') -> 'tuple[member_.Member, ...]':
+    from distperiodic.core import member as member_
+    found = {}
+    for part in text.split(','):
+        name, equals, points = part.strip().partition('=')
+        if equals and not (points.isdigit() and int(points)
+                           and int(points) <= member_.MAX_POINTS):
+            raise exceptions.ConfigError(
+                f'--members {part!r}: the points must be a number from 1 to '
+                f'{member_.MAX_POINTS}, as in {name or "a"}=80')
+        member_.check_identity(name)
+        if name in found:
+            raise exceptions.ConfigError(
+                f'--members names {name!r} twice; members have names of '
+                'their own')
+        found[name] = member_.Member(
+            name, '0' * 16, 1,
+            int(points) if points else settings.hash_ring_replicas_count)
+    return tuple(found[n] for n in sorted(found))
+
+
+class RingShow(_OfMembers, configured.Table, lister.Lister):
+    """Show who is on the ring, with points, share and arcs."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--arcs', action='store_true',
+            help='list every arc: the first and the last position of it, as '
+                 'in WHERE position BETWEEN low AND high')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.core import member as member_
+        from distperiodic.core import ring as ring_
+        members = self.members(parsed)
+        ring = ring_.Ring(member_.ring_members(members))
+        if parsed.arcs:
+            return ('Member', 'Low', 'High', 'Share'), [
+                (name, low, high, _share((high - low + 1) / 2**64, parsed))
+                for low, high, name in sorted(
+                    (arc.low, arc.high, name) for name in ring.members
+                    for arc in ring.arcs(name))]
+        rows = []
+        for member in members:
+            share = ring.share(member.identity)
+            fair = member.points / len(ring)
+            rows.append((
+                member.identity, member.points, _share(share, parsed),
+                _share(fair, parsed), f'{share / fair:.2f}',
+                len(ring.arcs(member.identity)), member.ring_format))
+        self.say(parsed, f'{configured.plural(len(members), "member")}, '
+                         f'{configured.plural(len(ring), "point")}, ring '
+                         f'format {min(m.ring_format for m in members)}')
+        return (('Member', 'Points', 'Share', 'Fair', 'Of fair', 'Arcs',
+                 'Ring format'), rows)
+
+
+def _share(share: float, parsed: argparse.Namespace) -> Any:
+    return configured.percent(share) if parsed.formatter == 'table' else (
+        round(share, 9))
+
+
+class RingExplain(_OfMembers, show.ShowOne):
+    """Say who owns an object, and why.
+
+    A job of scope 'group' has no objects: its place is that of its own
+    name, so leave OBJECT out. The ring places an object alike for every job.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('job', metavar='JOB', help='the name of the job')
+        parser.add_argument('object', metavar='OBJECT', nargs='?',
+                            help='the id of the object')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic.core import catalogue
+        from distperiodic.core import member as member_
+        from distperiodic.core import ring as ring_
+        members = self.members(parsed)
+        points = member_.ring_members(members)
+        ring = ring_.Ring(points)
+        key = catalogue.id_of(
+            parsed.job if parsed.object is None else parsed.object)
+        position = ring_.position_of(key)
+        succession = list(ring.succession(position))
+        point, owner = succession[0]
+        number = list(ring_.points_of(owner, points[owner])).index(point)
+        around = (' around the end of the ring'
+                  if _digits(point) < _digits(position) else '')
+        after = [name for _, name in succession[1:]]
+        return (('job', 'object', 'owner', 'position', 'point', 'because',
+                 'successors', 'agreement'),
+                (parsed.job, parsed.object or '(the job itself)', owner,
+                 _digits(position), _digits(point),
+                 f'md5({key!r}) begins with {_digits(position)}; the next '
+                 f'point to the right{around} is {_digits(point)}, the '
+                 f'beginning of md5(\'{owner}:{number}\'): number {number} '
+                 f'of the {points[owner]} points of {owner} (from 0)',
+                 'nobody: it is alone' if not after else
+                 f'{configured.listed(after)}, in this order, if '
+                 f'{owner} is gone for its session timeout',
+                 _agreement(members)))
+
+
+def _digits(position: int) -> str:
+    """A signed position as the hex digits that the digest begins with."""
+    return f'{position % 2**64:016x}'
+
+
+def _agreement(members: 'Sequence[member_.Member]') -> str:
+    formats = collections.Counter(m.ring_format for m in members)
+    if len(formats) == 1:
+        return (f'all {len(members)} members offer ring format '
+                f'{next(iter(formats))}' if len(members) > 1
+                else f'one member, ring format {next(iter(formats))}')
+    low = min(formats)
+    newer = [m.identity for m in members if m.ring_format != low]
+    return (f'all use ring format {low}, the lowest offered; '
+            f'{configured.listed(newer)} could do more')
+
+
+class RingSimulate(configured.Configured, show.ShowOne):
+    """Say how even a ring would be, and what a change would move.
+
+    Pure arithmetic: it asks nobody. The members are called member-1 and so
+    on; other names give other figures within the range that is shown.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--members', type=configured.positive, default=10, metavar='N',
+            help='members on the ring. Default: 10')
+        parser.add_argument(
+            '--replicas', type=configured.positive, metavar='R',
+            help='points of each member. Default: hash_ring_replicas_count, '
+                 'which is 40 where it is not set')
+        parser.add_argument(
+            '--objects', type=configured.positive, default=100_000,
+            metavar='M', help='objects to share. Default: 100000')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic import opts
+        from distperiodic.core import member as member_
+        settings = opts.settings(self.configuration(parsed))
+        replicas = parsed.replicas or settings.hash_ring_replicas_count
+        if replicas > member_.MAX_POINTS:
+            raise exceptions.ConfigError(
+                f'--replicas {replicas} cannot be used; a member has 1 to '
+                f'{member_.MAX_POINTS} points')
+        if parsed.members * replicas > 5_000_000 or (
+                parsed.objects > 20_000_000):
+            raise exceptions.ConfigError(
+                f'--members {parsed.members} x --replicas {replicas} points '
+                f'and --objects {parsed.objects} would take minutes; stay '
+                'below 5,000,000 points and 20,000,000 objects')
+        told = Simulation(parsed.members, replicas, parsed.objects)
+        if parsed.formatter in ('table', 'value', 'shell'):
+            return told.words()
+        return told.figures()
+
+
+class Simulation:
+    """How *members* with *replicas* points each share *objects*."""
+
+    def __init__(self, members: int, replicas: int, objects: int):
+        from distperiodic.core import ring as ring_
+        self.members, self.replicas = members, replicas
+        self.objects = objects
+        names = [f'member-{n}' for n in range(1, members + 1)]
+        self.positions = ring_.positions_of(
+            [f'object-{n}' for n in range(objects)])
+        now = ring_.Ring(dict.fromkeys(names, replicas))
+        self.owners = self._owners(now)
+        self.loads = collections.Counter(dict.fromkeys(names, 0))
+        self.loads.update(self.owners)
+        self.mean = objects / members
+        ranked = self.loads.most_common()
+        (self.most_name, self.most), (_, self.least) = ranked[0], ranked[-1]
+        newcomer = f'member-{members + 1}'
+        self.join_moves, self.join_needs, self.join_between = self._compare(
+            now.changed_to({**now.members, newcomer: replicas}), newcomer)
+        self.leave: tuple[int, int, int] | None = None
+        if members > 1:
+            left = {n: r for n, r in now.members.items()
+                    if n != self.most_name}
+            self.leave = self._compare(now.changed_to(left), self.most_name)
+        self.spread = _spread(members, replicas)
+        self.advised = _advised(members)
+        self.tuning: int | None = None
+        if self.spread[1] > _EVEN_ENOUGH and self.advised > replicas:
+            tuned = self._owners(ring_.Ring(
+                dict.fromkeys(names, self.advised)))
+            self.tuning = sum(map(str.__ne__, self.owners, tuned))
+
+    def _owners(self, ring: 'ring_.Ring') -> list[str]:
+        return list(map(ring.owner_at, self.positions))
+
+    def _compare(self, after: 'ring_.Ring',
+                 who: str) -> tuple[int, int, int]:
+        """Objects that change their owner; those of them that must, being
+        *who*'s before or after; and those that went between two others."""
+        moved = needed = 0
+        for old, new in zip(self.owners, self._owners(after), strict=True):
+            if old != new:
+                moved += 1
+            needed += who in (old, new)
+        return moved, needed, moved - needed
+
+    def advice(self) -> str:
+        if self.members == 1:
+            return 'nothing: one member owns all'
+        if self.tuning is None:
+            return (f'nothing: a largest share of {self.spread[1]:.2f} times '
+                    'the mean is even enough')
+        return (f'hash_ring_replicas_count = {self.advised} brings the '
+                f'largest share to about {_EVEN_ENOUGH} times the mean; '
+                f'changing it moves '
+                f'{configured.percent(self.tuning, self.objects)} of the '
+                'objects once, so change it one member at a time (SIGHUP '
+                'applies it), at a quiet hour')
+
+    def words(self) -> tuple[Sequence[str], Sequence[Any]]:
+        n, total = configured.plural, self.objects
+        low, usual, high = self.spread
+
+        def change(found: tuple[int, int, int] | None, share: int) -> str:
+            if found is None:
+                return 'nobody is left'
+            moved, needed, between = found
+            return (f'moves {moved:,} of {total:,} objects '
+                    f'({configured.percent(moved, total)}); the least '
+                    f'possible is {needed:,}, a fair share is '
+                    f'{configured.percent(1, share)}; between members that '
+                    f'stay: {between:,}')
+        return (
+            ('ring', 'largest load', 'smallest load', 'other names',
+             'a join', 'a leave', 'do next'),
+            (f'{n(self.members, "member")} x '
+             f'{n(self.replicas, "point")}, {n(total, "object")}, mean load '
+             f'{self.mean:,.1f}',
+             f'{self.most:,} = {self.most / self.mean:.2f} x mean '
+             f'({self.most_name})',
+             f'{self.least:,} = {self.least / self.mean:.2f} x mean',
+             f'largest share {low:.2f} to {high:.2f} x mean, {usual:.2f} in '
+             'the middle',
+             change((self.join_moves, self.join_needs, self.join_between),
+                    self.members + 1),
+             change(self.leave, self.members)
+             + (f' ({self.most_name}, who has most)' if self.leave else ''),
+             self.advice()))
+
+    def figures(self) -> tuple[Sequence[str], Sequence[Any]]:
+        """The same for programs."""
+        leave = self.leave or (None, None, None)
+        found: Mapping[str, Any] = {
+            'members': self.members, 'replicas': self.replicas,
+            'objects': self.objects, 'mean': self.mean, 'max': self.most,
+            'max_to_mean': round(self.most / self.mean, 4),
+            'min': self.least,
+            'min_to_mean': round(self.least / self.mean, 4),
+            'max_to_mean_other_names': [round(s, 4) for s in self.spread],
+            'join_moves': self.join_moves, 'join_least': self.join_needs,
+            'join_between_stayers': self.join_between,
+            'leave_moves': leave[0], 'leave_least': leave[1],
+            'leave_between_stayers': leave[2],
+            'advised_replicas': (
+                self.replicas if self.tuning is None else self.advised),
+            'advice': self.advice(),
+        }
+        return tuple(found), tuple(found.values())
+
+
+def _spread(members: int, replicas: int) -> tuple[float, float, float]:
+    """The largest share in mean shares, over several sets of names: the
+    least of them, the one in the middle, the greatest."""
+    from distperiodic.core import ring as ring_
+    found = []
+    tries = max(3, min(21, _POINTS_TO_SPEND // (members * replicas)))
+    for names in range(tries):
+        ring = ring_.Ring({
+            f'name-{names}-{n}': replicas for n in range(members)})
+        found.append(max(map(ring.share, ring.members)) * members)
+    found.sort()
+    return found[0], found[len(found) // 2], found[-1]
+
+
+def _advised(members: int) -> int:
+    """Points at which the largest of *members* shares is even enough.
+
+    A share of R points has a relative deviation of about 1/sqrt(R), and the
+    largest of N such is about sqrt(2 ln N) deviations above the mean.
+    """
+    needed = 2 * math.log(max(2, members)) / (_EVEN_ENOUGH - 1) ** 2
+    return max(40, 20 * math.ceil(needed / 20))

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic scheduler`` and ``distperiodic worker``.
+
+All that can be wrong with options, URLs and jobs is said here, before the
+first fork: a mistake that shows itself in a forked process has it replaced
+by the next one, which makes the same mistake, for ever.
+"""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import command
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from distperiodic import opts
+    from distperiodic import periodic
+
+LOG = logging.getLogger(__name__)
+
+_LINE = '%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s '
+# These tell of each connection that they try; what it means is said by us.
+_QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
+          'kombu=WARNING', 'oslo.messaging=WARNING',
+          'oslo_messaging=WARNING', 'oslo_service=WARNING',
+          'stevedore=WARNING']
+
+
+def load_class(path: str) -> type:
+    """The class that MODULE:CLASS names, on the import path or in the
+    current directory.
+
+    :raises ConfigError: it cannot be had; the message says why.
+    """
+    module_name, colon, class_name = path.partition(':')
+    if not (module_name and colon and class_name):
+        raise exceptions.ConfigError(
+            f'--tasks {path!r} is not MODULE:CLASS; write it as in '
+            'myservice.tasks:NodeTasks')
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not (
+                f'{module_name}.'.startswith(f'{exc.name}.')):
+            raise _not_importable(path, exc) from exc
+        raise exceptions.ConfigError(
+            f'--tasks {path!r}: there is no module {exc.name!r} in '
+            f'{here} or on the import path; correct the name, or set '
+            'PYTHONPATH') from exc
+    except exceptions.DistperiodicError as exc:
+        raise exceptions.ConfigError(f'--tasks {path!r}: {exc}') from exc
+    except Exception as exc:
+        raise _not_importable(path, exc) from exc
+    found: Any = module
+    for name in class_name.split('.'):
+        within, found = found, getattr(found, name, None)
+        if found is None:
+            raise exceptions.ConfigError(
+                f'--tasks {path!r}: {within.__name__} has no class {name!r}'
+                + (configured.did_you_mean(name, [
+                    n for n, v in vars(within).items()
+                    if isinstance(v, type)]) or '; correct the name'))
+    from distperiodic import periodic
+    if not (isinstance(found, type)
+            and issubclass(found, periodic.PeriodicTasks)):
+        raise exceptions.ConfigError(
+            f'--tasks {path!r} is not a PeriodicTasks class; derive it from '
+            'distperiodic.PeriodicTasks')
+    return found
+
+
+def load_tasks(path: str,
+               conf: 'cfg.ConfigOpts') -> 'periodic.PeriodicTasks':
+    """CLASS(conf), with its jobs.
+
+    :raises ConfigError: there is no such class, or its constructor raised,
+        or it has no jobs.
+    """
+    cls = load_class(path)
+    try:
+        tasks: periodic.PeriodicTasks = cls(conf)
+        jobs = tasks.jobs
+    except exceptions.DistperiodicError as exc:
+        raise exceptions.ConfigError(f'--tasks {path!r}: {exc}') from exc
+    except Exception as exc:
+        raise exceptions.ConfigError(
+            f'--tasks {path!r}: {cls.__name__}(conf) raised '
+            f'{type(exc).__name__}: {exc} ({_place(exc)}); it is called with '
+            'the configuration and nothing else') from exc
+    if not jobs:
+        raise exceptions.ConfigError(
+            f'--tasks {path!r} has no jobs; decorate its methods with '
+            'distperiodic.periodic_task')
+    return tasks
+
+
+def _not_importable(path: str, exc: Exception) -> exceptions.ConfigError:
+    text = exc.msg if isinstance(exc, SyntaxError) else exc
+    return exceptions.ConfigError(
+        f'--tasks {path!r}: importing it raised {type(exc).__name__}: {text} '
+        f'({_place(exc)}); correct the module')
+
+
+def _place(exc: BaseException) -> str:
+    """'tasks.py:41': the last line of somebody's program in a traceback."""
+    if isinstance(exc, SyntaxError) and exc.filename:
+        return f'{os.path.basename(exc.filename)}:{exc.lineno}'
+    frames = traceback.extract_tb(exc.__traceback__)
+    frames = [f for f in frames if not f.filename.startswith('<')] or frames
+    return (f'{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}'
+            if frames else 'unknown place')
+
+
+class _Serve(configured.Configured, command.Command):
+    """What both have in common: check all, then launch, then wait."""
+
+    kind = ''
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--tasks', required=True, metavar='MODULE:CLASS',
+            help='the PeriodicTasks class of the service; built as '
+                 'CLASS(conf). Run schedulers and workers with the same one')
+        parser.add_argument(
+            '--workers', type=configured.positive, default=1, metavar='N',
+            help='processes to fork; each is a member of its own. '
+                 'Default: 1')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> int:
+        from oslo_log import log
+
+        from distperiodic import opts
+        conf = self.configuration(parsed, logs=True)
+        if self.app_args is not None and self.app_args.debug:
+            conf.set_override('debug', True)
+        settings = opts.settings(conf)
+        self._check_backend(settings, parsed.workers)
+        tasks = load_tasks(parsed.tasks, conf)
+        self._check_jobs(tasks, parsed)
+        self._check_places(conf, settings, parsed)
+        conf.set_default('logging_default_format_string',
+                         f'{_LINE}%(message)s')
+        conf.set_default('logging_exception_prefix', _LINE)
+        conf.set_default('default_log_levels',
+                         [*log.get_default_log_levels(), *_QUIET])
+        log.setup(conf, 'distperiodic')
+        from oslo_service import service as oslo_service
+        launcher = oslo_service.launch(
+            conf, self._service(conf, tasks, parsed),
+            workers=parsed.workers, restart_method='mutate')
+        launcher.wait()
+        return 0
+
+    def _check_backend(self, settings: 'opts.Settings',
+                       workers: int) -> None:
+        from distperiodic.adapters import backend_url as backend_url_
+        from distperiodic.core import member
+        member.check_identity(settings.group)
+        if settings.backend_url:
+            backend_url_.check(settings.backend_url)
+        elif self._needs_backend(settings):
+            raise exceptions.ConfigError(
+                '[distperiodic] backend_url is empty, but schedulers and '
+                'workers find each other through it; set it in the file that '
+                '--config-file names, or set dispatcher = local and run '
+                'schedulers only')
+        elif workers > 1:
+            raise exceptions.ConfigError(
+                f'--workers {workers} with an empty [distperiodic] '
+                'backend_url would run everything in each process; set it, '
+                'for example to file:///var/lib/my-service, or run one')
+        if settings.member_id is not None:
+            member.check_identity(settings.member_id)
+            if workers > 1:
+                raise exceptions.ConfigError(
+                    f'[distperiodic] member_id {settings.member_id!r} names '
+                    f'one process, and --workers {workers} are to run; unset '
+                    'it, then each gets a number of this host')
+
+    def _needs_backend(self, settings: 'opts.Settings') -> bool:
+        return settings.dispatcher == 'messaging'
+
+    def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
+                    parsed: argparse.Namespace) -> None:
+        """:raises ConfigError: there is nothing to do for this process."""
+
+    def _check_places(self, conf: 'cfg.ConfigOpts',
+                      settings: 'opts.Settings',
+                      parsed: argparse.Namespace) -> None:
+        """:raises ConfigError: broker URL or state_path are of no use."""
+        from distperiodic.adapters import local
+        if settings.member_id is None:
+            # Let go at once: the processes to come take it.
+            local.Seat(settings.state_path, 'check').leave()
+        if self._needs_backend(settings):
+            from distperiodic.adapters import broker
+            broker.Broker(conf)
+
+    def _service(self, conf: 'cfg.ConfigOpts',
+                 tasks: 'periodic.PeriodicTasks',
+                 parsed: argparse.Namespace) -> Any:
+        raise NotImplementedError
+
+
+class Scheduler(_Serve):
+    """Run scheduler processes: they own objects and see to their ticks.
+
+    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads the mutable
+    options again.
+    """
+
+    kind = 'scheduler'
+
+    def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
+                    parsed: argparse.Namespace) -> None:
+        if not any(job.enabled for job in tasks.jobs.values()):
+            raise exceptions.ConfigError(
+                f'--tasks {parsed.tasks!r}: all jobs are disabled '
+                f'({configured.listed(list(tasks.jobs))}); enable one')
+
+    def _service(self, conf: 'cfg.ConfigOpts',
+                 tasks: 'periodic.PeriodicTasks',
+                 parsed: argparse.Namespace) -> Any:
+        from distperiodic import service
+        for job in tasks.jobs.values():
+            LOG.info(
+                'job: name=%s schedule=%r scope=%s partition=%s enabled=%s '
+                'defined=%s', job.name, job.schedule.describe(),
+                job.scope.value, job.topic, job.enabled, job.defined_at)
+        return service.SchedulerService(conf, tasks)
+
+
+class Worker(_Serve):
+    """Run worker processes: they run what schedulers send.
+
+    They are stateless: start and stop as many as the load needs, at any
+    time. Ctrl-C and SIGTERM hand back what waits and finish what runs.
+    """
+
+    kind = 'worker'
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--partition', default='default', metavar='P',
+            help='take the work of the jobs with this topic. Default: '
+                 'default')
+        return parser
+
+    def _needs_backend(self, settings: 'opts.Settings') -> bool:
+        return True
+
+    def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
+                    parsed: argparse.Namespace) -> None:
+        from distperiodic.core import member
+        member.check_identity(parsed.partition)
+        topics = sorted({job.topic for job in tasks.jobs.values()})
+        if parsed.partition not in topics:
+            raise exceptions.ConfigError(
+                f'--partition {parsed.partition!r}: no job of '
+                f'{parsed.tasks!r} has this topic, so no work would come; '
+                f'the topics are {configured.listed(topics)}')
+
+    def _service(self, conf: 'cfg.ConfigOpts',
+                 tasks: 'periodic.PeriodicTasks',
+                 parsed: argparse.Namespace) -> Any:
+        from distperiodic import service
+        return service.WorkerService(conf, tasks, parsed.partition)
