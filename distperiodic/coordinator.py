@@ -63,6 +63,8 @@ class Coordinator:
         self._session_timeout = session_timeout or settings.session_timeout
         self._interval = (heartbeat_interval
                           or settings.coordinator_heartbeat_interval)
+        # Long enough for the entry of a dead namesake to fall.
+        self._patience = self._session_timeout * 1.5 + 2.0
         self._clock = clock_.SystemClock()
         self._named = member_id is not None
         if member_id is not None:
@@ -109,7 +111,7 @@ class Coordinator:
         membership.start()
         try:
             membership.wait_joined(
-                timeout or self._session_timeout * 1.5 + 2.0)
+                self._patience if timeout is None else timeout)
         except exceptions.DistperiodicError:
             self.stop(timeout=1.0)
             raise
@@ -146,7 +148,7 @@ class Coordinator:
             self.start()
         elif self._membership is not None:
             self._membership.join(group_id)
-            self._membership.wait_joined(self._session_timeout * 1.5 + 2.0)
+            self._membership.wait_joined(self._patience)
 
     def get_members(self, group_id: str) -> list[str]:
         """The identities of all members of *group_id*, in order.
@@ -158,10 +160,14 @@ class Coordinator:
         return [m.identity for m in self.view(group_id).members]
 
     def view(self, group_id: str) -> member_.View:
-        """The last known view of *group_id*, trusted or not."""
+        """The last known view of *group_id*, trusted or not.
+
+        A group that was not joined is looked at from outside, from now on.
+        """
         membership = self._started()
-        if group_id not in self._groups:
-            self.join_group(group_id)
+        if not membership.knows(group_id):
+            membership.watch(group_id)
+            membership.wait_joined(self._patience)
         return membership.view(group_id)
 
     def _started(self) -> coordination.Membership:

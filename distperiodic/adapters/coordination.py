@@ -111,16 +111,20 @@ class Membership:
         """Look at *group* without being in it."""
         self._add(group, False, listener)
 
+    def knows(self, group: str) -> bool:
+        """Whether *group* was joined or is watched."""
+        return group in self._groups
+
     def _add(self, name: str, member: bool,
              listener: Callable[[member_.View], None] | None) -> None:
         member_.check_identity(name)
         group = self._groups.get(name)
         if group is None:
-            group = self._groups[name] = _Group(name, member)
-            if member and self._thread is not None:
-                # To be in one group more takes a term that has joined it.
-                self._republish = True
-        group.member = group.member or member
+            group = self._groups[name] = _Group(name, False)
+        if member and not group.member:
+            group.member = True
+            # To be in one group more takes a term that has joined it.
+            self._republish = self._thread is not None
         if listener is not None:
             group.listeners.append(listener)
         self._wake.set()
@@ -342,10 +346,11 @@ class Membership:
         group.changed = False
         entries = frozenset(term.read(group.name))
         group.read_at = asked_at
-        if group.member and self._me.entry not in entries:
+        mine = group.name in term.joined
+        if mine and self._me.entry not in entries:
             raise term_.TermLost(
                 f'our entry is not in group {group.name!r} any more')
-        me = self._me if group.member else None
+        me = self._me if mine else None
         until = term.heard + term_.TRUST * term.timeout
         self.session_timeout = term.timeout
         if group.view is not None and entries == group.entries:

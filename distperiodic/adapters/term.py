@@ -57,7 +57,8 @@ class Term:
         #: When the last request was sent that proved that we are alive.
         self.heard = clock.monotonic()
         self._closed = False
-        self._joined: set[str] = set()
+        #: Groups in which the entry stands.
+        self.joined: set[str] = set()
         try:
             self._coordinator = coordination.get_coordinator(
                 url, entry.encode())
@@ -109,7 +110,7 @@ class Term:
                 for m in members}
 
     def join(self, group: str) -> None:
-        self._joined.add(group)
+        self.joined.add(group)
         capabilities = {'joined': self._clock.now()}
         for attempt in (1, 2):
             try:
@@ -139,7 +140,7 @@ class Term:
                      'session): backend=%s reason=%s', self._shown, exc)
 
     def _end(self) -> None:
-        for group in self._joined:
+        for group in self.joined:
             self.leave(group)
         if self._coordinator.is_started:
             # It only shuts down the driver's own threads by now, and waits
