@@ -145,6 +145,10 @@ class _Link:
         self._transport: Any = None
         self._server: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
+        self._connecting: threading.Thread | None = None
+        self._casting = threading.Lock()
+        self._casts = 0  # under way
+        self._over = False  # the last cast is to let the connections go
         self._opened = threading.Event()
         self._closed = threading.Event()
         self._away = False
@@ -158,8 +162,8 @@ class _Link:
         """
         self._transport = self._make_transport()
         deadline = self._monotonic() + timeout
-        failure = _within(timeout, 'distperiodic-connect',
-                          lambda: self._connect(deadline))
+        self._connecting, failure = _within(
+            timeout, 'distperiodic-connect', lambda: self._connect(deadline))
         if failure is None and self._opened.is_set():
             return
         self.close(0)
@@ -179,6 +183,12 @@ class _Link:
             f'({self._trouble}); check that it runs, and the host, port, '
             'user, password and virtual host of transport_url')
 
+    def ended(self, timeout: float) -> bool:
+        """Wait for what an open() that failed may have left under way."""
+        if self._connecting is not None:
+            self._connecting.join(timeout)
+        return self._connecting is None or not self._connecting.is_alive()
+
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
         """Hand *payload* to the broker; returns when it has confirmed.
 
@@ -190,6 +200,8 @@ class _Link:
         import oslo_messaging
         if len(topic) + 1 + len(identity) > _ROUTING_KEY_LIMIT:
             raise NobodyThere(f'no queue can have the name {topic}.{identity}')
+        with self._casting:
+            self._casts += 1
         try:
             self._client(topic, identity).cast({}, _METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
@@ -202,6 +214,10 @@ class _Link:
             trouble = self._clean(exc)
             self._note_trouble(trouble)
             raise BusUnavailable(trouble) from None
+        finally:
+            with self._casting:
+                self._casts -= 1
+            self._let_go()
         self._note_answer()
 
     def close(self, timeout: float) -> None:
@@ -214,8 +230,8 @@ class _Link:
         if self._opened.is_set():
             threading.Thread(target=self._wake, name='distperiodic-wake',
                              daemon=True).start()
-        failure = _within(max(0.0, deadline - self._monotonic()),
-                          'distperiodic-close', self._shut)
+        _, failure = _within(max(0.0, deadline - self._monotonic()),
+                             'distperiodic-close', self._shut)
         if failure is not None:
             LOG.info('closing the bus was not clean (the broker will notice '
                      'by itself): reason=%r', self._clean(failure))
@@ -379,11 +395,19 @@ class _Link:
             server.stop()
             server.forget_queue(f'{self._topic}.{self._own}')
             server.wait()
-        elif self._opened.is_set():
-            return
-        if self._shown.startswith('fake:'):
-            # Its queues belong to the process, and other buses use them.
-            return
+        with self._casting:
+            # The queues of the fake driver belong to the process, and other
+            # buses use them.
+            self._over = not self._shown.startswith('fake:')
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connections, unless one is still in use: what a cast
+        holds would go back to its pool afterwards, and stay for ever."""
+        with self._casting:
+            if not self._over or self._casts:
+                return
+            self._over = False
         self._transport.cleanup()
 
 
@@ -509,11 +533,11 @@ def _masked(url: str) -> str:
         '@')[2].partition('?')[0]
 
 
-def _within(timeout: float, name: str,
-            act: Callable[[], None]) -> Exception | None:
+def _within(timeout: float, name: str, act: Callable[[], None]
+            ) -> tuple[threading.Thread, Exception | None]:
     """Run *act* in a thread of its own and wait for it up to *timeout* s.
 
-    :returns: what it raised; None: nothing, or it is not over yet.
+    :returns: the thread, and what it raised; None: nothing, or nothing yet.
     """
     failures: list[Exception] = []
 
@@ -526,13 +550,14 @@ def _within(timeout: float, name: str,
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join(timeout)
-    return failures[0] if failures else None
+    return thread, failures[0] if failures else None
 
 
 class _Bus:
     """What both ends have in common: an address, keys, and what it drops."""
 
     _link: _Link | None = None
+    _failed: _Link | None = None  # the last one that could not be opened
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
@@ -568,16 +593,25 @@ class _Bus:
         """
         if self._link is not None and self._pid == os.getpid():
             raise ConfigError('the bus is started already')
+        began = self._monotonic()
+        if self._failed is not None and self._pid == os.getpid() and (
+                not self._failed.ended(timeout)):
+            # Else each attempt would leave one more connection waiting.
+            raise BusUnavailable(
+                'the broker has let us in and accepts nothing; it may be out '
+                'of memory or disk, see its log')
+        timeout -= self._monotonic() - began
         link = _Link(
             self._conf, self._transport_url, topic=self._topic,
             identity=_identity(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
             monotonic=self._monotonic)
-        link.open(timeout)
         # In a forked child what the parent had started is left as it is:
         # its threads are not here, and its sockets are the parent's.
+        self._pid, self._link, self._failed = os.getpid(), None, link
+        link.open(max(0.1, timeout))
+        self._failed = None
         self._begin(link)
-        self._pid = os.getpid()
         self._link = link
 
     def _begin(self, link: _Link) -> None:

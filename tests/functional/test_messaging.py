@@ -440,7 +440,7 @@ def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
 # The broker breaks.
 
 def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
-        mortal, fragile):
+        mortal, fragile, caplog):
     mortal.kill()
     try:
         with took_at_most(0.1):
@@ -454,6 +454,12 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
         mortal.start()
     fragile.talk('after', 20)
     wait_until(lambda: 'late' in fragile.reported)
+    # And the new connection is as proof against garbage as the old one.
+    for body in GARBAGE.values():
+        publish(mortal, fragile.work_queue, body)
+    fragile.talk('after garbage')
+    assert [r for r in caplog.records if r.exc_info
+            and r.name.startswith('oslo')] == []
 
 
 def test_a_broker_killed_and_back_in_time_loses_nothing(mortal, fragile):
@@ -688,9 +694,15 @@ def test_a_host_that_never_answers_does_not_hold_up_the_start():
 
 def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
     ends = Ends(mortal.url)
+    before = set(threading.enumerate())
     with out_of_memory(mortal):
-        with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
-            ends.back.start(1)
+        for _ in range(4):
+            with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
+                ends.back.start(0.5)
+        # One attempt is under way, however often it was asked for: its
+        # thread, and the heartbeat of its connection.
+        assert len(set(threading.enumerate()) - before) <= 2
+    wait_until(lambda: not set(threading.enumerate()) - before)
     ends.back.start(20)
     ends.work.start(20)
     ends.talk(1)
