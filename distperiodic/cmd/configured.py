@@ -153,8 +153,9 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 def plural(number: int, word: str) -> str:
     """'1 member', '3 members'."""
-    ending = '' if number == 1 else 'es' if word.endswith('h') else 's'
-    return f'{number:,} {word}{ending}'
+    if number != 1:
+        word = f'{word[:-1]}ies' if word.endswith('y') else f'{word}s'
+    return f'{number:,} {word}'
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:

@@ -10,7 +10,9 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING
 from typing import Any
@@ -124,6 +126,28 @@ def _place(exc: BaseException) -> str:
             if frames else 'unknown place')
 
 
+def _let_ctrl_c_end_it_cleanly() -> None:
+    """Make SIGINT what SIGTERM is, and the second one an end at once.
+
+    A terminal sends SIGINT to all processes at once, and the launcher would
+    have each end in the middle of its work. Blocked here, it is blocked in
+    all processes that are forked from now on, and only this thread hears it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+    def listen() -> None:
+        signal.sigwait({signal.SIGINT})
+        LOG.info('ending: finishing what was begun; Ctrl-C again ends it at '
+                 'once')
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.sigwait({signal.SIGINT})
+        # The launcher made us leader of our own group, if we were not.
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=listen, name='distperiodic-ctrl-c',
+                     daemon=True).start()
+
+
 class _Serve(configured.Configured, command.Command):
     """What both have in common: check all, then launch, then wait."""
 
@@ -160,6 +184,7 @@ class _Serve(configured.Configured, command.Command):
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
         from oslo_service import service as oslo_service
+        _let_ctrl_c_end_it_cleanly()
         launcher = oslo_service.launch(
             conf, self._service(conf, tasks, parsed),
             workers=parsed.workers, restart_method='mutate')

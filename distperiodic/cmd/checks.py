@@ -1,0 +1,668 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of ``distperiodic doctor``.
+
+Each is a function; its docstring is what an operator reads. It returns what
+it found, and unless all is well what to do about it. They run in the order
+of this file, the cheap ones first, and none changes anything but
+``coordination_join``, which enters a group of its own and leaves it again.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import inspect
+import ipaddress
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic.adapters import broker as broker_
+    from distperiodic.adapters import survey as survey_
+    from distperiodic.cmd import status as status_
+
+#: Seconds between clocks that are worth a remark: a tick is late by as much.
+SKEW = 0.5
+
+
+class Result(enum.StrEnum):
+    OK = 'ok'
+    WARN = 'warn'
+    FAIL = 'fail'
+    SKIP = 'skip'
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found, and what to do about it."""
+
+    result: Result
+    text: str
+    remedy: str = ''
+
+
+def ok(text: str) -> Finding:
+    return Finding(Result.OK, text)
+
+
+def warn(text: str, remedy: str) -> Finding:
+    return Finding(Result.WARN, text, remedy)
+
+
+def fail(text: str, remedy: str) -> Finding:
+    return Finding(Result.FAIL, text, remedy)
+
+
+def skip(text: str) -> Finding:
+    return Finding(Result.SKIP, text)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    area: str
+    offline: bool
+    function: 'Callable[[Case], Finding]'
+
+    @property
+    def text(self) -> str:
+        """The docstring, its first paragraph."""
+        return ' '.join((inspect.getdoc(self.function) or '').partition(
+            '\n\n')[0].split())
+
+    def run(self, case: 'Case') -> Finding:
+        """Never raises: an error of ours is a finding too."""
+        try:
+            return self.function(case)
+        except _NotNow as exc:
+            return skip(str(exc))
+        except exceptions.DistperiodicError as exc:
+            found, _, remedy = configured.one_line(exc).rpartition('; ')
+            return fail(found or remedy, remedy if found else '')
+
+
+CHECKS: list[Check] = []
+
+
+def check(area: str, offline: bool = False
+          ) -> 'Callable[[Callable[[Case], Finding]], Any]':
+    def add(function: 'Callable[[Case], Finding]') -> Any:
+        CHECKS.append(Check(function.__name__, area, offline, function))
+        return function
+    return add
+
+
+class _NotNow(Exception):
+    """The check does not apply, or waits for another to pass."""
+
+
+@dataclasses.dataclass
+class Joined:
+    """What joining a group of its own told."""
+
+    granted: float | None
+    #: This host's clock minus the server's, in seconds; None: not known.
+    skew: float | None
+
+
+class Case:
+    """What the checks look at, each part fetched when the first asks."""
+
+    def __init__(self, conf: Any, offline: bool):
+        self.conf = conf
+        self.offline = offline
+        self._stack = contextlib.ExitStack()
+
+    def close(self) -> None:
+        self._stack.close()
+
+    @functools.cached_property
+    def _settings(self) -> 'opts.Settings | exceptions.DistperiodicError':
+        from distperiodic import opts
+        try:
+            return opts.settings(self.conf)
+        except exceptions.DistperiodicError as exc:
+            return exc
+
+    @property
+    def settings(self) -> 'opts.Settings':
+        """:raises _NotNow: an option cannot be used."""
+        if isinstance(self._settings, exceptions.DistperiodicError):
+            raise _NotNow('correct the options first')
+        return self._settings
+
+    def check_settings(self) -> 'opts.Settings':
+        """:raises ConfigError: an option cannot be used."""
+        if isinstance(self._settings, exceptions.DistperiodicError):
+            raise self._settings
+        return self._settings
+
+    @property
+    def scheme(self) -> str:
+        """The driver of backend_url.
+
+        :raises _NotNow: there is none.
+        """
+        from distperiodic.adapters import backend_url
+        if not self.settings.backend_url:
+            raise _NotNow('backend_url is empty: this process is alone')
+        try:
+            return backend_url.check(self.settings.backend_url)
+        except exceptions.ConfigError:
+            raise _NotNow('correct backend_url first') from None
+
+    @functools.cached_property
+    def _survey(self) -> 'survey_.Survey | None':
+        from distperiodic.adapters import clock
+        from distperiodic.adapters import survey
+        try:
+            return self._stack.enter_context(survey.Survey(
+                self.settings.backend_url, clock=clock.SystemClock(),
+                session_timeout=self.settings.session_timeout))
+        except exceptions.DistperiodicError:
+            return None
+
+    @property
+    def survey(self) -> 'survey_.Survey':
+        """:raises _NotNow: the coordination service does not answer."""
+        assert self.scheme
+        if self._survey is None:
+            raise _NotNow('the coordination service does not answer')
+        return self._survey
+
+    @functools.cached_property
+    def group(self) -> 'status_.Group':
+        """:raises _NotNow: it cannot be read, or nobody is there."""
+        from distperiodic.cmd import status
+        return status.look(self.survey, self.settings.group)
+
+    @property
+    def populated(self) -> 'status_.Group':
+        """:raises _NotNow: nobody is there."""
+        if not any(m.points for m in self.group.members):
+            raise _NotNow('nobody is there yet')
+        return self.group
+
+    @functools.cached_property
+    def joined(self) -> Joined:
+        """Join a group of our own, look, and leave it.
+
+        :raises CoordinationUnavailable: it cannot be joined.
+        """
+        from distperiodic.adapters import clock
+        from distperiodic.adapters import coordination
+        assert self.survey
+        name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
+        membership = coordination.Membership(
+            self.settings.backend_url, 'doctor', clock=clock.SystemClock(),
+            session_timeout=self.settings.session_timeout,
+            heartbeat_interval=self.settings.coordinator_heartbeat_interval)
+        membership.join(name)
+        membership.start()
+        try:
+            membership.wait_joined(10.0)
+            ours = self.survey.entries(name) or []
+        finally:
+            membership.stop(3.0)
+            with contextlib.suppress(exceptions.DistperiodicError):
+                self.survey.delete_group(name)
+        skews = [(e.joined - e.created) / 1e6 for e in ours
+                 if e.joined is not None and e.created is not None]
+        return Joined(membership.session_timeout,
+                      skews[0] if skews else None)
+
+    @functools.cached_property
+    def _broker(self) -> 'broker_.Broker | exceptions.DistperiodicError':
+        from distperiodic.adapters import broker
+        try:
+            return broker.Broker(self.conf)
+        except exceptions.DistperiodicError as exc:
+            return exc
+
+    @property
+    def broker(self) -> 'broker_.Broker':
+        """:raises _NotNow: there is none, or its URL cannot be used."""
+        if self.settings.dispatcher != 'messaging':
+            raise _NotNow('dispatcher = local: no broker is used')
+        if isinstance(self._broker, exceptions.DistperiodicError):
+            raise _NotNow('correct transport_url first')
+        return self._broker
+
+    def check_broker(self) -> None:
+        """:raises ConfigError: transport_url is needed and no good."""
+        if (self.settings.dispatcher == 'messaging'
+                and isinstance(self._broker, exceptions.DistperiodicError)):
+            raise self._broker
+
+
+# -- options
+
+
+@check('options', offline=True)
+def options_usable(case: Case) -> Finding:
+    """The options have values that can be used, and that fit together."""
+    settings = case.check_settings()
+    if settings.backend_url:
+        from distperiodic.adapters import backend_url
+        scheme = backend_url.check(settings.backend_url)
+        beat = settings.coordinator_heartbeat_interval
+        if scheme not in backend_url.PUSHING and (
+                beat > settings.session_timeout / 5):
+            beat = settings.session_timeout / 5
+        case.check_broker()
+        pace = '' if scheme in backend_url.PUSHING else (
+            f', a look every {beat:g} s')
+        return ok(f'{scheme}, group {settings.group}, '
+                  f'{settings.hash_ring_replicas_count} points, dispatcher '
+                  f'{settings.dispatcher}{pace}')
+    if settings.dispatcher == 'messaging':
+        return fail('dispatcher = messaging, but backend_url is empty: '
+                    'schedulers and workers find each other through it',
+                    'set backend_url')
+    return ok('backend_url is empty: one process owns every object')
+
+
+@check('options', offline=True)
+def options_known(case: Case) -> Finding:
+    """No option of ours is misspelt: what is not known has no effect."""
+    from oslo_config import cfg
+
+    from distperiodic import opts
+    known = {o.dest for o in opts.OPTS}
+    odd = []
+    for path in _files(case.conf):
+        sections: dict[str, dict[str, Any]] = {}
+        parser = cfg.ConfigParser(path, sections)
+        try:
+            parser.parse()
+        except (cfg.Error, OSError) as exc:
+            return fail(f'{path} cannot be read: {configured.one_line(exc)}',
+                        'correct the file')
+        for section, options in sections.items():
+            if section == opts.GROUP:
+                odd += [f'{name} in {path}'
+                        + configured.did_you_mean(name, known)
+                        for name in options
+                        if name.replace('-', '_') not in known]
+            elif section != 'DEFAULT' and configured.did_you_mean(
+                    section, [opts.GROUP]):
+                odd.append(f'section [{section}] in {path}'
+                           f'{configured.did_you_mean(section, [opts.GROUP])}')
+    if odd:
+        return warn(f'not known: {"; ".join(odd)}',
+                    'correct the names, or remove them')
+    files = len(_files(case.conf))
+    return ok(f'{configured.plural(files, "file")} read' if files else
+              'no file was read; all options have their defaults or come '
+              'from the environment')
+
+
+@check('options', offline=True)
+def secrets_private(case: Case) -> Finding:
+    """Files that hold passwords or keys can be read by their owner and
+    group only."""
+    from oslo_config import cfg
+    open_ = []
+    for path in _files(case.conf):
+        sections: dict[str, dict[str, Any]] = {}
+        with contextlib.suppress(cfg.Error, OSError):
+            cfg.ConfigParser(path, sections).parse()
+            holds = any(
+                name == 'signing_key' or (
+                    name in ('backend_url', 'transport_url', 'connection')
+                    and any('@' in str(v) for v in values))
+                for options in sections.values()
+                for name, values in options.items())
+            if holds and os.stat(path).st_mode & stat.S_IROTH:
+                open_.append(path)
+    if open_:
+        return warn(f'readable by everybody: {", ".join(open_)}',
+                    f'chmod o-r {" ".join(open_)}')
+    return ok('no file with a secret is readable by everybody')
+
+
+@check('options', offline=True)
+def state_path_writable(case: Case) -> Finding:
+    """state_path can hold the locks that number this host's processes."""
+    from distperiodic.adapters import local
+    if case.settings.member_id is not None:
+        return skip(f'member_id is set to {case.settings.member_id}')
+    local.Seat(case.settings.state_path, 'check').leave()
+    return ok(case.settings.state_path or 'a directory of this user under '
+              'the temporary directory')
+
+
+@check('security', offline=True)
+def connections_private(case: Case) -> Finding:
+    """Connections to other hosts are encrypted: URLs carry passwords, and
+    messages start work."""
+    from distperiodic.adapters import survey
+    settings = case.settings
+    bare = []
+    if settings.backend_url and case.scheme != 'file' and (
+            not survey.has_tls(settings.backend_url)):
+        bare += [f'{name} (backend_url)'
+                 for name, _ in survey.addresses(settings.backend_url)
+                 if not _loopback(name)]
+    if settings.dispatcher == 'messaging' and not case.broker.tls:
+        bare += [f'{h.name} (transport_url)' for h in case.broker.hosts
+                 if not _loopback(h.name)]
+    if bare:
+        return warn(f'no TLS to {configured.listed(bare)}',
+                    'add ?use_ssl=true&ca=FILE to backend_url; set '
+                    '[oslo_messaging_rabbit] ssl = true; or keep it on a '
+                    'network that nobody else can reach')
+    return ok('TLS, or this host only')
+
+
+@check('security', offline=True)
+def broker_user(case: Case) -> Finding:
+    """The broker is not used as guest, a user with a password that all
+    know."""
+    guests = [str(h) for h in case.broker.hosts
+              if h.user == 'guest' and not _loopback(h.name)]
+    if guests:
+        return warn(f'guest at {configured.listed(guests)}; RabbitMQ lets it '
+                    'in from its own host only',
+                    'rabbitmqctl add_user NAME PASSWORD; rabbitmqctl '
+                    'set_permissions NAME . . . (quoted ".*"); put both into '
+                    'transport_url')
+    return ok('a user of its own, or this host only')
+
+
+@check('security', offline=True)
+def messages_signed(case: Case) -> Finding:
+    """Messages are signed where others may write to the broker: without a
+    store, a message is all that makes a worker start work."""
+    away = [h.name for h in case.broker.hosts if not _loopback(h.name)]
+    if case.settings.signing_key:
+        keys = configured.plural(len(case.settings.signing_key), 'key')
+        return ok(f'signed, {keys} accepted')
+    if away:
+        return warn('not signed, and the broker is on another host',
+                    'set signing_key to the same secret for all schedulers '
+                    'and workers, unless nobody else may write to this vhost')
+    return ok('not signed; the broker is on this host')
+
+
+# -- coordination
+
+
+@check('coordination')
+def coordination_servers(case: Case) -> Finding:
+    """Every server of backend_url answers, each by itself."""
+    from distperiodic.adapters import survey
+    settings = case.settings
+    if case.scheme == 'file':
+        path = survey.directory(settings.backend_url)
+        if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
+            return ok(f'{path} can be written')
+        parent = os.path.dirname(path.rstrip('/')) or '/'
+        if not os.path.exists(path) and os.access(parent, os.W_OK):
+            return ok(f'{path} is not there yet and can be made')
+        return fail(f'{path} cannot be written',
+                    f'create it for this user: install -d -o $USER {path}')
+    found = survey.servers(settings.backend_url)
+    told = '; '.join(f'{s.address} {s.says}' for s in found)
+    silent = [s.address for s in found if not s.answers]
+    if len(silent) == len(found):
+        return fail(told, 'start the service, or correct backend_url')
+    if silent:
+        return warn(told, f'mend {", ".join(silent)}: it takes fewer further '
+                    'faults to lose the service')
+    if len(found) == 2 and case.scheme in ('zookeeper', 'kazoo'):
+        return warn(f'{told}; of two servers neither may fail',
+                    'run three: a majority must be there')
+    return ok(told)
+
+
+@check('coordination')
+def coordination_join(case: Case) -> Finding:
+    """A group can be joined, with the session timeout that was asked for."""
+    asked = case.settings.session_timeout
+    granted = case.joined.granted
+    if granted is None:
+        return warn('joined, but the session timeout is not known',
+                    'look at the log of the service')
+    if abs(granted - asked) > 0.05 * asked:
+        from distperiodic.adapters import backend_url
+        where = ('file: and redis: take it from the URL or in whole seconds'
+                 if case.scheme not in backend_url.PUSHING else
+                 'ZooKeeper grants 2 to 20 times its tickTime (or '
+                 'minSessionTimeout to maxSessionTimeout)')
+        return warn(
+            f'asked for {asked:g} s, granted {granted:g} s; members act by '
+            f'what was granted, and a dead one is replaced after '
+            f'{granted + 1:g} s at most',
+            f'set session_timeout = {granted:g}, or change the server: '
+            f'{where}')
+    return ok(f'joined and left; session timeout {granted:g} s, as asked')
+
+
+@check('coordination')
+def coordination_private(case: Case) -> Finding:
+    """Not everybody who reaches the service may write to its tree: who
+    may, can take part as a member and own objects."""
+    open_ = case.survey.writable_by_all()
+    if open_ is None:
+        return skip(f'{case.scheme} does not tell')
+    if not open_:
+        return ok('not writable by all')
+    if case.scheme == 'file':
+        return warn('the directory is writable by every user of this host',
+                    'chmod o-w it')
+    away = _away(case.settings.backend_url)
+    text = 'world may write the namespace'
+    remedy = ('put USER:PASSWORD@ into backend_url before anybody creates '
+              'the namespace (then it belongs to that user), or let a '
+              'firewall keep others out')
+    return warn(text, remedy) if away else ok(
+        f'{text}, but the server is on this host')
+
+
+# -- the group
+
+
+@check('group')
+def group_members(case: Case) -> Finding:
+    """Somebody schedules, and where work is sent to workers, somebody
+    works."""
+    from distperiodic.cmd import status
+    code, text = status.judge(case.group, case.settings)
+    if any(m.points for m in case.group.members):
+        if case.settings.dispatcher == 'messaging' and not any(
+                case.group.workers.values()):
+            return warn('there are schedulers and no worker',
+                        'start distperiodic worker')
+        return ok(text.partition('. But')[0].partition(';')[0])
+    return warn(text.partition(';')[0],
+                'start distperiodic scheduler, unless this is a check before '
+                'the first start')
+
+
+@check('group')
+def group_entries(case: Case) -> Finding:
+    """All entries of the group are members of ours."""
+    if case.populated.strangers:
+        return warn(
+            f'not ours, and ignored: '
+            f'{configured.listed(case.group.strangers)}',
+            'find out who made them; give each service a group of its own')
+    return ok(f'{configured.plural(len(case.group.joined), "entry")} of '
+              'schedulers and workers')
+
+
+@check('ring')
+def ring_formats(case: Case) -> Finding:
+    """All members offer the same ring format."""
+    formats = sorted({m.ring_format for m in case.populated.members
+                      if m.points})
+    if len(formats) > 1:
+        return warn(f'formats {", ".join(map(str, formats))} are offered, '
+                    f'{formats[0]} is used by all',
+                    'finish the upgrade of the members')
+    return ok(f'format {formats[0]}')
+
+
+@check('ring')
+def ring_points(case: Case) -> Finding:
+    """The members have the same number of points; more is more weight."""
+    points = {m.points for m in case.populated.members if m.points}
+    if len(points) > 1:
+        return ok(f'{min(points)} to {max(points)} points, so up to '
+                  f'{max(points) / min(points):.1f} times the objects; '
+                  'fine, if that is meant')
+    return ok(f'{points.pop()} points each')
+
+
+@check('ring')
+def ring_shares(case: Case) -> Finding:
+    """No member has more than 1.5 times its fair share of the objects."""
+    from distperiodic.cmd import status
+    group = case.populated
+    names = [m.identity for m in group.members if m.points]
+    worst = max(names, key=group.of_fair)
+    ratio = group.of_fair(worst)
+    if ratio > status.UNEVEN:
+        return warn(f'{worst} has {ratio:.2f} times its fair share',
+                    'raise hash_ring_replicas_count: distperiodic ring '
+                    f'simulate --members {len(names)} says how far')
+    return ok(f'largest: {worst}, {ratio:.2f} times its fair share')
+
+
+# -- time
+
+
+@check('time')
+def clock_of_this_host(case: Case) -> Finding:
+    """This host's clock agrees with the coordination service's."""
+    skew = case.joined.skew
+    if skew is None:
+        return skip(f'{case.scheme} does not tell its time')
+    if abs(skew) > SKEW:
+        return warn(f'{_ahead(skew)} the service\'s clock',
+                    'run chrony or ntpd here and there; ticks are early or '
+                    'late by as much, nothing worse')
+    return ok(f'{_ahead(skew)} the service\'s clock')
+
+
+@check('time')
+def clocks_of_members(case: Case) -> Finding:
+    """The members' clocks agreed with the coordination service's, and so
+    with each other, when they joined."""
+    from distperiodic.core import member as member_
+    if not case.populated.skews:
+        return skip(f'{case.scheme} does not tell its time')
+    skews = {}
+    for entry, skew in case.group.skews.items():
+        member = member_.parse_entry(entry)
+        if member is not None:
+            skews[member.identity] = skew
+    wrong = [f'{name}: {_ahead(skew)}' for name, skew in sorted(
+        skews.items()) if abs(skew) > SKEW]
+    if wrong:
+        return warn(f'{configured.listed(wrong)} the service\'s clock',
+                    'run chrony or ntpd on their hosts')
+    return ok(f'within {max(map(abs, skews.values())):.2f} s of the '
+              'service\'s clock')
+
+
+# -- the broker
+
+
+@check('broker')
+def broker_reachable(case: Case) -> Finding:
+    """Every broker of transport_url lets us in with its credentials."""
+    bad = []
+    for host in case.broker.hosts:
+        try:
+            case.broker.check(host)
+        except exceptions.BusUnavailable as exc:
+            bad.append(str(exc))
+    hosts = configured.listed([str(h) for h in case.broker.hosts])
+    if not bad:
+        return ok(f'{hosts}, vhost {case.broker.vhost}')
+    found, _, remedy = bad[0].rpartition('; ')
+    if len(bad) == len(case.broker.hosts):
+        return fail(found if len(bad) == 1 else f'{found}, and '
+                    f'{configured.plural(len(bad) - 1, "more")}', remedy)
+    return warn(found, remedy)
+
+
+@check('broker')
+def broker_queues(case: Case) -> Finding:
+    """Every live process has its queue, and listens to it."""
+    from distperiodic.adapters import messaging
+    broker, group = case.broker, case.populated
+    name = case.settings.group
+    queues = {
+        f'{messaging.work_topic(name, partition)}.{worker.identity}'
+        for partition, workers in group.workers.items()
+        for worker in workers}
+    queues |= {f'{messaging.reports_topic(name)}.{m.identity}'
+               for m in group.members if m.points}
+    try:
+        host = broker.find()
+    except exceptions.BusUnavailable:
+        raise _NotNow('the broker lets nobody in') from None
+    found = broker.queues(host, sorted(queues))
+    missing = [q for q, told in found.items() if told is None]
+    deaf = [q for q, told in found.items() if told and not told.consumers]
+    if missing or deaf:
+        return fail(
+            '; '.join(text for names, text in (
+                (missing, f'no queue: {configured.listed(missing)}'),
+                (deaf, f'nobody listens to: {configured.listed(deaf)}'))
+                if names),
+            'those processes use another broker or vhost, or just lost it: '
+            'compare transport_url, and look at their logs')
+    waiting = sum(told.messages for told in found.values() if told)
+    return ok(f'{configured.plural(len(found), "queue")}, each with a '
+              f'listener; {configured.plural(waiting, "message")} waiting')
+
+
+def _files(conf: Any) -> list[str]:
+    """The configuration files that were read, in their order."""
+    found = list(conf.config_file or [])
+    for place in conf.config_dir or []:
+        found += sorted(
+            os.path.join(place, name) for name in os.listdir(place)
+            if name.endswith('.conf'))
+    return found
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.partition('.')[0] == 'localhost'
+
+
+def _away(backend_url: str) -> bool:
+    from distperiodic.adapters import survey
+    return any(not _loopback(name)
+               for name, _ in survey.addresses(backend_url))
+
+
+def _ahead(skew: float) -> str:
+    if abs(skew) < 0.01:
+        return 'within 0.01 s of'
+    return f'{abs(skew):.2f} s {"before" if skew > 0 else "behind"}'
+
+
+def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:
+    """Every check with what it found, as each ends."""
+    for one in CHECKS:
+        if offline and not one.offline:
+            yield one, skip('--offline')
+        else:
+            yield one, one.run(case)

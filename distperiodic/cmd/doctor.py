@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic doctor``: looks for what is wrong before it hurts.
+
+For people it prints a line for each check as it ends, and under those that
+found something what to do. With -f json, yaml, csv or table it is a list
+like any other.
+"""
+
+import argparse
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import lister
+
+from distperiodic.cmd import checks
+from distperiodic.cmd import configured
+
+_CODES = {checks.Result.WARN: 1, checks.Result.FAIL: 2}
+_COLOURS = {checks.Result.OK: '32', checks.Result.WARN: '33',
+            checks.Result.FAIL: '31', checks.Result.SKIP: '90'}
+
+
+class Doctor(configured.Configured, lister.Lister):
+    """Check options, coordination service, group, ring, clocks and broker.
+
+    Exit code 0: all is well; 1: there are warnings; 2: something is broken.
+    """
+
+    formatter_default = 'text'
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--offline', action='store_true',
+            help='only what needs no server')
+        for action in self._formatter_group._group_actions:
+            if action.dest == 'formatter':
+                # cliff's formatters are plug-ins of all its programs; this
+                # one is for this list alone.
+                action.choices = ['text', *(action.choices or ())]
+                action.default = 'text'
+                action.help = 'the output format, defaults to text'
+        return parser
+
+    def run(self, parsed: argparse.Namespace) -> int:
+        self.code = 0
+        if parsed.formatter != 'text':
+            super().run(parsed)
+            return self.code
+        said = [0, 0, 0]
+        for check, finding in self._findings(parsed):
+            self._print(check, finding)
+            said[_CODES.get(finding.result, 0)] += (
+                finding.result is not checks.Result.SKIP)
+        print(f'\n{configured.plural(said[2], "failure")}, '
+              f'{configured.plural(said[1], "warning")}, {said[0]} ok',
+              file=self.app.stdout)
+        return self.code
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        return ('Area', 'Check', 'Result', 'Promise', 'Finding', 'Remedy'), [
+            (check.area, check.name, str(finding.result), check.text,
+             finding.text, finding.remedy)
+            for check, finding in self._findings(parsed)]
+
+    def _findings(self, parsed: argparse.Namespace) -> Any:
+        case = checks.Case(self.configuration(parsed), parsed.offline)
+        try:
+            for check, finding in checks.run_all(case, parsed.offline):
+                self.code = max(self.code, _CODES.get(finding.result, 0))
+                yield check, finding
+        finally:
+            case.close()
+
+    def _print(self, check: checks.Check, finding: checks.Finding) -> None:
+        out = self.app.stdout
+        mark = f'{finding.result:<4}'
+        if out.isatty():
+            mark = f'\x1b[{_COLOURS[finding.result]}m{mark}\x1b[0m'
+        width = max(60, min(110, shutil.get_terminal_size((96, 24)).columns))
+        lines = [textwrap.fill(check.text, width - 6)]
+        lines.append(textwrap.fill(finding.text, width - 6))
+        if finding.remedy:
+            lines.append(textwrap.fill(f'do: {finding.remedy}', width - 6,
+                                       subsequent_indent='    '))
+        head, *rest = '\n'.join(lines).splitlines()
+        print(f'{mark}  {head}', *(f'      {line}' for line in rest),
+              sep='\n', file=out, flush=True)
