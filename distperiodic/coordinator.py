@@ -70,7 +70,7 @@ class Coordinator:
         if member_id is not None:
             member_.check_identity(member_id)
         if group_id is not None:
-            member_.check_identity(group_id)
+            member_.check_identity(group_id, 'group id')
         if self.backend_url:
             backend_url_.check(self.backend_url)
         self._member_id = member_id
@@ -139,7 +139,7 @@ class Coordinator:
 
     def join_group(self, group_id: str) -> None:
         """Belong to *group_id* as well; returns when the view is there."""
-        member_.check_identity(group_id)
+        member_.check_identity(group_id, 'group id')
         if group_id not in self._groups:
             self._groups.append(group_id)
         if not self.backend_url:

@@ -117,7 +117,7 @@ class Membership:
 
     def _add(self, name: str, member: bool,
              listener: Callable[[member_.View], None] | None) -> None:
-        member_.check_identity(name)
+        member_.check_identity(name, 'group id')
         group = self._groups.get(name)
         if group is None:
             group = self._groups[name] = _Group(name, False)

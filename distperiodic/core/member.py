@@ -35,18 +35,20 @@ _ENTRY = re.compile(
 MAX_POINTS = 10000
 
 
-def check_identity(identity: str) -> str:
+def check_identity(identity: str, what: str = 'member id') -> str:
     """*identity*, if a coordination service can carry it.
 
     ZooKeeper would take a '/' for a path and loop for ever; one id that is
     not ASCII breaks the listing for every member of the group.
 
+    :param what: it is, for the message.
     :raises InvalidMemberId: it cannot; the message says why.
     """
     if not isinstance(identity, str) or not _IDENTITY.match(identity):
-        shown = f'{identity!r:.80}'
+        size = (f'{len(identity)} characters' if isinstance(identity, str)
+                else type(identity).__name__)
         raise exceptions.InvalidMemberId(
-            f'member id {shown} ({len(identity)} characters) cannot be used; '
+            f'{what} {identity!r:.80} ({size}) cannot be used; '
             'use 1 to 200 of the characters A-Z a-z 0-9 . _ : @ - and begin '
             'with a letter or digit')
     return identity
