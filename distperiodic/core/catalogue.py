@@ -220,13 +220,14 @@ class Catalogues:
         """The catalogue of *objects*: the one known, or a new one."""
         # Equal lists answer by identity of their items in 5 ms a million;
         # for objects the ids decide, since an object may have changed its.
+        listed = objects if isinstance(objects, list) else list(objects)
         for catalogue in self._recent:
-            if len(catalogue) == len(objects) and (
-                    catalogue.ids == objects
+            if len(catalogue) == len(listed) and (
+                    catalogue.ids == listed
                     if catalogue.ids is catalogue.objects
-                    else catalogue.ids == ids_of(objects)):
+                    else catalogue.ids == ids_of(listed)):
                 return catalogue
-        catalogue = Catalogue(objects)
+        catalogue = Catalogue(listed)
         self._recent.insert(0, catalogue)
         del self._recent[self._keep:]
         return catalogue
