@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bad network: a TCP proxy on loopback that fails as it is told.
+
+    client ── Proxy.port ──► Proxy ──► server
+
+    pass        every byte, both ways
+    delay       every byte, both ways, *seconds* later
+    drop        nothing either way; connections stay open
+    drop_s2c    requests arrive, answers vanish; connections stay open
+    reset       connections are reset, and new ones too
+
+What is dropped is lost: a connection that comes back to ``pass`` after bytes
+were dropped in it would go on with a hole in it, which no network does. So
+whoever leaves a dropping mode gets connections that lost bytes reset, as by
+a router that has forgotten them.
+
+In ``drop`` a new connection is accepted by the kernel and then nothing comes,
+as with a host behind a firewall that drops. Limit: what is sent while nobody
+reads waits in the kernel's buffers, some 100 kB a way.
+"""
+
+import collections
+import contextlib
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+HOST = '127.0.0.1'
+Mode = Literal['pass', 'delay', 'drop', 'drop_s2c', 'reset']
+
+_PIECE = 65536
+# One that reads more slowly than its peer writes must not fill our memory.
+_MOST_WAITING = 16 * 1024 * 1024
+
+
+class _Way:
+    """One direction of one connection."""
+
+    def __init__(self, source: socket.socket, target: socket.socket,
+                 to_client: bool):
+        self.source = source
+        self.target = target
+        self.to_client = to_client
+        #: (when to send, bytes); empty bytes: the source has ended.
+        self.waiting: collections.deque[tuple[float, bytes]] = (
+            collections.deque())
+        self.size = 0
+        self.ended = False
+
+
+class _Pair:
+    """One connection: the client's socket and the one to the server."""
+
+    def __init__(self, client: socket.socket, server: socket.socket):
+        self.client = client
+        self.server = server
+        self.ways = (_Way(client, server, False), _Way(server, client, True))
+        self.lost_bytes = False
+
+
+class Proxy:
+    """A way to one server that can be made bad while it is in use.
+
+    All of it runs in one thread, so the order of a connection's bytes is
+    kept in every mode and through every change of mode.
+
+    :param target: (host, port) of the server.
+    :param port: to listen on; 0: any free one.
+    """
+
+    def __init__(self, target: tuple[str, int], port: int = 0):
+        self._target = target
+        self._listener = socket.create_server((HOST, port))
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        self._mode: Mode = 'pass'
+        self._seconds = 0.0
+        self._pairs: list[_Pair] = []
+        self._orders: collections.deque[
+            tuple[Mode, float, threading.Event]] = collections.deque()
+        self._selector = selectors.DefaultSelector()
+        self._knock, self._door = socket.socketpair()
+        self._door.setblocking(False)
+        self._over = False
+        #: Bytes that came from the client, and from the server.
+        self.received = {'client': 0, 'server': 0}
+        #: Connections that were accepted since the start.
+        self.accepted = 0
+        self._thread = threading.Thread(
+            target=self._run, name=f'proxy-{self.port}', daemon=True)
+        self._thread.start()
+
+    @property
+    def mode(self) -> Mode:
+        return self._mode
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._pairs)
+
+    def set(self, mode: Mode, seconds: float = 0.0) -> None:
+        """Behave so from now on; returns when it is in force.
+
+        :param seconds: how late each byte is, for ``delay``.
+        """
+        done = threading.Event()
+        self._orders.append((mode, seconds, done))
+        self._knock.send(b'.')
+        assert done.wait(5), 'the proxy stands still'
+
+    @contextlib.contextmanager
+    def being(self, mode: Mode, seconds: float = 0.0) -> Iterator[None]:
+        """Behave so for a while, and pass everything again afterwards."""
+        self.set(mode, seconds)
+        try:
+            yield
+        finally:
+            self.set('pass')
+
+    def close(self) -> None:
+        """End all connections and listen no more."""
+        if not self._over:
+            self._over = True
+            self._knock.send(b'.')
+            self._thread.join(5)
+
+    def __enter__(self) -> 'Proxy':
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- everything below runs in the thread
+
+    def _run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ,
+                                self._accept)
+        self._selector.register(self._door, selectors.EVENT_READ, self._obey)
+        while not self._over:
+            for key, _ in self._selector.select(self._pause()):
+                # An earlier one of this round may have ended it.
+                if key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
+                    key.data()
+            for pair in list(self._pairs):
+                self._deliver(pair)
+        for pair in list(self._pairs):
+            self._end(pair, reset=False)
+        for one in (self._listener, self._door, self._knock):
+            one.close()
+        self._selector.close()
+
+    def _pause(self) -> float | None:
+        """Seconds until something that waits is to be sent."""
+        times = [way.waiting[0][0] for pair in self._pairs
+                 for way in pair.ways if way.waiting]
+        return max(0.0, min(times) - time.monotonic()) if times else None
+
+    def _obey(self) -> None:
+        self._door.recv(_PIECE)
+        while self._orders:
+            self._mode, self._seconds, done = self._orders.popleft()
+            for pair in list(self._pairs):
+                healed = pair.lost_bytes and not self._drops(pair.ways[1])
+                if self._mode == 'reset' or healed:
+                    self._end(pair, reset=True)
+            done.set()
+
+    def _drops(self, way: _Way) -> bool:
+        return self._mode == 'drop' or (
+            self._mode == 'drop_s2c' and way.to_client)
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        self.accepted += 1
+        if self._mode == 'reset':
+            _reset(client)
+            return
+        try:
+            # Loopback answers at once or not at all.
+            server = socket.create_connection(self._target, timeout=1.0)
+        except OSError:
+            _reset(client)
+            return
+        pair = _Pair(client, server)
+        self._pairs.append(pair)
+        for way in pair.ways:
+            way.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            way.source.setblocking(False)
+            self._selector.register(
+                way.source, selectors.EVENT_READ,
+                lambda pair=pair, way=way: self._receive(pair, way))
+
+    def _receive(self, pair: _Pair, way: _Way) -> None:
+        try:
+            piece = way.source.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(pair, reset=True)
+            return
+        self.received['server' if way.to_client else 'client'] += len(piece)
+        if not piece:
+            # In a bad network the end of a connection is lost as well.
+            self._selector.unregister(way.source)
+            way.ended = True
+        if self._drops(way):
+            pair.lost_bytes = True
+            if all(one.ended for one in pair.ways):
+                self._end(pair, reset=False)
+            return
+        late = self._seconds if self._mode == 'delay' else 0.0
+        way.waiting.append((time.monotonic() + late, piece))
+        way.size += len(piece)
+        if way.size > _MOST_WAITING:
+            self._end(pair, reset=True)
+
+    def _deliver(self, pair: _Pair) -> None:
+        for way in pair.ways:
+            while (pair in self._pairs and way.waiting
+                   and way.waiting[0][0] <= time.monotonic()):
+                if self._drops(way):
+                    # On its way when the way broke.
+                    way.waiting.clear()
+                    way.size = 0
+                    pair.lost_bytes = True
+                    break
+                due, piece = way.waiting.popleft()
+                way.size -= len(piece)
+                try:
+                    if not piece:
+                        way.target.shutdown(socket.SHUT_WR)
+                        break
+                    sent = way.target.send(piece)
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    self._end(pair, reset=True)
+                    return
+                if sent < len(piece):
+                    way.waiting.appendleft(
+                        (time.monotonic() + 0.01, piece[sent:]))
+                    way.size += len(piece) - sent
+                    break
+        if pair in self._pairs and all(
+                way.ended and not way.waiting for way in pair.ways):
+            self._end(pair, reset=False)
+
+    def _end(self, pair: _Pair, reset: bool) -> None:
+        if pair not in self._pairs:
+            return
+        self._pairs.remove(pair)
+        for one in (pair.client, pair.server):
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(one)
+            if reset:
+                _reset(one)
+            else:
+                one.close()
+
+
+def _reset(one: socket.socket) -> None:
+    """Close it so that the peer is told of a reset, not of an end."""
+    with contextlib.suppress(OSError):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
+                       struct.pack('ii', 1, 0))
+    one.close()
