@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic demo``: the main job, to be looked at."""
+
+import argparse
+import sys
+from typing import Any
+
+from cliff import command
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+
+class Demo(command.Command):
+    """Watch real processes share work while members come, die and freeze.
+
+    Three members share the pings of 200 hosts, all of them every two
+    seconds. A fourth joins, one is killed, one is frozen and comes back.
+    After about a minute an account says what was served, missed and moved.
+    It needs no server; with --backend-url and --transport-url it does the
+    same over ZooKeeper and RabbitMQ.
+    """
+
+    def get_epilog(self) -> str:
+        return ''
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configured.refuse_in_one_line(parser, prog_name)
+        parser.add_argument(
+            '--backend-url', default='', metavar='URL',
+            help='coordination service, as zookeeper://host:2181. Default: '
+                 'files in a directory of its own')
+        parser.add_argument(
+            '--transport-url', default='', metavar='URL',
+            help='broker, as rabbit://user:password@host:5672/: two worker '
+                 'processes run the pings then. Default: the members do')
+        parser.add_argument(
+            '--seconds', type=configured.seconds, default=55.0, metavar='S',
+            help='how long it takes, 30 at the least. Default: 55')
+        parser.add_argument(
+            '--members', type=configured.positive, default=3, metavar='N',
+            help='members at the beginning, 2 to 12. Default: 3')
+        parser.add_argument(
+            '--objects', type=configured.positive, default=200, metavar='M',
+            help='hosts to ping, up to 5000. Default: 200')
+        parser.add_argument(
+            '--plain', action='store_true',
+            help='lines instead of a picture; always so where the output is '
+                 'no terminal')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> int:
+        for name, least, most in (('seconds', 30, 3600), ('members', 2, 12),
+                                  ('objects', 1, 5000)):
+            value = getattr(parsed, name)
+            if not least <= value <= most:
+                raise exceptions.ConfigError(
+                    f'--{name} {value:g} cannot be used; give {least} to '
+                    f'{most}')
+        from distperiodic.demo import report
+        from distperiodic.demo import scene as scene_
+        plan = scene_.Plan(parsed.seconds, parsed.members, parsed.objects,
+                           parsed.backend_url, parsed.transport_url)
+        show: Any = report.Lines(self.app.stdout)
+        if sys.stdout.isatty() and not parsed.plain:
+            from distperiodic.demo import picture
+            show = picture.Picture()
+        scene = scene_.Scene(plan, show)
+        with show:
+            scene.perform()
+        print('', *report.account_lines(scene), sep='\n',
+              file=self.app.stdout)
+        missing = scene.incomplete()
+        if missing:
+            raise exceptions.DistperiodicError(
+                f'the account is not complete: {"; ".join(missing)}; run it '
+                'again on a machine that is less busy')
+        return 0

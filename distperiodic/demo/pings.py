@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The job of the demo: ping every host of a network, every two seconds."""
+
+import threading
+import zlib
+from typing import Any
+
+from distperiodic import ports
+from distperiodic.core import context as context_
+from distperiodic.core import schedule
+from distperiodic.demo import record
+from distperiodic.periodic import PeriodicTasks
+from distperiodic.periodic import periodic_task
+
+#: Seconds between two ticks.
+PERIOD = 2.0
+
+
+def hosts(number: int) -> list[str]:
+    """The addresses of *number* hosts, from 192.168.10.0 on."""
+    return [f'192.168.{10 + n // 256}.{n % 256}' for n in range(number)]
+
+
+class Pings(PeriodicTasks):
+    """Pings that take 20 to 50 ms, by host, and reach nobody.
+
+    :param number: how many hosts.
+    :param written: where each ping is written down.
+    """
+
+    def __init__(self, conf: Any, number: int, written: record.Writer,
+                 clock: ports.Clock):
+        super().__init__(conf)
+        self._hosts = hosts(number)
+        self._written = written
+        self._now = clock.now
+        self._never = threading.Event()
+
+    def list_hosts(self, context: context_.Context) -> list[str]:
+        return self._hosts
+
+    @periodic_task(spacing=PERIOD, objects='list_hosts')
+    def ping(self, context: context_.Context, host: str) -> None:
+        started = self._now()
+        self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
+        # At the end: a ping that died with its process was none.
+        self._written.add(host, schedule.instant_of(context.tick), started)

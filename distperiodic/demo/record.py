@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the handlers wrote down: one line for each run that came to its end.
+
+    192.168.10.7 1784536202000000 1784536202013120 41721
+
+object, tick, start (both in microseconds since the epoch) and process. Each
+process appends to a file of its own. The figures of the demo are made from
+these lines and from nothing that the library says about itself.
+"""
+
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Run(NamedTuple):
+    """One line."""
+
+    object: str
+    #: Microseconds since the epoch, as is the next.
+    tick: int
+    started: int
+    pid: int
+
+    @property
+    def late(self) -> float:
+        """Seconds from the tick to the start."""
+        return (self.started - self.tick) / 1e6
+
+
+class Writer:
+    """Appends lines, each in one write, so that none is ever half there
+    when its process is killed."""
+
+    def __init__(self, path: pathlib.Path):
+        self._handle = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def add(self, host: str, tick: int, started: int) -> None:
+        os.write(self._handle,
+                 f'{host} {tick} {started} {os.getpid()}\n'.encode())
+
+
+class Reader:
+    """Reads what was added to the files of a directory since the last look."""
+
+    def __init__(self, place: pathlib.Path):
+        self._place = place
+        self._read: dict[pathlib.Path, int] = {}
+
+    def news(self) -> Iterator[Run]:
+        for path in sorted(self._place.glob('*.runs')):
+            with open(path, 'rb') as file:
+                file.seek(self._read.get(path, 0))
+                lines = file.read()
+            whole = lines.rfind(b'\n') + 1
+            self._read[path] = self._read.get(path, 0) + whole
+            for line in lines[:whole].decode().splitlines():
+                host, tick, started, pid = line.split()
+                yield Run(host, int(tick), int(started), int(pid))

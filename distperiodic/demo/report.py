@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo as lines of text: while it runs, and the account at its end."""
+
+import datetime
+import sys
+import textwrap
+from typing import TextIO
+
+from distperiodic.demo import account as account_
+from distperiodic.demo import scene as scene_
+
+_WIDTH = 78
+
+_GUARANTEE = (
+    'What this guarantees: ring only. The load is split, it follows the '
+    'members by itself, and a member that is not sure of its place starts '
+    'nothing. It does not promise every tick: the objects of a member that '
+    'died or froze miss their ticks until its session has ended ({session:g} '
+    's here), and while a change of members is not known to all an object '
+    'can be served by its old and its new owner. A ping that must not run '
+    'twice has to see to that itself.')
+
+
+def moment(seconds: float) -> str:
+    """'00:12.3'"""
+    return f'{int(seconds) // 60:02}:{seconds % 60:04.1f}'
+
+
+def clock(instant: int) -> str:
+    """The time of day of a tick."""
+    at = datetime.datetime.fromtimestamp(instant / 1e6).astimezone()
+    return f'{at:%H:%M:%S}'
+
+
+def milliseconds(seconds: float) -> str:
+    return f'{seconds * 1000:.0f} ms' if seconds < 10 else f'{seconds:.1f} s'
+
+
+class Lines:
+    """A line for each tick and for each thing that happens."""
+
+    def __init__(self, out: TextIO | None = None):
+        self._out = out or sys.stdout
+
+    def __enter__(self) -> 'Lines':
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def event(self, seconds: float, text: str) -> None:
+        self._print(f'{moment(seconds)}  {text}')
+
+    def tick(self, scene: scene_.Scene, tick: account_.Tick) -> None:
+        self._print(f'{moment(scene.elapsed)}  {tick_line(scene, tick)}')
+
+    def update(self, scene: scene_.Scene) -> None:
+        """Lines do not change."""
+
+    def _print(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+
+def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
+    """'tick 12:00:04  200 of 200, p50 11 ms, p99 43 ms  member-1 68 ...'"""
+    half, most = account_.quantiles(tick.late, 0.5, 0.99)
+    due = len(scene.hosts)
+    odd = [f'{due - tick.served} missed'] if tick.served < due else []
+    odd += [f'{tick.twice} twice'] if tick.twice else []
+    by: dict[str, int] = {}
+    for pid in tick.by.values():
+        seat = scene.seat_of(pid)
+        if seat is not None:
+            by[seat.name] = by.get(seat.name, 0) + 1
+    return (f'tick {clock(tick.instant)}  {tick.served} of {due} served'
+            + (f' ({", ".join(odd)})' if odd else '')
+            + f', late p50 {milliseconds(half)}, p99 {milliseconds(most)};  '
+            + '  '.join(f'{name} {by[name]}' for name in sorted(by)))
+
+
+def account_lines(scene: scene_.Scene) -> list[str]:
+    """The account: what came of it, by what the handlers wrote down."""
+    account = scene.account
+    total = account.total()
+    half, most, all_ = account.lateness(0.5, 0.99, 1.0)
+    lines = [
+        f'{total.ticks} ticks x {len(scene.hosts)} hosts = {total.due:,} '
+        'pings due, counted by what the pings wrote down:', '',
+        f'  served once   {total.once:>7,}   {_part(total.once, total.due)}',
+        f'  served twice  {total.twice:>7,}   '
+        f'{_part(total.twice, total.due)}',
+        f'  missed        {total.missed:>7,}   '
+        f'{_part(total.missed, total.due)}', '',
+        f'  started late by {milliseconds(half)} (p50), '
+        f'{milliseconds(most)} (p99), {milliseconds(all_)} (most)', '']
+    rows = [('', 'noticed', 'moved', 'least', 'others', 'missed', 'twice')]
+    first = min((c.at for c in account.changes),
+                default=account.last + 10**9)
+    rest = account.total(
+        t for t in account.due_ticks() if t.instant + 500_000 < first)
+    rows.append((f'{scene.plan.members} members at rest', '', '', '', '',
+                 str(rest.missed), str(rest.twice)))
+    for change in account.changes:
+        after, moved = account.after(change), change.movement
+        rows.append((
+            change.what + ('' if change.planned else ' (!)'),
+            '-' if change.delay is None else f'{change.delay:.1f} s',
+            *(('-', '-', '-') if moved is None else (
+                str(moved.moved), str(moved.least),
+                str(moved.between_others))),
+            str(after.missed), str(after.twice)))
+    widths = [max(len(row[i]) for row in rows) for i in range(7)]
+    lines += ['  ' + '  '.join(
+        cell.ljust(width) if i == 0 else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        for row in rows]
+    lines += ['', *_filled(
+        'moved: hosts that changed their owner; least: those that had to, '
+        'being of who left or for who came; others: those that went from one '
+        'member to another though both stayed.', '  ')]
+    if any(not c.planned for c in account.changes):
+        lines += _filled(
+            '(!): nobody made this happen. A member that gets no processor '
+            'time for its session loses its place like a frozen one: is this '
+            'machine very busy?', '  ')
+    while_replaced = scene.runs_while_replaced()
+    if while_replaced is not None:
+        lines += ['', *_filled(
+            f'While others had its place, the frozen member started '
+            f'{while_replaced} pings.', '  ')]
+    lines += ['', *_filled(_GUARANTEE.format(session=scene.session))]
+    if scene.unclean:
+        lines += ['', f'Not ended as they should: '
+                      f'{", ".join(scene.unclean)}.']
+    return lines
+
+
+def _part(number: int, whole: int) -> str:
+    return f'{100 * number / whole:6.2f} %' if whole else ''
+
+
+def _filled(text: str, indent: str = '') -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=indent,
+                         subsequent_indent=indent)

@@ -1,0 +1,507 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens in the demo, and when.
+
+    0                0.22           0.44            0.65   + session + 4 s   1
+    |-- 3 members ----|-- a 4th joins --|-- kill -9 --|-- SIGSTOP -|- SIGCONT -|
+
+One loop, ten times a second: act if it is time to, read what the handlers
+wrote, see who is in the group, show it. The scene looks at the group from
+outside, as ``distperiodic status`` does, and asks no member anything.
+"""
+
+import contextlib
+import dataclasses
+import pathlib
+import queue
+import secrets
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+from typing import Protocol
+
+from distperiodic import exceptions
+from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.adapters import clock as clock_
+from distperiodic.adapters import coordination
+from distperiodic.adapters import survey as survey_
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+from distperiodic.demo import account as account_
+from distperiodic.demo import pings
+from distperiodic.demo import processes
+from distperiodic.demo import record
+
+#: Seconds without a sign of life after which the others take over.
+SESSION = 2
+WORKERS = 2
+_PERIOD_US = round(pings.PERIOD * 1e6)
+_JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
+# Longer than its session and long enough to see the others at its work.
+_FROZEN_BEYOND_SESSION = 4.0
+# A tick is judged this long after it: all of its pings have ended, or will
+# not end. A start that late would be a miss to whoever waits for it.
+_JUDGE_US = 1_600_000
+_LOOK = 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What was asked for."""
+
+    seconds: float
+    members: int
+    objects: int
+    backend_url: str
+    transport_url: str
+
+
+class Seat:
+    """One member or worker, as the audience sees it."""
+
+    def __init__(self, number: int, process: processes.Process):
+        self.number = number
+        self.process = process
+        self.state = 'starting'
+        #: Its term, as the others see it; None: it is not in the group.
+        self.tenure: int | None = None
+        self.served = 0
+
+    @property
+    def name(self) -> str:
+        return self.process.name
+
+
+class Show(Protocol):
+    """Where it is shown."""
+
+    def event(self, seconds: float, text: str) -> None:
+        """Something happened, so long after the beginning."""
+
+    def tick(self, scene: 'Scene', tick: account_.Tick) -> None:
+        """A tick is over."""
+
+    def update(self, scene: 'Scene') -> None:
+        """Some time has passed."""
+
+
+class Scene:
+    """One performance."""
+
+    def __init__(self, plan: Plan, show: Show):
+        self.plan = plan
+        self.hosts = pings.hosts(plan.objects)
+        self.account = account_.Account(self.hosts, _PERIOD_US)
+        self.ring = ring_.Ring({})
+        self.seats: dict[str, Seat] = {}
+        # What was done and was not noticed yet, by who it was done to.
+        self._pending: dict[str, account_.Change] = {}
+        self._show = show
+        self._clock = clock_.SystemClock()
+        self._pause = threading.Event()
+        #: Seconds from the beginning to the end.
+        self.length = plan.seconds
+        #: Seconds without a sign of life, as granted.
+        self.session = float(SESSION)
+        self._began: float | None = None
+        self._views: queue.SimpleQueue[tuple[int, member_.View]] = (
+            queue.SimpleQueue())
+        self._judged = 0
+        #: Since when and until when others had the frozen one's place.
+        self.replaced: list[int] = []
+        self.frozen_pid: int | None = None
+        #: What the members did not do as they should at the end.
+        self.unclean: list[str] = []
+
+    # -- what the audience may ask
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since all were there."""
+        return 0.0 if self._began is None else (
+            self._clock.monotonic() - self._began)
+
+    @property
+    def members(self) -> list[Seat]:
+        return [s for s in self.seats.values()
+                if s.process.kind == 'scheduler']
+
+    @property
+    def workers(self) -> list[Seat]:
+        return [s for s in self.seats.values() if s.process.kind == 'worker']
+
+    @property
+    def now(self) -> int:
+        """Microseconds since the epoch."""
+        return self._clock.now()
+
+    def current(self) -> account_.Tick:
+        """The newest tick."""
+        return self.account.tick_at(self.now // _PERIOD_US * _PERIOD_US)
+
+    def seat_of(self, pid: int) -> Seat | None:
+        for seat in self.seats.values():
+            if seat.process.pid == pid:
+                return seat
+        return None
+
+    # -- the performance
+
+    def perform(self) -> account_.Account:
+        """Play it from beginning to end.
+
+        :raises ConfigError: a URL cannot be used.
+        :raises CoordinationUnavailable: the coordination service is away.
+        :raises BusUnavailable: the broker is away.
+        """
+        with contextlib.ExitStack() as stack:
+            place = pathlib.Path(tempfile.mkdtemp(
+                prefix='distperiodic-demo-'))
+            stack.callback(shutil.rmtree, place, ignore_errors=True)
+            self._place = place
+            self.backend_url = self.plan.backend_url or (
+                f'file://{place}/coordination?timeout={SESSION}')
+            self._group = f'demo-{secrets.token_hex(4)}'
+            self._check_servers()
+            stack.enter_context(_ended_by_signals())
+            stack.callback(self._sweep_up)
+            self._observer = coordination.Membership(
+                self.backend_url, 'audience', clock=self._clock,
+                session_timeout=SESSION, heartbeat_interval=0.2)
+            self._observer.watch(self._group, self._seen)
+            if self.plan.transport_url:
+                self._observer.watch(self._workers_group, self._seen)
+            self._observer.start()
+            stack.callback(self._observer.stop, 3.0)
+            self._observer.wait_joined(15.0)
+            self.session = self._observer.session_timeout or float(SESSION)
+            (place / 'runs').mkdir()
+            self._records = record.Reader(place / 'runs')
+            self.company = stack.enter_context(processes.Company(
+                self._write_config(), place / 'runs', self.plan.objects))
+            self._gather()
+            self._play()
+            self.unclean = self.company.end()
+        return self.account
+
+    @property
+    def _workers_group(self) -> str:
+        from distperiodic import service
+        return service.worker_group(self._group, 'default')
+
+    def _check_servers(self) -> None:
+        backend_url_.check(self.backend_url)
+        with self._survey():
+            pass
+        if self.plan.transport_url:
+            self._broker.find()
+
+    def _survey(self) -> survey_.Survey:
+        return survey_.Survey(self.backend_url, session_timeout=SESSION,
+                              clock=self._clock)
+
+    @property
+    def _broker(self) -> Any:
+        from oslo_config import cfg
+
+        from distperiodic.adapters import broker
+        conf = cfg.ConfigOpts()
+        conf([], use_env=False, default_config_files=[])
+        # The option exists from the first look at oslo.messaging on.
+        import oslo_messaging
+        oslo_messaging.TransportURL(conf)
+        conf.set_override('transport_url', self.plan.transport_url)
+        return broker.Broker(conf)
+
+    def _write_config(self) -> pathlib.Path:
+        """The options of all processes, in a file of this user alone, since
+        URLs hold passwords."""
+        # A pool that lets one member serve all hosts within a period.
+        pool = max(8, min(200, self.plan.objects // 8))
+        options = {
+            'backend_url': self.backend_url, 'group': self._group,
+            'session_timeout': SESSION, 'pool_size': pool,
+            'coordinator_heartbeat_interval': 0.2,
+            'state_path': self._place / 'state',
+            'dispatcher': 'messaging' if self.plan.transport_url
+            else 'local'}
+        lines = ['[distperiodic]', *(
+            f'{k} = {str(v).replace("$", "$$")}' for k, v in options.items())]
+        if self.plan.transport_url:
+            url = self.plan.transport_url.replace('$', '$$')
+            lines = ['[DEFAULT]', f'transport_url = {url}', *lines]
+        path = self._place / 'demo.conf'
+        path.touch(0o600)
+        path.write_text('\n'.join([*lines, '']))
+        return path
+
+    def _sweep_up(self) -> None:
+        """Leave nothing behind in servers that are not ours."""
+        with contextlib.suppress(exceptions.DistperiodicError):
+            if self.plan.backend_url:
+                with self._survey() as survey:
+                    survey.delete_group(self._group)
+                    survey.delete_group(self._workers_group)
+        with contextlib.suppress(exceptions.DistperiodicError):
+            if self.plan.transport_url:
+                # A member that was killed could not delete its own.
+                from distperiodic.adapters import messaging
+                broker = self._broker
+                broker.delete(broker.find(), [
+                    f'{messaging.reports_topic(self._group)}.{s.name}'
+                    if s.process.kind == 'scheduler' else
+                    f'{messaging.work_topic(self._group, "default")}.{s.name}'
+                    for s in self.seats.values()])
+
+    # -- the beginning
+
+    def _gather(self) -> None:
+        """Start the first processes and wait until all are there."""
+        self._say(f'starting {self.plan.members} member processes'
+                  + (f' and {WORKERS} workers' if self.plan.transport_url
+                     else ''))
+        if self.plan.transport_url:
+            for number in range(1, WORKERS + 1):
+                self._add('worker', number)
+        for number in range(1, self.plan.members + 1):
+            self._add('scheduler', number)
+        deadline = self._clock.monotonic() + 60
+        while not all(s.tenure for s in self.seats.values()):
+            if self._clock.monotonic() > deadline:
+                raise exceptions.DistperiodicError(
+                    'not all processes joined within 60 s: '
+                    + '; '.join(f'{s.name}: {s.process.last_words()}'
+                                for s in self.seats.values()
+                                if not s.tenure)
+                    + '; is this machine very busy?')
+            self._look()
+        self.account.changes.clear()
+        self._pending.clear()
+        self._began = self._clock.monotonic()
+        self.account.first = (
+            (self.now + _PERIOD_US // 2) // _PERIOD_US + 1) * _PERIOD_US
+        self._judged = self.account.first - _PERIOD_US
+        owned = self._owned()
+        self._say('all are there; ' + ', '.join(
+            f'{s.name} owns {owned.get(s.name, 0)}' for s in self.members))
+
+    def _add(self, kind: str, number: int) -> Seat:
+        name = f'{"member" if kind == "scheduler" else "worker"}-{number}'
+        seat = Seat(number, self.company.start(kind, name))
+        self.seats[name] = seat
+        self._did(f'{name} joins', name)
+        return seat
+
+    def _owned(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for host in self.hosts if len(self.ring) else ():
+            owner = self.ring.owner_of(host)
+            found[owner] = found.get(owner, 0) + 1
+        return found
+
+    # -- the plan
+
+    def _play(self) -> None:
+        # The killed one is missed before the next is frozen, and that one
+        # is back before the end.
+        frozen = self.session + _FROZEN_BEYOND_SESSION
+        self.length = length = max(
+            self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
+            (frozen + 4.0) / (1.0 - _FREEZE))
+        if length > self.plan.seconds:
+            self._say(f'it takes {length:.0f} s, since the server grants '
+                      f'sessions of {self.session:g} s')
+        scenes: list[tuple[float, Callable[[], None]]] = [
+            (length * _JOIN, self._one_joins),
+            (length * _KILL, self._one_is_killed),
+            (length * _FREEZE, self._one_freezes),
+            (length * _FREEZE + frozen, self._it_wakes)]
+        # The last tick is to be judged by the end.
+        end = self.now + round((length - self.elapsed) * 1e6)
+        self.account.last = (end - _JUDGE_US) // _PERIOD_US * _PERIOD_US
+        while self.elapsed < length:
+            while scenes and self.elapsed >= scenes[0][0]:
+                scenes.pop(0)[1]()
+            self._look()
+
+    def _one_joins(self) -> None:
+        seat = self._add('scheduler', len(self.members) + 1)
+        self._say(f'{seat.name} is started')
+
+    def _one_is_killed(self) -> None:
+        seat = self.members[1]
+        self._did(f'{seat.name} is killed', seat.name)
+        seat.process.kill()
+        seat.state = 'killed'
+        self._say(f'{seat.name} is killed (kill -9)')
+
+    def _one_freezes(self) -> None:
+        seat = self.members[2 if len(self.members) > 2 else 0]
+        lock = None
+        if self.backend_url.startswith('file:'):
+            lock = pathlib.Path(survey_.directory(
+                self.backend_url)) / '.driver_lock'
+        with processes.nobody_holds(lock):
+            self._did(f'{seat.name} is frozen', seat.name)
+            seat.process.freeze()
+        seat.state = 'frozen'
+        self.frozen_pid = seat.process.pid
+        self._say(f'{seat.name} is frozen (SIGSTOP) for '
+                  f'{self.session + _FROZEN_BEYOND_SESSION:.0f} s, longer '
+                  f'than its session of {self.session:g} s')
+
+    def _it_wakes(self) -> None:
+        seat = next(s for s in self.members if s.process.frozen)
+        self._did(f'{seat.name} wakes', seat.name)
+        seat.process.thaw()
+        seat.state = 'woken'
+        self._say(f'{seat.name} goes on (SIGCONT); it does not know yet that '
+                  'it was replaced')
+
+    def _did(self, what: str, who: str) -> None:
+        change = account_.Change(what, who, self.now)
+        self.account.changes.append(change)
+        if who in self._pending:
+            # It woke before anybody had missed it.
+            self._pending[who].planned = False
+        self._pending[who] = change
+
+    # -- what is seen
+
+    def _look(self) -> None:
+        self._pause.wait(_LOOK)
+        self.company.check()
+        for run in self._records.news():
+            self.account.add(run)
+            seat = self.seat_of(run.pid)
+            if seat is not None:
+                seat.served += 1
+        while True:
+            try:
+                self._viewed(*self._views.get_nowait())
+            except queue.Empty:
+                break
+        while self._began is not None and (
+                self._judged + _PERIOD_US + _JUDGE_US <= self.now):
+            self._judged += _PERIOD_US
+            if self._judged >= self.account.first and (
+                    not self.account.last
+                    or self._judged <= self.account.last):
+                self._show.tick(self, self.account.tick_at(self._judged))
+        self._show.update(self)
+
+    def _seen(self, view: member_.View) -> None:
+        # In the thread of the membership.
+        self._views.put((self._clock.now(), view))
+
+    def _viewed(self, at: int, view: member_.View) -> None:
+        """Somebody came or left, as seen from outside."""
+        there = {m.identity: m.tenure for m in view.members}
+        for name, seat in self.seats.items():
+            if (seat.process.kind == 'scheduler') != (
+                    view.group == self._group):
+                continue
+            was, seat.tenure = seat.tenure, there.get(name)
+            if was == seat.tenure:
+                continue
+            moved = None
+            if view.group == self._group:
+                moved = account_.movement(
+                    self.hosts, self.ring, view.ring, name)
+            if seat.tenure is None:
+                self._left(at, seat, moved)
+            else:
+                self._joined(at, seat, was, moved)
+        if view.group == self._group:
+            self.ring = view.ring
+
+    def _left(self, at: int, seat: Seat,
+              moved: account_.Movement | None) -> None:
+        change = self._noticed(at, seat, moved, 'lost its place')
+        if seat.state == 'frozen':
+            seat.state = 'replaced'
+            self.replaced = [at]
+        elif seat.state == 'up':
+            seat.state = 'lost'
+        self._say(f'{seat.name} has left'
+                  + (f', noticed after {change.delay:.1f} s'
+                     if change.planned else ' (nobody made it)')
+                  + self._moved(moved))
+
+    def _joined(self, at: int, seat: Seat, was: int | None,
+                moved: account_.Movement | None) -> None:
+        again = seat.state in ('replaced', 'woken', 'lost') or (
+            was is not None)
+        change = self._noticed(at, seat, moved, 'came back')
+        if again and self.replaced and len(self.replaced) == 1:
+            self.replaced.append(at)
+        seat.state = 'up'
+        if self._began is None:
+            return
+        self._say(f'{seat.name} is back by itself, {change.delay:.1f} s later'
+                  if again and change.planned else
+                  f'{seat.name} is back' if again else
+                  f'{seat.name} has joined, {change.delay:.1f} s after its '
+                  'start', moved)
+
+    def _noticed(self, at: int, seat: Seat,
+                 moved: account_.Movement | None,
+                 what: str) -> account_.Change:
+        change = self._pending.pop(seat.name, None)
+        if change is None:
+            change = account_.Change(f'{seat.name} {what}', seat.name, at,
+                                     planned=False)
+            self.account.changes.append(change)
+        change.noticed, change.movement = at, moved
+        return change
+
+    def _moved(self, moved: account_.Movement | None) -> str:
+        if moved is None:
+            return ''
+        return (f': {moved.moved} of {len(self.hosts)} hosts moved, the '
+                f'least possible is {moved.least}')
+
+    def _say(self, text: str,
+             moved: account_.Movement | None = None) -> None:
+        self._show.event(self.elapsed, text + self._moved(moved))
+
+    # -- the end
+
+    def runs_while_replaced(self) -> int | None:
+        """Runs that the frozen member began while others had its place;
+        None: that cannot be told, workers do the running."""
+        if len(self.replaced) != 2 or self.workers:
+            return None
+        since, until = self.replaced
+        return self.account.started_by(self.frozen_pid or 0, since, until)
+
+    def incomplete(self) -> list[str]:
+        """What of the plan did not come to pass, or was not seen."""
+        found = [f'{c.what}, and nobody noticed'
+                 for c in self.account.changes
+                 if c.planned and c.noticed is None]
+        if len(self.replaced) != 2:
+            found.append('no member was replaced and came back')
+        if not self.account.total().ticks:
+            found.append('no tick was counted')
+        return found + [f'{name} did not end cleanly'
+                        for name in self.unclean]
+
+
+@contextlib.contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM and SIGHUP end the demo as Ctrl-C does: by an exception, so
+    that everything is cleared up."""
+    def end(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    old = {number: signal.signal(number, end)
+           for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
