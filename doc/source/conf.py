@@ -3,6 +3,7 @@
 
 extensions = [
     'openstackdocstheme',
+    'oslo_config.sphinxext',
     'sphinx.ext.autodoc',
 ]
 
@@ -19,4 +20,4 @@ openstackdocs_auto_version = False
 openstackdocs_use_storyboard = False
 
 autodoc_member_order = 'bysource'
-autodoc_typehints = 'description'
+autodoc_typehints = 'none'

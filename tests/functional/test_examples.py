@@ -282,3 +282,20 @@ def test_the_service_sends_its_nodes_to_workers(
         assert conductor.events('polled') == []
     assert [ends(program) for program in (
         *conductors[1:], *workers[1:])] == [0, 0, 0, 0]
+
+
+def test_the_first_program_of_the_tutorial_pings_all_hosts(tmp_path):
+    """Alone, and stopped as a reader stops it."""
+    program = subprocess.Popen(
+        [sys.executable, '-u', '-W', 'ignore',
+         ROOT / 'doc' / 'source' / 'tutorial' / 'first_job.py'],
+        cwd=tmp_path, env=os.environ | {'PYTHONPATH': str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        lines = [program.stdout.readline().split() for _ in HOSTS]
+    finally:
+        program.send_signal(signal.SIGINT)
+        program.wait(20)
+
+    assert {host for _, host in lines} == HOSTS
+    assert len({tick for tick, _ in lines}) == 1

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documentation says what the code says, where a test can compare."""
+
+import ast
+import importlib.util
+import pathlib
+import re
+import sqlite3
+import textwrap
+import tomllib
+
+import pytest
+
+from distperiodic.core import ring as ring_
+
+ROOT = pathlib.Path(__file__).parents[2]
+SOURCE = ROOT / 'doc' / 'source'
+LOG_LINES = (SOURCE / 'reference' / 'log-lines.rst').read_text()
+
+
+def log_calls():
+    """Event, keys and place of all that the library logs above DEBUG."""
+    for path in sorted((ROOT / 'distperiodic').rglob('*.py')):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and isinstance(node.func.value, ast.Name)
+                    and node.func.value.id == 'LOG'
+                    and node.func.attr != 'debug'):
+                continue
+            text = next((arg.value for arg in node.args
+                         if isinstance(arg, ast.Constant)
+                         and isinstance(arg.value, str)), None)
+            if text is not None:
+                event = re.split(r': (?=\S* ?\w+=)|;| \(', text)[0]
+                yield pytest.param(
+                    event, re.findall(r'(\w+)=%', text),
+                    id=f'{path.name}-{event}')
+
+
+def documented_log_lines():
+    """Event to the text about it."""
+    found = re.findall(r'^``([^`]+)``: [A-Z, ]+\n((?:    .*\n)+)',
+                       LOG_LINES, re.MULTILINE)
+    assert found
+    return dict(found)
+
+
+@pytest.mark.parametrize(('event', 'keys'), log_calls())
+def test_a_log_line_is_listed_with_its_keys(event, keys):
+    pattern = re.compile(re.escape(event).replace('%s', '.+'))
+    texts = [text for listed, text in documented_log_lines().items()
+             if pattern.fullmatch(listed)]
+
+    assert texts, 'list it in doc/source/reference/log-lines.rst'
+    for text in texts:
+        assert [key for key in keys if f'``{key}``' not in text] == []
+
+
+def test_no_log_line_is_listed_that_is_gone():
+    patterns = [re.compile(re.escape(call.values[0]).replace('%s', '.+'))
+                for call in log_calls()]
+
+    assert [event for event in documented_log_lines()
+            if not any(p.fullmatch(event) for p in patterns)] == []
+
+
+def counted():
+    """The outcomes that the flow counts."""
+    for path in (ROOT / 'distperiodic' / 'flow').glob('*.py'):
+        yield from re.findall(r"counts\[[^]]*'([a-z ]+)'\]",
+                              path.read_text())
+
+
+@pytest.mark.parametrize('outcome', sorted(set(counted())))
+def test_a_count_is_listed(outcome):
+    assert f'\n``{outcome}`` ' in LOG_LINES
+
+
+def test_every_command_is_documented():
+    project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
+    page = (SOURCE / 'reference' / 'command-line.rst').read_text()
+    commands = [name.replace('_', ' ')
+                for name in project['entry-points']['distperiodic.cli']]
+
+    assert [name for name in commands
+            if f'\n``distperiodic {name}' not in page] == []
+
+
+def test_the_readme_shows_the_first_program_of_the_tutorial():
+    program = (SOURCE / 'tutorial' / 'first_job.py').read_text()
+    shown = program[program.index('from oslo_config'):]
+
+    assert textwrap.indent(shown, '    ') in (ROOT / 'README.rst').read_text()
+
+
+def test_the_arcs_of_all_members_read_every_row_once():
+    spec = importlib.util.spec_from_file_location(
+        'push_down', SOURCE / 'howto' / 'push_down.py')
+    push_down = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(push_down)
+    ring = ring_.Ring({'a': 40, 'b': 40, 'c': 400})
+    volumes = [f'volume-{number}' for number in range(1000)]
+    with sqlite3.connect(':memory:') as database:
+        push_down.create(database)
+        for volume in volumes:
+            push_down.insert(database, volume)
+        read = {member: push_down.owned(database, ring.arcs(member))
+                for member in ring.members}
+
+    assert sorted(sum(read.values(), [])) == sorted(volumes)
+    for member, owned in read.items():
+        assert {ring.owner_of(volume) for volume in owned} == {member}

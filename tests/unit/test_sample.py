@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""etc/distperiodic.conf.sample says what the options say."""
+
+import io
+import pathlib
+import re
+
+import pytest
+from oslo_config import cfg
+from oslo_config import generator
+
+from distperiodic import opts
+
+ROOT = pathlib.Path(__file__).parents[2]
+SAMPLE = ROOT / 'etc' / 'distperiodic.conf.sample'
+
+
+def generated():
+    """What tox -e genconfig would write."""
+    conf = cfg.ConfigOpts()
+    generator.register_cli_opts(conf)
+    conf(['--config-file',
+          str(ROOT / 'etc' / 'oslo-config-generator' / 'distperiodic.conf')],
+         default_config_files=[])
+    text = io.StringIO()
+    generator.generate(conf, text)
+    return text.getvalue()
+
+
+def options(text):
+    """Option to its help, type and default as a sample gives them.
+
+    What the generator adds (limits, notes) and how it breaks lines differ
+    from one release of oslo.config to the next, and are left out.
+    """
+    found = {}
+    for block in re.split(r'\n\n+', text.partition('[distperiodic]')[2]):
+        *comment, last = block.strip().splitlines() or ['']
+        name, equals, default = last.removeprefix('#').partition('=')
+        if not equals:
+            continue
+        words = ' '.join(' '.join(line.lstrip('#') for line in comment)
+                         .split())
+        told, kind = re.match(r'(.*?) \((\w[\w ]* ?valued?)\)', words).groups()
+        found[name.strip()] = told, kind, default.strip()
+    return found
+
+
+def test_it_is_up_to_date():
+    assert options(SAMPLE.read_text()) == options(generated()), (
+        'run: tox -e genconfig')
+
+
+def test_it_has_every_option_with_its_help():
+    sample = options(SAMPLE.read_text())
+
+    assert {name: told for name, (told, _, _) in sample.items()} == {
+        opt.name: ' '.join(opt.help.split()) for opt in opts.OPTS}
+
+
+def test_it_can_be_used_as_it_is():
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(SAMPLE)], project='distperiodic')
+
+    assert opts.settings(conf) == opts.settings(cfg.ConfigOpts())
+
+
+@pytest.mark.parametrize('opt', opts.OPTS, ids=lambda opt: opt.name)
+def test_an_option_that_may_hold_a_password_is_secret(opt):
+    assert opt.secret == opt.name.endswith(('_url', '_key', 'connection'))
