@@ -82,22 +82,6 @@ def points_of(member: str, count: int) -> 'array[int]':
     return _read(_digests(member, count))
 
 
-def order_of(positions: 'array[int]') -> list[int]:
-    """The indexes of *positions* in order of position; of equal ones the
-    earlier comes first.
-
-    Python compares integers of up to 30 bits three times as fast as longer
-    ones. The 30 highest decide all but a few, and to put these few right a
-    sort of what is nearly sorted costs one look at each.
-    """
-    halves = memoryview(positions).cast('B').cast('i')
-    top = halves[1::2] if sys.byteorder == 'little' else halves[::2]
-    order = sorted(range(len(positions)),
-                   key=[half >> 2 for half in top].__getitem__)
-    order.sort(key=positions.__getitem__)
-    return order
-
-
 def _digests(member: str, count: int) -> list[bytes]:
     name = f'{member}:'.encode()
     return [md5(name + number).digest() for number in _numbers(count)]
@@ -136,8 +120,8 @@ class Ring:
         for name, count in sorted(self.members.items()):
             digests += _digests(name, count)
             owners += itertools.repeat(name, count)
-        points = _read(digests)
-        order = order_of(points)
+        points = list(_read(digests))
+        order = sorted(range(len(points)), key=points.__getitem__)
         self._points = list(map(points.__getitem__, order))
         self._owners = list(map(owners.__getitem__, order))
 
