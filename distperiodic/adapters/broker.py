@@ -38,6 +38,14 @@ class Queue:
     consumers: int
 
 
+def url_of(conf: Any) -> str:
+    """``[DEFAULT] transport_url``, passwords and all."""
+    import oslo_messaging
+    # This registers the option.
+    oslo_messaging.TransportURL(conf)
+    return conf.transport_url
+
+
 class Broker:
     """The servers that ``transport_url`` names.
 
@@ -52,8 +60,7 @@ class Broker:
         for group, options in opts.list_opts():
             if group == 'oslo_messaging_rabbit':
                 conf.register_opts(options, group=group)
-        oslo_messaging.TransportURL(conf)
-        given = conf.transport_url
+        given = url_of(conf)
         if '://' not in given:
             raise exceptions.ConfigError(
                 'transport_url does not begin with a driver; it should look '

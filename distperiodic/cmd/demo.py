@@ -11,22 +11,19 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 
 
-class Demo(command.Command):
+class Demo(configured.Configured, command.Command):
     """Watch real processes share work while members come, die and freeze.
 
     Three members share the pings of 200 hosts, all of them every two
     seconds. A fourth joins, one is killed, one is frozen and comes back.
     After about a minute an account says what was served, missed and moved.
-    It needs no server; with --backend-url and --transport-url it does the
-    same over ZooKeeper and RabbitMQ.
+    It needs no server; with --backend-url and --transport-url, or with the
+    options in a file that --config-file names, it does the same over
+    ZooKeeper and RabbitMQ.
     """
-
-    def get_epilog(self) -> str:
-        return ''
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        configured.refuse_in_one_line(parser, prog_name)
         parser.add_argument(
             '--backend-url', default='', metavar='URL',
             help='coordination service, as zookeeper://host:2181. Default: '
@@ -61,14 +58,19 @@ class Demo(command.Command):
         from distperiodic.demo import report
         from distperiodic.demo import scene as scene_
         plan = scene_.Plan(parsed.seconds, parsed.members, parsed.objects,
-                           parsed.backend_url, parsed.transport_url)
+                           *self._servers(parsed))
         show: Any = report.Lines(self.app.stdout)
         if sys.stdout.isatty() and not parsed.plain:
             from distperiodic.demo import picture
             show = picture.Picture()
         scene = scene_.Scene(plan, show)
-        with show:
-            scene.perform()
+        try:
+            with show:
+                scene.perform()
+        except KeyboardInterrupt:
+            print('distperiodic: interrupted; all processes of the demo have '
+                  'ended', file=self.app.stderr)
+            return 130
         print('', *report.account_lines(scene), sep='\n',
               file=self.app.stdout)
         missing = scene.incomplete()
@@ -77,3 +79,17 @@ class Demo(command.Command):
                 f'the account is not complete: {"; ".join(missing)}; run it '
                 'again on a machine that is less busy')
         return 0
+
+    def _servers(self, parsed: argparse.Namespace) -> tuple[str, str]:
+        """The two URLs. Only a file that was named counts: a demo does not
+        go to the servers of /etc/distperiodic by itself."""
+        backend_url, transport_url = parsed.backend_url, parsed.transport_url
+        if parsed.config_file or parsed.config_dir:
+            from distperiodic import opts
+            from distperiodic.adapters import broker
+            conf = self.configuration(parsed)
+            settings = opts.settings(conf)
+            backend_url = backend_url or settings.backend_url
+            if settings.dispatcher == 'messaging':
+                transport_url = transport_url or broker.url_of(conf)
+        return backend_url, transport_url

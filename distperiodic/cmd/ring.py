@@ -116,7 +116,7 @@ class RingShow(_OfMembers, configured.Table, lister.Lister):
                 for low, high, name in sorted(
                     (arc.low, arc.high, name) for name in ring.members
                     for arc in ring.arcs(name))]
-        rows = []
+        rows: list[Sequence[Any]] = []
         for member in members:
             share = ring.share(member.identity)
             fair = member.points / len(ring)

@@ -120,8 +120,8 @@ def _place(exc: BaseException) -> str:
     """'tasks.py:41': the last line of somebody's program in a traceback."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f'{os.path.basename(exc.filename)}:{exc.lineno}'
-    frames = traceback.extract_tb(exc.__traceback__)
-    frames = [f for f in frames if not f.filename.startswith('<')] or frames
+    every = traceback.extract_tb(exc.__traceback__)
+    frames = [f for f in every if not f.filename.startswith('<')] or every
     return (f'{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}'
             if frames else 'unknown place')
 

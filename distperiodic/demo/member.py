@@ -33,6 +33,8 @@ from distperiodic.adapters import clock as clock_  # noqa: E402
 from distperiodic.demo import pings  # noqa: E402
 from distperiodic.demo import record  # noqa: E402
 
+LOG = logging.getLogger('distperiodic.demo')
+
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
@@ -78,7 +80,7 @@ def main(kind: str, name: str, config: str, written: str, hosts: int,
     try:
         served.start()
     except exceptions.DistperiodicError as exc:
-        logging.error('%s', exc)
+        LOG.error('not started: reason=%s', exc)
         return 1
     threading.Thread(target=watch, daemon=True).start()
     signal.sigwait(signals)

@@ -93,7 +93,7 @@ def account_lines(scene: scene_.Scene) -> list[str]:
         f'{_part(total.missed, total.due)}', '',
         f'  started late by {milliseconds(half)} (p50), '
         f'{milliseconds(most)} (p99), {milliseconds(all_)} (most)', '']
-    rows = [('', 'noticed', 'moved', 'least', 'others', 'missed', 'twice')]
+    rows = [('', 'seen after', 'moved', 'least', 'others', 'missed', 'twice')]
     first = min((c.at for c in account.changes),
                 default=account.last + 10**9)
     rest = account.total(
@@ -115,9 +115,10 @@ def account_lines(scene: scene_.Scene) -> list[str]:
         for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows]
     lines += ['', *_filled(
-        'moved: hosts that changed their owner; least: those that had to, '
-        'being of who left or for who came; others: those that went from one '
-        'member to another though both stayed.', '  ')]
+        'seen after: until the others knew; moved: hosts that changed their '
+        'owner; least: those that had to, being of who left or for who came; '
+        'others: those that went from one member to another though both '
+        'stayed.', '  ')]
     if any(not c.planned for c in account.changes):
         lines += _filled(
             '(!): nobody made this happen. A member that gets no processor '

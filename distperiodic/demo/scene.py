@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens in the demo, and when.
 
-    0                0.22           0.44            0.65   + session + 4 s   1
-    |-- 3 members ----|-- a 4th joins --|-- kill -9 --|-- SIGSTOP -|- SIGCONT -|
+    0               0.22              0.44          0.65  + session + 4 s   1
+    |--- 3 members ---|- a 4th joins -|-- kill -9 --|- SIGSTOP -|- SIGCONT -|
 
 One loop, ten times a second: act if it is time to, read what the handlers
 wrote, see who is in the group, show it. The scene looks at the group from
@@ -210,9 +210,7 @@ class Scene:
         from distperiodic.adapters import broker
         conf = cfg.ConfigOpts()
         conf([], use_env=False, default_config_files=[])
-        # The option exists from the first look at oslo.messaging on.
-        import oslo_messaging
-        oslo_messaging.TransportURL(conf)
+        broker.url_of(conf)  # registers the option
         conf.set_override('transport_url', self.plan.transport_url)
         return broker.Broker(conf)
 
@@ -427,7 +425,7 @@ class Scene:
         elif seat.state == 'up':
             seat.state = 'lost'
         self._say(f'{seat.name} has left'
-                  + (f', noticed after {change.delay:.1f} s'
+                  + (f', seen after {change.delay:.1f} s'
                      if change.planned else ' (nobody made it)')
                   + self._moved(moved))
 
@@ -444,7 +442,7 @@ class Scene:
         self._say(f'{seat.name} is back by itself, {change.delay:.1f} s later'
                   if again and change.planned else
                   f'{seat.name} is back' if again else
-                  f'{seat.name} has joined, {change.delay:.1f} s after its '
+                  f'{seat.name} has joined {change.delay:.1f} s after its '
                   'start', moved)
 
     def _noticed(self, at: int, seat: Seat,
@@ -461,8 +459,7 @@ class Scene:
     def _moved(self, moved: account_.Movement | None) -> str:
         if moved is None:
             return ''
-        return (f': {moved.moved} of {len(self.hosts)} hosts moved, the '
-                f'least possible is {moved.least}')
+        return f': {moved.moved} hosts moved, {moved.least} is the least'
 
     def _say(self, text: str,
              moved: account_.Movement | None = None) -> None:
