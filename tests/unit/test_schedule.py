@@ -461,6 +461,7 @@ class TestBadCronLines:
             ('0 0 30 2 *', 'names a date that never comes'),
             ('0 0 31 4,6 *', 'names a date that never comes'),
             ('0 0 30-31 FEB *', 'names a date that never comes'),
+            ('0 0 */30 2 MON#5', 'names a date that never comes'),
             ('0 0 99 2 *', "day-of-month '99'"),
             ('* * * * * *', 'has 6 fields, not 5'),
             ('* * * *', 'has 4 fields, not 5'),
