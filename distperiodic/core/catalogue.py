@@ -13,7 +13,8 @@ import bisect
 import itertools
 import operator
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from distperiodic import exceptions
@@ -189,20 +190,55 @@ class Catalogue:
     def _of(self, ring: ring_.Ring, member: str) -> '_Mine':
         mine = self._mine
         if mine is None or mine.ring is not ring or mine.member != member:
-            mine = self._mine = _Mine(
-                ring, member, list(self._indexes(ring, member)))
+            if self._order is None:
+                indexes = list(itertools.compress(
+                    range(len(self)), ring.owned(member, self.positions)))
+                mine = _Mine(ring, member, indexes)
+            elif mine is None or mine.member != member:
+                mine = self._cut_anew(ring, member)
+            else:
+                mine = self._moved(mine, ring)
+            self._mine = mine
         return mine
 
-    def _indexes(self, ring: ring_.Ring, member: str) -> Iterable[int]:
+    def _cut_anew(self, ring: ring_.Ring, member: str) -> '_Mine':
+        return _Mine(ring, member, sorted(self._cut(ring.arcs(member))))
+
+    def _moved(self, old: '_Mine', ring: ring_.Ring) -> '_Mine':
+        """The answer for *ring*, from that for another one.
+
+        One join or leave among many moves few objects of a member or none,
+        and to sort all of them again would cost more than all the rest.
+        """
+        before, after = old.ring.arcs(old.member), ring.arcs(old.member)
+        lost = set(self._cut(set(before) - set(after)))
+        won = set(self._cut(set(after) - set(before)))
+        if len(lost ^ won) > len(old.indexes) // 8:
+            return self._cut_anew(ring, old.member)
+        mine = _Mine(ring, old.member, old.indexes.copy())
+        if old.objects is not None:
+            mine.objects = old.objects.copy()
+        for index in lost - won:
+            at = bisect.bisect_left(mine.indexes, index)
+            del mine.indexes[at]
+            if mine.objects is not None:
+                del mine.objects[at]
+        for index in won - lost:
+            at = bisect.bisect_left(mine.indexes, index)
+            mine.indexes.insert(at, index)
+            if mine.objects is not None:
+                mine.objects.insert(at, self.objects[index])
+        return mine
+
+    def _cut(self, arcs: Iterable[ring_.Arc]) -> 'array[int]':
+        """The indexes of the objects on these *arcs*."""
         order, placed = self._order, self._sorted
-        if order is None or placed is None:
-            return itertools.compress(
-                range(len(self)), ring.owned(member, self.positions))
-        mine = array(order.typecode)
-        for low, high in ring.arcs(member):
-            mine += order[bisect.bisect_left(placed, low):
-                          bisect.bisect_right(placed, high)]
-        return sorted(mine)
+        assert order is not None and placed is not None
+        found = array(order.typecode)
+        for low, high in arcs:
+            found += order[bisect.bisect_left(placed, low):
+                           bisect.bisect_right(placed, high)]
+        return found
 
 
 class Catalogues:
