@@ -13,6 +13,7 @@ uses it.
 
 import os
 import secrets
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -76,18 +77,29 @@ class Coordinator:
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
         self._membership: coordination.Membership | None = None
+        # The processes that made the membership and the name; not this one
+        # after a fork.
         self._pid: int | None = None
+        self._named_in: int | None = None
+        self._locks: dict[int, threading.RLock] = {}
+
+    @property
+    def _lock(self) -> 'threading.RLock':
+        # One for each process: a lock that another thread held at a fork
+        # would be held in the child for ever.
+        return self._locks.setdefault(os.getpid(), threading.RLock())
 
     @property
     def member_id(self) -> str:
         """This process's name on the ring; another one after a fork,
         unless it was given."""
-        if self._member_id is None or (
-                not self._named and self._pid not in (None, os.getpid())):
-            self._member_id = (f'{local.host_name()}:{os.getpid()}:'
-                               f'{secrets.token_hex(4)}')
-            self._pid = os.getpid()
-        return self._member_id
+        with self._lock:
+            if self._member_id is None or (
+                    not self._named and self._named_in != os.getpid()):
+                self._named_in = os.getpid()
+                self._member_id = (f'{local.host_name()}:{os.getpid()}:'
+                                   f'{secrets.token_hex(4)}')
+            return self._member_id
 
     def start(self, timeout: float | None = None) -> None:
         """Connect, join the group, and wait for a trusted view.
@@ -96,8 +108,13 @@ class Coordinator:
         :raises CoordinationUnavailable: the service did not answer.
         :raises DuplicateMember: another live process has our identity.
         """
-        if not self.backend_url or self.is_started():
-            return
+        if self.backend_url:
+            # Threads that come meanwhile wait and find it started.
+            with self._lock:
+                if not self.is_started():
+                    self._start(timeout)
+
+    def _start(self, timeout: float | None) -> None:
         # After a fork the parent's client stays behind untouched: closing
         # it here would end the parent's session.
         identity = self.member_id
@@ -140,15 +157,14 @@ class Coordinator:
     def join_group(self, group_id: str) -> None:
         """Belong to *group_id* as well; returns when the view is there."""
         member_.check_identity(group_id, 'group id')
-        if group_id not in self._groups:
-            self._groups.append(group_id)
-        if not self.backend_url:
-            return
-        if not self.is_started():
-            self.start()
-        elif self._membership is not None:
-            self._membership.join(group_id)
-            self._membership.wait_joined(self._patience)
+        with self._lock:
+            if group_id not in self._groups:
+                self._groups.append(group_id)
+            if not self.backend_url:
+                return
+            membership = self._started()
+            membership.join(group_id)
+            membership.wait_joined(self._patience)
 
     def get_members(self, group_id: str) -> list[str]:
         """The identities of all members of *group_id*, in order.
@@ -171,10 +187,13 @@ class Coordinator:
         return membership.view(group_id)
 
     def _started(self) -> coordination.Membership:
-        if not self.is_started():
-            self.start()
-        assert self._membership is not None
-        return self._membership
+        self.start()
+        membership = self._membership
+        if membership is None:
+            raise exceptions.ViewUnknown(
+                f'member {self.member_id!r} was stopped by another thread; '
+                'it belongs to no group until it is started again')
+        return membership
 
 
 class HashRing(Coordinator):
