@@ -81,11 +81,18 @@ class Membership:
         self._me = member_.Member(
             member_.check_identity(identity), secrets.token_hex(8), 0,
             points, slots)
+        # What the next term is to show; written by whoever publishes, where
+        # _me is written by our thread alone.
+        self._points = points
+        self._slots = slots
+        self._lock = threading.Lock()
+        # Replaced whole when a group is added, since others iterate it.
         self._groups: dict[str, _Group] = {}
         self._wake = threading.Event()
         self._news = threading.Condition()
         self._stopping = threading.Event()
         self._republish = False
+        self._connected = False
         self._thread: threading.Thread | None = None
         #: Why this process is not in its groups; None while it is.
         self.problem: exceptions.DistperiodicError | None = None
@@ -118,15 +125,17 @@ class Membership:
     def _add(self, name: str, member: bool,
              listener: Callable[[member_.View], None] | None) -> None:
         member_.check_identity(name, 'group id')
-        group = self._groups.get(name)
-        if group is None:
-            group = self._groups[name] = _Group(name, False)
-        if member and not group.member:
-            group.member = True
-            # To be in one group more takes a term that has joined it.
-            self._republish = self._thread is not None
-        if listener is not None:
-            group.listeners.append(listener)
+        with self._lock:
+            group = self._groups.get(name)
+            if group is None:
+                group = _Group(name, False)
+                self._groups = {**self._groups, name: group}
+            if listener is not None:
+                group.listeners.append(listener)
+            if member and not group.member:
+                group.member = True
+                # To be in one group more takes a term that has joined it.
+                self._republish = True
         self._wake.set()
 
     def start(self) -> None:
@@ -136,7 +145,8 @@ class Membership:
         self._thread.start()
 
     def wait_joined(self, timeout: float) -> None:
-        """Wait until every group that was joined has a trusted view.
+        """Wait until we are connected and every group has a view, a
+        trusted one where it was joined.
 
         :raises DuplicateMember: a live process holds our identity.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
@@ -154,11 +164,12 @@ class Membership:
                     exceptions.DuplicateMember, exceptions.ConfigError)))
 
     def joined(self) -> bool:
-        """Whether every group has a view, trusted where we are a member."""
+        """Whether we are connected and every group has a view, trusted
+        where we are a member."""
         now = self._clock.monotonic()
-        return all(
+        return self._connected and all(
             g.view is not None and (not g.member or g.view.trusted(now))
-            for g in list(self._groups.values()))
+            for g in self._groups.values())
 
     def view(self, group: str) -> member_.View:
         view = self._groups[group].view
@@ -171,13 +182,15 @@ class Membership:
     def publish(self, *, points: int | None = None,
                 slots: int | None = None) -> None:
         """Change the points or slots that the others see of us."""
-        was = self._me
-        self._me = dataclasses.replace(
-            was, points=was.points if points is None else points,
-            slots=was.slots if slots is None else slots)
-        if self._me != was:
-            self._republish = True
-            self._wake.set()
+        with self._lock:
+            was = self._points, self._slots
+            if points is not None:
+                self._points = points
+            if slots is not None:
+                self._slots = slots
+            if (self._points, self._slots) != was:
+                self._republish = True
+        self._wake.set()
 
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups. Bounded by *timeout*, also while ZooKeeper is
@@ -200,8 +213,11 @@ class Membership:
         old: term_.Term | None = None
         broken = False
         while not self._stopping.is_set():
-            self._me = self._me.next_term(broken=broken)
-            self._republish = False
+            with self._lock:
+                self._me = dataclasses.replace(
+                    self._me.next_term(broken=broken),
+                    points=self._points, slots=self._slots)
+                self._republish = False
             broken = True
             term: term_.Term | None = None
             try:
@@ -209,10 +225,11 @@ class Membership:
                 self._serve_from(term, old)
                 delay = 0.1
             except term_.TermLost as exc:
-                LOG.warning(
-                    'term lost: member=%s entry=%s reason=%s; nothing is '
-                    'started until the next term, which begins now',
-                    self.identity, self._me.entry, exc)
+                if not self._stopping.is_set():
+                    LOG.warning(
+                        'term lost: member=%s entry=%s reason=%s; nothing is '
+                        'started until the next term, which begins now',
+                        self.identity, self._me.entry, exc)
                 delay = 0.1
             except exceptions.DistperiodicError as exc:
                 self._report(exc, delay)
@@ -233,10 +250,9 @@ class Membership:
                 if over is not None:
                     over.close()
             old = None
-            if not self._stopping.is_set():
-                self._wake.wait(delay * random.uniform(0.8, 1.2))
-                self._wake.clear()
-                delay = min(delay * 2, 2.0)
+            # Not for _wake: the end of the old client sets it as well.
+            self._stopping.wait(delay * random.uniform(0.8, 1.2))
+            delay = min(delay * 2, 2.0)
 
     def _report(self, problem: exceptions.DistperiodicError,
                 delay: float | None) -> None:
@@ -251,6 +267,7 @@ class Membership:
             self._news.notify_all()
 
     def _distrust(self) -> None:
+        self._connected = False
         for group in self._groups.values():
             if group.view is not None and group.view.me is not None:
                 group.view = dataclasses.replace(
@@ -276,12 +293,24 @@ class Membership:
         if old is not None:
             old.close()
         self.problem = None
+        self._connected = True
+        self._tell()
+        for group in self._groups.values():
+            # A new client has no watch on any of them yet.
+            group.changed = True
         turn = 0
-        while not self._stopping.is_set() and not self._republish:
+        while True:
+            # In this order: what comes after it wakes us from the wait.
             self._wake.clear()
+            if self._stopping.is_set() or self._republish:
+                return
             now = self._clock.monotonic()
             term.check()
             groups = list(self._groups.values())
+            if not groups:
+                # Nothing to believe, hence nothing to ask.
+                self._wake.wait()
+                continue
             if term.pushes:
                 changed = [g for g in groups
                            if g.changed or term.changed(g.name)]

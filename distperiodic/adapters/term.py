@@ -140,13 +140,15 @@ class Term:
                      'session): backend=%s reason=%s', self._shown, exc)
 
     def _end(self) -> None:
-        for group in self.joined:
-            self.leave(group)
-        if self._coordinator.is_started:
-            # It only shuts down the driver's own threads by now, and waits
-            # a second for them, which nobody here needs to.
-            threading.Thread(target=self._coordinator.stop,
-                             daemon=True).start()
+        try:
+            for group in self.joined:
+                self.leave(group)
+        finally:
+            if self._coordinator.is_started:
+                # It only shuts down the driver's own threads by now, and
+                # waits a second for them, which nobody here needs to.
+                threading.Thread(target=self._coordinator.stop,
+                                 daemon=True).start()
 
     def _create(self, group: str) -> None:
         with contextlib.suppress(coordination.GroupAlreadyExist):
