@@ -1,0 +1,560 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The door to membership and ring, before a coordination service that is
+told what to say."""
+
+import dataclasses
+import os
+import threading
+import uuid
+
+import pytest
+from oslo_config import cfg
+
+from distperiodic import coordinator
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters import clock
+from distperiodic.core import catalogue
+from distperiodic.core import member
+from distperiodic.core import ring
+
+URL = 'zookeeper://user:hunter2@127.0.0.1:1'  # never connected to
+GROUP = 'things'
+OTHERS = {'api-2': 40, 'api-3': 40}
+ME = 'api-1'
+MEMBERS = {ME: 40, **OTHERS}
+
+
+class Node:
+    """An object as a service has it."""
+
+    def __init__(self, id_):
+        self.id = id_
+
+
+class Told:
+    """A membership that is told its views."""
+
+    made = None
+
+    def __init__(self, url, identity, *, points, **options):
+        self.made.append(self)
+        self.url = url
+        self.options = options
+        self.me = member.Member(identity, uuid.uuid4().hex[:16], 1, points)
+        self.groups = {}
+        self.views = {}
+        self.running = False
+        self.failure = None
+        #: Holds a start up until it is set.
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def join(self, group):
+        self.groups[group] = True
+        self.tell(group)
+
+    def watch(self, group):
+        self.groups.setdefault(group, False)
+        self.tell(group)
+
+    def knows(self, group):
+        return group in self.groups
+
+    def tell(self, group, others=OTHERS, me=True, trusted_for=60.0):
+        members = {**({self.me.identity: self.me.points} if me else {}),
+                   **others}
+        self.views[group] = member.View(
+            group, tuple(member.Member(name, '0' * 16, 1, n)
+                         for name, n in sorted(members.items())),
+            ring.Ring(members), 1, 0.0, self.me if me else None,
+            clock.SystemClock().monotonic() + trusted_for)
+
+    def forget(self, group):
+        del self.views[group]
+
+    def start(self):
+        self.running = True
+
+    def wait_joined(self, timeout):
+        self.waited = timeout
+        assert self.answers.wait(10)
+        if self.failure is not None:
+            raise self.failure
+
+    def view(self, group):
+        try:
+            return self.views[group]
+        except KeyError:
+            raise exceptions.ViewUnknown('no answer so far') from None
+
+    def stop(self, timeout):
+        self.running = False
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """The memberships that were made, in order."""
+    monkeypatch.setattr(Told, 'made', [])
+    monkeypatch.setattr(coordinator.coordination, 'Membership', Told)
+    return Told.made
+
+
+@pytest.fixture
+def hash_ring(made):
+    return coordinator.HashRing(URL, GROUP, member_id=ME)
+
+
+def mine(objects, members=MEMBERS, name=ME):
+    one = ring.Ring(members)
+    return [o for o in objects if one.owner_of(catalogue.id_of(o)) == name]
+
+
+# What can be used, and what is refused before anything connects.
+
+def test_nothing_connects_before_it_is_needed(made, hash_ring):
+    assert made == []
+    assert not hash_ring.is_started()
+
+    hash_ring.get_subset(['a'])
+
+    assert [one.running for one in made] == [True]
+    assert hash_ring.is_started()
+
+
+@pytest.mark.parametrize(('url', 'why'), [
+    ('zookeper://host', "there is no driver 'zookeper'"),
+    ('http://host', "there is no driver 'http'"),
+    ('host:2181', 'is not a URL'),
+    ('zookeeper:/host', 'is not a URL'),
+    ('redis://', 'is not a URL'),
+    ('://', 'is not a URL'),
+    ('file://relative', 'names no directory'),
+    ('mysql://u@host/db', "'mysql' has no reliable group membership"),
+    ('postgresql://host/db', "'postgresql' has no reliable group"),
+    ('memcached://host', "'memcached' has no reliable group membership"),
+    ('ipc://', 'is not a URL'),
+    ('ipc://x', "'ipc' has no reliable group membership"),
+    ('kubernetes://x', "'kubernetes' has no reliable group membership"),
+])
+def test_a_url_that_cannot_work_is_refused_with_the_reason(made, url, why):
+    with pytest.raises(exceptions.ConfigError, match=why) as told:
+        coordinator.HashRing(url, GROUP)
+
+    assert len(str(told.value).splitlines()) == 1
+    assert 'zookeeper' in str(told.value) or 'file:///' in str(told.value)
+    assert made == []
+
+
+@pytest.mark.parametrize('url', [
+    'zookeper://user:hunter2@host', 'mysql://user:hunter2@host/db',
+    'file://user:hunter2@x'])
+def test_an_error_does_not_tell_the_password(url):
+    with pytest.raises(exceptions.ConfigError) as told:
+        coordinator.HashRing(url, GROUP)
+
+    assert 'hunter2' not in str(told.value)
+    assert 'user:***@' in str(told.value)
+
+
+@pytest.mark.parametrize('url', [
+    'zookeeper://a:2181,b:2181,c:2181', 'zookeeper://', 'kazoo://host',
+    'file:///var/lib/x', 'redis://host:6379', 'rediss://host',
+    'etcd3+http://host', 'etcd3+https://host', 'zookeeper://h?timeout=4'])
+def test_a_driver_with_groups_is_taken(url):
+    assert coordinator.HashRing(url, GROUP).backend_url == url
+
+
+@pytest.mark.parametrize('replicas', [0, -1, 10_001])
+def test_a_number_of_points_that_makes_no_ring_is_refused(replicas):
+    with pytest.raises(exceptions.ConfigError,
+                       match=f'replicas {replicas} cannot be used'):
+        coordinator.HashRing(URL, GROUP, replicas=replicas)
+
+
+BAD_IDS = ['', 'a/b', 'h\xf4te', 'x' * 300, 'two words', b'bytes', 7]
+
+
+@pytest.mark.parametrize('bad', BAD_IDS, ids=repr)
+def test_an_id_that_cannot_be_carried_is_refused_at_once(made, bad):
+    for make in (
+            lambda: coordinator.HashRing(URL, GROUP, member_id=bad),
+            lambda: coordinator.HashRing(URL, bad),
+            lambda: coordinator.Coordinator(URL).join_group(bad)):
+        with pytest.raises(exceptions.InvalidMemberId, match='cannot be'):
+            make()
+    assert made == []
+
+
+def test_an_id_without_others_is_held_to_the_same_rule():
+    """A backend_url may be added later."""
+    with pytest.raises(exceptions.InvalidMemberId):
+        coordinator.HashRing('', GROUP, member_id='a/b')
+
+
+def test_the_rest_comes_from_the_options(made):
+    conf = cfg.ConfigOpts()
+    opts.settings(conf)
+    conf([])
+    for name, value in {'hash_ring_replicas_count': 77, 'session_timeout': 4,
+                        'coordinator_heartbeat_interval': 0.5}.items():
+        conf.set_override(name, value, opts.GROUP)
+
+    coordinator.HashRing(URL, GROUP, conf=conf).start()
+
+    assert made[0].me.points == 77
+    assert made[0].options['session_timeout'] == 4
+    assert made[0].options['heartbeat_interval'] == 0.5
+    assert made[0].waited == 8
+
+
+# Alone.
+
+@pytest.mark.parametrize('url', ['', None])
+def test_without_a_backend_everything_is_ours(made, url):
+    alone = coordinator.HashRing(url, GROUP)
+    objects = [Node(n) for n in range(100)]
+
+    alone.start()
+    alone.heartbeat()
+    alone.join_group('another')
+
+    assert alone.get_subset(objects) == objects
+    assert alone.get_subset(iter('abc')) == ['a', 'b', 'c']
+    assert alone.get_subset(catalogue.Catalogue(objects)) == objects
+    assert alone.get_members(GROUP) == [alone.member_id]
+    assert alone.get_owner('a') == alone.member_id
+    assert alone.owns(Node(7))
+    assert alone.get_arcs() == (
+        ring.Arc(ring.MIN_POSITION, ring.MAX_POSITION),)
+    assert not alone.is_started()
+    alone.stop()
+    assert made == []
+
+
+def test_what_is_given_back_is_a_list_of_its_own():
+    objects = ['a', 'b']
+
+    coordinator.HashRing('', GROUP).get_subset(objects).clear()
+
+    assert objects == ['a', 'b']
+
+
+# Among others.
+
+KINDS = {
+    'texts': [f'node-{n}' for n in range(300)],
+    'ints': list(range(300)),
+    'objects': [Node(f'node-{n}') for n in range(300)],
+    'objects with int ids': [Node(n) for n in range(300)],
+    'objects with uuids': [Node(uuid.UUID(int=n)) for n in range(300)],
+    'mixed': ['a', 1, Node('b'), Node(2), *map(str, range(100))],
+    'twice the same': ['a', 'b', 'a', *map(str, range(100)), 'b'],
+    'nothing': [],
+}
+
+
+@pytest.mark.parametrize('objects', KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize('given', [list, tuple, iter, catalogue.Catalogue])
+def test_a_subset_is_ours_and_in_the_order_given(hash_ring, objects, given):
+    found = hash_ring.get_subset(given(objects))
+
+    assert list(map(id, found)) == list(map(id, mine(objects)))
+
+
+def test_the_members_subsets_make_up_the_whole(made):
+    objects = [Node(n) for n in range(300)]
+    found = []
+    for name in MEMBERS:
+        one = coordinator.HashRing(URL, GROUP, member_id=name)
+        one.start()
+        made[-1].tell(GROUP, {n: p for n, p in MEMBERS.items() if n != name})
+        found += one.get_subset(objects)
+
+    assert sorted(o.id for o in found) == list(range(300))
+    assert len(set(map(id, found))) == 300
+
+
+def test_all_questions_have_one_answer(hash_ring):
+    objects = KINDS['objects']
+
+    subset = hash_ring.get_subset(objects)
+
+    assert [o for o in objects if hash_ring.owns(o)] == subset
+    assert [o for o in objects if hash_ring.get_owner(o) == ME] == subset
+    arcs = hash_ring.get_arcs()
+    assert [o for o in objects if any(
+        low <= ring.position_of(o.id) <= high for low, high in arcs)
+    ] == subset
+    assert hash_ring.get_members(GROUP) == sorted(MEMBERS)
+
+
+def test_a_change_of_members_changes_the_subset(made, hash_ring):
+    objects = KINDS['objects']
+    before = hash_ring.get_subset(objects)
+
+    made[0].tell(GROUP, {'api-2': 40})
+
+    after = hash_ring.get_subset(objects)
+    assert after == mine(objects, {ME: 40, 'api-2': 40})
+    assert set(before) < set(after)
+
+
+def test_a_list_changed_in_place_is_not_taken_for_the_old_one(hash_ring):
+    objects = list(KINDS['objects'])
+    hash_ring.get_subset(objects)
+
+    objects.reverse()
+    assert hash_ring.get_subset(objects) == mine(objects)
+    objects[7] = Node('new')
+    assert hash_ring.get_subset(objects) == mine(objects)
+    del objects[::2]
+    assert hash_ring.get_subset(objects) == mine(objects)
+    objects.clear()
+    assert hash_ring.get_subset(objects) == []
+
+
+def test_an_object_that_got_another_id_is_judged_by_it(hash_ring):
+    one = Node(next(n for n in range(99) if mine([n])))
+    other = next(n for n in range(99) if not mine([n]))
+    objects = [one, Node('x')]
+    assert one in hash_ring.get_subset(objects)
+
+    one.id = other
+
+    assert one not in hash_ring.get_subset(objects)
+
+
+def test_objects_read_anew_are_given_back_themselves(hash_ring):
+    hash_ring.get_subset([Node(n) for n in range(300)])
+    anew = [Node(n) for n in range(300)]
+
+    found = hash_ring.get_subset(anew)
+
+    assert found == mine(anew)
+    assert set(map(id, found)) <= set(map(id, anew))
+
+
+def test_an_object_without_an_id_is_named(hash_ring):
+    for ask in (lambda o: hash_ring.get_subset(['a', o]),
+                hash_ring.get_owner, hash_ring.owns):
+        with pytest.raises(exceptions.InvalidObject, match='has no id'):
+            ask(object())
+
+
+# Not knowing.
+
+ASK = {
+    'get_subset': lambda one: one.get_subset(['a']),
+    'get_subset of nothing': lambda one: one.get_subset([]),
+    'get_subset of a catalogue': lambda one: one.get_subset(
+        catalogue.Catalogue(['a'])),
+    'get_owner': lambda one: one.get_owner('a'),
+    'owns': lambda one: one.owns('a'),
+    'get_arcs': lambda one: one.get_arcs(),
+}
+
+
+@pytest.mark.parametrize('ask', ASK.values(), ids=ASK)
+def test_a_view_that_is_not_known_raises(made, hash_ring, ask):
+    hash_ring.start()
+    made[0].forget(GROUP)
+
+    with pytest.raises(exceptions.ViewUnknown):
+        ask(hash_ring)
+    with pytest.raises(exceptions.ViewUnknown):
+        hash_ring.get_members(GROUP)
+
+
+@pytest.mark.parametrize('ask', ASK.values(), ids=ASK)
+@pytest.mark.parametrize('doubt', [{'trusted_for': 0.0}, {'me': False}],
+                         ids=['not heard of it for long', 'not in it'])
+def test_a_view_that_is_not_trusted_raises_until_it_is_again(
+        made, hash_ring, ask, doubt):
+    hash_ring.start()
+    made[0].tell(GROUP, **doubt)
+
+    with pytest.raises(exceptions.ViewUnknown, match='by itself') as told:
+        ask(hash_ring)
+
+    assert 'hunter2' not in str(told.value)
+    made[0].tell(GROUP)
+    ask(hash_ring)
+
+
+def test_a_view_on_a_group_of_nobody_is_not_ours_alone(made, hash_ring):
+    """The classic code read a failed look as 'no members'."""
+    hash_ring.start()
+    made[0].tell(GROUP, others={}, me=False)
+
+    with pytest.raises(exceptions.ViewUnknown):
+        hash_ring.get_subset(['a'])
+
+
+# Groups.
+
+def test_looking_at_a_group_is_not_joining_it(made):
+    one = coordinator.Coordinator(URL, member_id=ME)
+
+    one.get_members('others')
+
+    assert made[0].groups == {'others': False}
+
+
+def test_one_process_may_be_in_several_groups(made):
+    one = coordinator.Coordinator(URL, 'first', member_id=ME)
+    one.join_group('second')
+    one.join_group('second')
+    one.join_group('third')
+
+    assert len(made) == 1
+    assert made[0].groups == dict.fromkeys(['first', 'second', 'third'], True)
+
+
+def test_the_groups_are_joined_again_after_a_stop(made):
+    one = coordinator.Coordinator(URL, 'first', member_id=ME)
+    one.join_group('second')
+    one.stop()
+    assert not one.is_started()
+
+    one.heartbeat()
+
+    assert one.is_started()
+    assert not made[0].running
+    assert made[1].groups == {'first': True, 'second': True}
+    assert made[1].me.nonce != made[0].me.nonce
+
+
+# Starting.
+
+@pytest.mark.parametrize('failure', [
+    exceptions.CoordinationUnavailable('no answer'),
+    exceptions.DuplicateMember('in use')], ids=lambda e: type(e).__name__)
+def test_a_start_that_fails_leaves_nothing_behind(
+        made, hash_ring, monkeypatch, failure):
+    monkeypatch.setattr(Told, 'wait_joined', lambda self, timeout: (
+        _ for _ in ()).throw(failure))
+    for _ in range(2):
+        with pytest.raises(type(failure)):
+            hash_ring.get_subset(['a'])
+
+    assert [one.running for one in made] == [False, False]
+    assert not hash_ring.is_started()
+
+
+def test_starting_twice_and_stopping_twice_is_harmless(made, hash_ring):
+    hash_ring.start()
+    hash_ring.start()
+    hash_ring.heartbeat()
+    hash_ring.stop()
+    hash_ring.stop()
+
+    assert len(made) == 1
+
+
+def test_threads_that_come_at_once_are_one_member(
+        made, hash_ring, monkeypatch):
+    """Two memberships would be each other's duplicate."""
+    held = threading.Event()
+    monkeypatch.setattr(Told, 'wait_joined',
+                        lambda self, timeout: held.wait(10))
+    answers = []
+    threads = [threading.Thread(
+        target=lambda: answers.append(hash_ring.get_subset(['a', 'b'])))
+        for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    held.set()
+    for thread in threads:
+        thread.join(10)
+
+    assert len(made) == 1
+    assert answers == [mine(['a', 'b'])] * 8
+
+
+def test_an_unnamed_member_has_a_name_that_can_be_carried(made):
+    one, other = (coordinator.HashRing(URL, GROUP) for _ in range(2))
+
+    assert member.check_identity(one.member_id) == one.member_id
+    assert one.member_id == one.member_id != other.member_id
+    assert str(os.getpid()) in one.member_id
+
+
+# A fork; the real ones are in tests/functional/test_coordinator.py.
+
+@pytest.fixture
+def fork(monkeypatch):
+    """Be another process from now on, as far as anybody can see."""
+    def fork():
+        pid = os.getpid() + 1
+        monkeypatch.setattr(os, 'getpid', lambda: pid)
+    return fork
+
+
+def test_a_forked_child_connects_anew_and_leaves_its_parents_client_alone(
+        made, fork):
+    one = coordinator.HashRing(URL, GROUP)
+    one.start()
+    parent = one.member_id
+
+    fork()
+
+    assert not one.is_started()
+    assert one.member_id != parent
+    one.get_subset(['a'])
+    assert [m.me.identity for m in made] == [parent, one.member_id]
+    one.stop()
+    assert [m.running for m in made] == [True, False]
+
+
+def test_a_forked_child_that_stops_at_once_does_not_stop_its_parent(
+        made, hash_ring, fork):
+    hash_ring.start()
+
+    fork()
+    hash_ring.stop()
+
+    assert made[0].running
+
+
+def test_a_fork_keeps_the_name_that_was_given(made, hash_ring, fork):
+    hash_ring.start()
+
+    fork()
+
+    assert hash_ring.member_id == ME
+
+
+def test_a_lock_held_at_a_fork_does_not_hold_up_the_child(
+        made, hash_ring, fork, monkeypatch):
+    """It would be held for ever: the thread that holds it was not forked."""
+    held, began = threading.Event(), threading.Event()
+
+    def slow(self, timeout):
+        began.set()
+        held.wait(10)
+
+    monkeypatch.setattr(Told, 'wait_joined', slow)
+    parent = threading.Thread(target=hash_ring.start)
+    parent.start()
+    assert began.wait(10)
+    try:
+        fork()
+        monkeypatch.setattr(Told, 'wait_joined', lambda self, timeout: None)
+        child = threading.Thread(target=hash_ring.start, daemon=True)
+        child.start()
+        child.join(5)
+        assert not child.is_alive()
+    finally:
+        held.set()
+        parent.join()
+
+
+def test_a_view_is_a_value(made, hash_ring):
+    before = hash_ring.ring_view()
+
+    made[0].tell(GROUP, {})
+
+    assert before.members != hash_ring.ring_view().members
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        before.members = ()
