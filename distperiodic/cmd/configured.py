@@ -135,16 +135,21 @@ class Configured:
 
 
 class Table(Configured):
-    """A part of a cliff lister whose rows keep their order."""
+    """A part of a cliff lister: a sentence above its table."""
 
-    need_sort_by_cliff = True
+    #: What is said above the table; on stderr where a program reads it.
+    sentence = ''
 
-    def say(self, parsed: argparse.Namespace, text: str) -> None:
-        """A sentence beside the table; on stderr where a program reads
-        the table."""
-        app: Any = self.app  # type: ignore[attr-defined]
-        print(text, file=app.stdout if parsed.formatter == 'table'
-              else app.stderr)
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        command: Any = super()
+        # It refuses columns that are not there.
+        command._generate_columns_and_selector(parsed, columns)
+        if self.sentence:
+            app: Any = self.app  # type: ignore[attr-defined]
+            print(self.sentence, file=app.stdout
+                  if parsed.formatter == 'table' else app.stderr)
+        return command.produce_output(parsed, columns, data)
 
 
 def percent(part: float, whole: float = 1.0) -> str:

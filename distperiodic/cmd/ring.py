@@ -124,9 +124,10 @@ class RingShow(_OfMembers, configured.Table, lister.Lister):
                 member.identity, member.points, _share(share, parsed),
                 _share(fair, parsed), f'{share / fair:.2f}',
                 len(ring.arcs(member.identity)), member.ring_format))
-        self.say(parsed, f'{configured.plural(len(members), "member")}, '
-                         f'{configured.plural(len(ring), "point")}, ring '
-                         f'format {min(m.ring_format for m in members)}')
+        self.sentence = (
+            f'{configured.plural(len(members), "member")}, '
+            f'{configured.plural(len(ring), "point")}, ring format '
+            f'{min(m.ring_format for m in members)}')
         return (('Member', 'Points', 'Share', 'Fair', 'Of fair', 'Arcs',
                  'Ring format'), rows)
 

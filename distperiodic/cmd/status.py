@@ -128,7 +128,7 @@ class Status(configured.Table, lister.Lister):
         self.code, text = judge(group, settings)
         at = datetime.datetime.fromtimestamp(
             now.now() // 1000000).astimezone()
-        self.say(parsed, f'{at:%H:%M:%S}  {text}')
+        self.sentence = f'{at:%H:%M:%S}  {text}'
         return (('Role', 'Member', 'Host', 'Joined', 'Points', 'Share',
                  'Of fair', 'Partition', 'Slots'),
                 _rows(group, parsed.formatter == 'table'))

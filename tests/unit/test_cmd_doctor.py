@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check finds what it is for, and names a remedy."""
+
+import json
+
+import pytest
+
+from distperiodic.cmd import checks
+from distperiodic.cmd import shell
+
+pytestmark = pytest.mark.usefixtures('logging_as_it_was')
+
+
+@pytest.fixture(autouse=True)
+def no_configuration_of_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv('HOME', str(tmp_path))
+
+
+@pytest.fixture
+def doctor(tmp_path, capsys):
+    """Run the checks that need no server on some options."""
+    def ask(text='', default='', *argv):
+        path = tmp_path / 'service.conf'
+        path.write_text(f'[DEFAULT]\n{default}\n[distperiodic]\n{text}\n')
+        path.chmod(0o600)
+        code = shell.main(['doctor', '--offline', '--config-file', str(path),
+                           '-f', 'json', *argv])
+        told = json.loads(capsys.readouterr().out)
+        return code, {row['Check']: row for row in told}
+    return ask
+
+
+def test_every_check_says_what_it_promises():
+    assert len({c.name for c in checks.CHECKS}) == len(checks.CHECKS)
+    for check in checks.CHECKS:
+        assert check.text.endswith('.'), check.name
+
+
+def test_nothing_wrong_is_code_0(doctor):
+    code, found = doctor()
+
+    assert code == 0
+    assert {row['Result'] for row in found.values()} <= {'ok', 'skip'}
+
+
+def test_checks_that_need_a_server_are_skipped_offline(doctor):
+    _, found = doctor('backend_url = zookeeper://127.0.0.1:9')
+
+    assert found['coordination_servers']['Finding'] == '--offline'
+    assert found['options_usable']['Result'] == 'ok'
+
+
+def test_an_option_that_cannot_be_used_is_a_failure(doctor):
+    code, found = doctor('send_timeout = 70')
+
+    assert code == 2
+    assert found['options_usable']['Result'] == 'fail'
+    assert 'lower send_timeout' in found['options_usable']['Remedy']
+    # What builds on the options says so, and does not fail as well.
+    assert found['state_path_writable']['Result'] == 'skip'
+
+
+def test_a_misspelt_option_is_found_with_what_was_meant(doctor):
+    code, found = doctor('hash_ring_replica_count = 3')
+
+    assert code == 1
+    assert "'hash_ring_replicas_count'" in found['options_known']['Finding']
+
+
+def test_a_misspelt_section_is_found(doctor):
+    code, found = doctor('[distperiodc]\nlease = 3')
+
+    assert code == 1
+    assert "'distperiodic'" in found['options_known']['Finding']
+
+
+def test_a_file_with_a_password_that_all_may_read_is_found(
+        tmp_path, capsys):
+    path = tmp_path / 'open.conf'
+    path.write_text('[distperiodic]\n'
+                    'backend_url = zookeeper://me:sesame@127.0.0.1:9\n')
+    path.chmod(0o644)
+    code = shell.main(['doctor', '--offline', '--config-file', str(path)])
+
+    said = capsys.readouterr()
+    assert code == 1
+    assert f'do: chmod o-r {path}' in ' '.join(said.out.split())
+    assert 'sesame' not in said.out + said.err
+
+
+MESSAGING = 'dispatcher = messaging\nbackend_url = file:///tmp/x'
+
+
+@pytest.mark.parametrize(('default', 'options', 'check'), [
+    ('transport_url = rabbit://u:p@broker.example/', MESSAGING,
+     'connections_private'),
+    ('', 'backend_url = zookeeper://zk.example:2181', 'connections_private'),
+    ('transport_url = rabbit://guest:guest@broker.example/', MESSAGING,
+     'broker_user'),
+    ('transport_url = rabbit://u:p@broker.example/', MESSAGING,
+     'messages_signed'),
+])
+def test_what_is_open_to_others_is_a_warning(
+        default, options, check, doctor):
+    code, found = doctor(options, default)
+
+    assert code == 1
+    assert found[check]['Result'] == 'warn'
+    assert found[check]['Remedy']
+
+
+@pytest.mark.parametrize(('default', 'options', 'check'), [
+    ('transport_url = rabbit://u:p@broker.example/?ssl=1', MESSAGING,
+     'connections_private'),
+    ('transport_url = rabbit://u:p@localhost/', MESSAGING,
+     'connections_private'),
+    ('', 'backend_url = zookeeper://zk.example:2281?use_ssl=true',
+     'connections_private'),
+    ('transport_url = rabbit://guest:guest@127.0.0.1/', MESSAGING,
+     'broker_user'),
+    ('transport_url = rabbit://u:p@broker.example/',
+     MESSAGING + '\nsigning_key = sesame', 'messages_signed'),
+])
+def test_what_is_private_is_fine(default, options, check, doctor):
+    _, found = doctor(options, default)
+
+    assert found[check]['Result'] == 'ok'
+    assert 'sesame' not in str(found)
+
+
+def test_a_wrong_transport_url_fails_once(doctor):
+    code, found = doctor(MESSAGING, 'transport_url = rabbit://u:p@h:port/')
+
+    assert code == 2
+    assert [n for n, row in found.items() if row['Result'] == 'fail'] == [
+        'options_usable']
+
+
+def test_a_check_that_raises_our_error_found_something():
+    def broken(case):
+        """It works."""
+        from distperiodic import exceptions
+        raise exceptions.BusUnavailable('it is away; start it')
+    check = checks.Check('broken', 'test', True, broken)
+
+    found = check.run(None)
+
+    assert found == checks.Finding(
+        checks.Result.FAIL, 'it is away', 'start it')

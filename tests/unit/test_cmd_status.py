@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentence and the exit code say the same, and say it plainly."""
+
+import pytest
+from oslo_config import cfg
+
+from distperiodic import opts
+from distperiodic.cmd import status
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+
+
+def settings(**values):
+    conf = cfg.ConfigOpts()
+    conf([], use_env=False, default_config_files=[])
+    opts.register_opts(conf)
+    for name, value in values.items():
+        conf.set_override(name, value, group=opts.GROUP)
+    return opts.settings(conf)
+
+
+def member(name, points=40, ring_format=1):
+    return member_.Member(name, '0' * 16, 1, points=points,
+                          ring_format=ring_format)
+
+
+def worker(name, slots=10):
+    return member_.Member(name, '0' * 16, 1, slots=slots)
+
+
+def group(members=(), workers=None, strangers=(), groups=()):
+    return status.Group(
+        'nodes', tuple(members),
+        ring_.Ring(member_.ring_members(members)), workers or {}, {},
+        list(strangers), list(groups), {})
+
+
+def test_members_in_their_places_are_fine():
+    code, text = status.judge(
+        group([member('a', 400), member('b', 400)]), settings())
+
+    assert code == status.FINE
+    assert text == "Group 'nodes': 2 members; all is well."
+
+
+def test_nobody_there_is_a_failure_and_told_plainly():
+    code, text = status.judge(group(), settings())
+
+    assert code == status.FAILURE
+    assert text.startswith('Nobody is there')
+
+
+def test_whoever_looks_for_the_wrong_group_is_shown_the_others():
+    _, text = status.judge(
+        group(groups=['nova', 'nova.workers.default']), settings())
+
+    assert 'knows the groups nova.' in text
+
+
+def test_workers_without_schedulers_are_a_failure():
+    code, text = status.judge(
+        group(workers={'default': (worker('w'),)}), settings())
+
+    assert code == status.FAILURE
+    assert text.startswith('Nobody schedules')
+
+
+@pytest.mark.parametrize('workers', [
+    {}, {'default': ()}, {'default': (worker('w', slots=0),)}])
+def test_schedulers_that_wait_for_workers_are_a_warning(workers):
+    code, text = status.judge(
+        group([member('a')], workers), settings(dispatcher='messaging'))
+
+    assert code == status.WARNING
+    assert 'start distperiodic worker' in text
+
+
+def test_a_member_with_far_too_much_is_a_warning():
+    # Few points make an uneven ring: find names where it is.
+    for number in range(100):
+        found = group([member(f'm-{number}-{n}', 2) for n in range(6)])
+        worst = max(found.of_fair(m.identity) for m in found.members)
+        if worst > status.UNEVEN:
+            break
+    code, text = status.judge(found, settings())
+
+    assert code == status.WARNING
+    assert f'{worst:.2f} times its fair share' in text
+
+
+def test_an_upgrade_that_is_not_finished_is_a_warning():
+    code, text = status.judge(
+        group([member('a', 400), member('b', 400, ring_format=2)]),
+        settings())
+
+    assert code == status.WARNING
+    assert 'use 1' in text
+
+
+def test_a_fair_share_goes_by_points():
+    found = group([member('a', 1000), member('b', 3000)])
+
+    assert found.of_fair('a') == pytest.approx(1, abs=0.2)
+    assert found.of_fair('b') == pytest.approx(1, abs=0.2)
