@@ -383,7 +383,8 @@ class Membership:
         until = term.heard + term_.TRUST * term.timeout
         self.session_timeout = term.timeout
         if group.view is not None and entries == group.entries:
-            was = group.view.trusted(asked_at) and group.view.me == me
+            was = group.view.me == me and (
+                me is None or group.view.trusted(asked_at))
             group.view = dataclasses.replace(
                 group.view, me=me, trusted_until=until)
             if not was:
