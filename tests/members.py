@@ -33,8 +33,13 @@ class Asked(NamedTuple):
     """One call of get_subset in the child."""
 
     at: float  #: monotonic seconds at which it was asked
+    told: float  #: and at which the answer was there
     mine: int  #: how many objects it was told; -1: the view is not known
-    entry: str  #: under which the child stood at that moment
+    entry: str  #: under which the child stood then
+
+    @property
+    def known(self) -> bool:
+        return self.mine >= 0
 
 
 class ChildError(Exception):
@@ -158,7 +163,7 @@ class _Child:
                 mine = len(self.ring.get_subset(OBJECTS))
             except exceptions.ViewUnknown:
                 mine = -1
-            self._asked.append((at, mine, self.entry()))
+            self._asked.append((at, time.monotonic(), mine, self.entry()))
             time.sleep(0.005)
 
     def fork(self, stay):

@@ -1,0 +1,990 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership and ring on a real ZooKeeper, and what they survive.
+
+What was measured (a join seen by all, a re-join after a freeze) is printed
+and kept as a property of the test. A deadline here says that it happens at
+all, on whatever loaded machine; how fast it is, the figures say.
+"""
+
+import contextlib
+import itertools
+import logging
+import threading
+import time
+import uuid
+
+import kazoo.client
+import pytest
+
+from distperiodic import coordinator
+from distperiodic import exceptions
+from distperiodic.adapters import clock
+from distperiodic.adapters import coordination
+from distperiodic.adapters import term
+from distperiodic.core import member
+from tests import members
+from tests import proxy
+from tests import services
+from tests.services import ports
+from tests.waiting import wait_until
+
+#: Seconds, asked for and granted; the servers here grant one at the least.
+SESSION = 2
+#: Seconds within which all is well again after the last fault.
+SOON = 20.0
+OBJECTS = members.OBJECTS
+#: Of the two clocks of this host, to compare the server's with ours.
+EPOCH = time.time() - time.monotonic()
+
+
+@pytest.fixture
+def group():
+    return f'test-{uuid.uuid4().hex[:8]}'
+
+
+@pytest.fixture(scope='module')
+def mortal():
+    """A ZooKeeper that the tests of this file may break, and mend again."""
+    with services.zookeeper(its_own=True) as server:
+        yield server
+
+
+@pytest.fixture
+def fragile(mortal):
+    yield mortal
+    mortal.thaw()
+    if not mortal.running:
+        mortal.start()
+
+
+@pytest.fixture
+def way(mortal):
+    """A bad network before a server that is well."""
+    with proxy.Proxy((ports.HOST, mortal.port)) as way:
+        way.url = f'zookeeper://{ports.HOST}:{way.port}'
+        yield way
+
+
+@pytest.fixture
+def closing():
+    with contextlib.ExitStack() as closing:
+        yield closing
+
+
+@pytest.fixture
+def join(group, closing):
+    """Make a member of the group in this process, and let it join."""
+    def join(url, identity, start=True, **options):
+        options.setdefault('session_timeout', SESSION)
+        one = coordinator.HashRing(url, group, member_id=identity, **options)
+        closing.callback(one.stop, 1.0)
+        if start:
+            one.start()
+        return one
+    return join
+
+
+@pytest.fixture
+def spawn(group, closing):
+    """Make a member of the group in another process, and let it join."""
+    def spawn(url, identity, start=True, **options):
+        options.setdefault('session_timeout', SESSION)
+        one = closing.enter_context(
+            members.Process(url, group, identity, **options))
+        if start:
+            one.do('start')
+        return one
+    return spawn
+
+
+@pytest.fixture
+def observe(group, closing):
+    """Look at the group from outside, or as a member, and note each view."""
+    def observe(url, identity='observer', **options):
+        one = Noted(url, group, identity, **options)
+        closing.callback(one.stop, 1.0)
+        one.start()
+        one.wait_joined(SOON)
+        return one
+    return observe
+
+
+@pytest.fixture
+def raw(closing):
+    """A client with which a stranger, or an operator, does what he likes."""
+    def raw(server):
+        client = kazoo.client.KazooClient(
+            server.url.removeprefix('zookeeper://'))
+        client.start(20)
+        closing.callback(client.close)
+        closing.callback(client.stop)
+        return client
+    return raw
+
+
+@pytest.fixture
+def figure(record_property, capsys):
+    """Keep and show what was measured."""
+    def figure(name, seconds):
+        record_property(name, round(seconds, 4))
+        with capsys.disabled():
+            print(f'\n    {name}: {seconds * 1000:.0f} ms', end='')
+    return figure
+
+
+class Noted(coordination.Membership):
+    """A membership that notes when it saw whom."""
+
+    def __init__(self, url, group, identity, points=0, **options):
+        options.setdefault('session_timeout', SESSION)
+        super().__init__(url, identity, clock=clock.SystemClock(),
+                         points=points, **options)
+        self.group = group
+        #: (monotonic seconds, view), oldest first.
+        self.seen = []
+        (self.join if points else self.watch)(group, self._note)
+
+    def _note(self, view):
+        self.seen.append((time.monotonic(), view))
+
+    @property
+    def now(self):
+        return names(self.view(self.group))
+
+    def when(self, *identities, after=0.0):
+        """When it first saw just these after an instant; None: not yet."""
+        return next((at for at, view in list(self.seen)
+                     if at >= after and names(view) == list(identities)),
+                    None)
+
+    def wait(self, *identities, after=0.0, timeout=SOON):
+        return wait_until(
+            lambda: self.when(*identities, after=after), timeout,
+            f'{self.identity} did not see just {identities}; it sees '
+            f'{self.now}')
+
+    def sure(self):
+        return self.view(self.group).trusted(clock.SystemClock().monotonic())
+
+
+def names(view):
+    return [one.identity for one in view.members]
+
+
+def knows(one, *identities):
+    """Whether that HashRing is sure that just these are in the group."""
+    try:
+        return names(one.ring_view()) == list(identities)
+    except exceptions.DistperiodicError:
+        return False
+
+
+def all_know(rings, timeout=SOON):
+    """Wait until all of *rings* are sure of each other."""
+    everybody = sorted(one.member_id for one in rings)
+    for one in rings:
+        wait_until(lambda one=one: knows(one, *everybody), timeout,
+                   f'{one.member_id} did not come to know {everybody}')
+
+
+def shared(rings):
+    """Whether each object is exactly one member's."""
+    found = [o for one in rings for o in one.get_subset(OBJECTS)]
+    return sorted(found) == sorted(OBJECTS)
+
+
+def holds(condition, seconds, message):
+    """Assert that something is true, and stays so for that long."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert condition(), message
+        time.sleep(0.02)
+
+
+def path_of(client, group, identity):
+    [entry] = [e for e in client.get_children(f'/tooz/{group}')
+               if e.startswith(f'{identity}~')]
+    return f'/tooz/{group}/{entry}'
+
+
+def created(client, path):
+    """When an entry was made, in our monotonic seconds."""
+    return client.exists(path).ctime / 1000 - EPOCH
+
+
+# Changes are pushed.
+
+def test_a_join_and_a_clean_leave_are_pushed_to_every_member(
+        zookeeper, group, observe, raw, figure):
+    client = raw(zookeeper)
+    crowd = [observe(zookeeper.url, f'm{n}', points=40, session_timeout=20)
+             for n in range(5)]
+    everybody = [f'm{n}' for n in range(5)]
+    for one in crowd:
+        one.wait(*everybody)
+    joins, leaves = [], []
+    for turn in range(5):
+        late = Noted(zookeeper.url, group, f'n{turn}', points=40,
+                     session_timeout=20)
+        late.start()
+        late.wait_joined(SOON)
+        joined = created(client, path_of(client, group, f'n{turn}'))
+        seen = [one.wait(*everybody, f'n{turn}') for one in crowd]
+        joins.append(max(seen) - joined)
+
+        left = time.monotonic()
+        late.stop()
+        seen = [one.wait(*everybody, after=left) for one in crowd]
+        leaves.append(max(seen) - left)
+
+    figure('a join is in every view after', sorted(joins)[2])
+    figure('a leave is in every view after', sorted(leaves)[2])
+    # Polled, it would be a probe of a quarter of the session: 5 s.
+    assert min(joins) < 1.0
+    assert min(leaves) < 1.0
+
+
+def test_a_killed_member_is_gone_within_its_session(
+        zookeeper, spawn, observe, figure):
+    watcher = observe(zookeeper.url)
+    one = spawn(zookeeper.url, 'a')
+    watcher.wait('a')
+
+    killed = one.kill()
+    gone = watcher.wait(after=killed)
+
+    figure(f'a member killed (session {SESSION} s) is gone after',
+           gone - killed)
+    assert gone - killed < SESSION + 1.0 + 3.0
+
+
+def test_members_that_join_at_once_all_come_to_know_each_other(
+        zookeeper, join, observe, figure):
+    number = 30
+    watcher = observe(zookeeper.url, session_timeout=20)
+    rings = [join(zookeeper.url, f'm{n:02}', start=False, session_timeout=20)
+             for n in range(number)]
+    before = watcher.view(watcher.group).version
+    began = time.monotonic()
+    threads = [threading.Thread(target=one.start) for one in rings]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    all_know(rings)
+    taken = time.monotonic() - began
+    wait_until(lambda: len(watcher.now) == number)
+
+    figure(f'{number} that join at once all know each other after', taken)
+    assert shared(rings)
+    rebuilt = watcher.view(watcher.group).version - before
+    assert rebuilt <= min(number, taken / 0.025 + 2)
+
+
+def test_members_of_different_points_agree(zookeeper, join):
+    rings = [join(zookeeper.url, f'm{n}', replicas=40 * (1 + n % 2))
+             for n in range(4)]
+    all_know(rings)
+
+    assert shared(rings)
+    assert {one.ring_view().ring.members['m1'] for one in rings} == {80}
+    for o in OBJECTS[:50]:
+        assert len({one.get_owner(o) for one in rings}) == 1
+
+
+# A process that stands still.
+
+def test_a_frozen_member_comes_back_by_itself_and_starts_nothing_before(
+        zookeeper, group, join, spawn, observe, raw, figure):
+    client = raw(zookeeper)
+    other = join(zookeeper.url, 'b')
+    frozen = spawn(zookeeper.url, 'a')
+    watcher = observe(zookeeper.url)
+    watcher.wait('a', 'b')
+    path = path_of(client, group, 'a')
+    session = client.exists(path).ephemeralOwner
+    before = frozen.do('entry')
+
+    frozen.freeze()
+    taken_over = watcher.wait('b')
+    wait_until(lambda: knows(other, 'b'))
+    assert other.get_subset(OBJECTS) == OBJECTS
+    thawed = frozen.thaw()
+    back = watcher.wait('a', 'b', after=thawed)
+
+    path = path_of(client, group, 'a')
+    assert client.exists(path).ephemeralOwner != session
+    rejoined = created(client, path)
+    figure('a thawed member is back after', rejoined - thawed)
+    assert rejoined - thawed < 5.0
+    wait_until(lambda: frozen.do('members') == ['a', 'b'])
+    wait_until(lambda: knows(other, 'a', 'b'))
+    asked = list(itertools.chain(frozen.asked(), wait_until(frozen.asked)))
+    good = [one for one in asked if one.known and one.at > taken_over]
+    assert good[0].told >= rejoined - 0.002
+    assert any(not one.known for one in asked if one.at >= thawed)
+    assert back < good[-1].told
+    then = member.parse_entry(before)
+    now = member.parse_entry(frozen.do('entry'))
+    assert now.same_process(then)
+    assert now.tenure == then.tenure + 1
+    assert sorted(frozen.do('subset') + other.get_subset(OBJECTS)) == sorted(
+        OBJECTS)
+
+
+# A connection that is half open.
+
+@pytest.mark.parametrize('fault', ['drop', 'drop_s2c', 'reset'])
+def test_a_member_cut_off_stops_before_the_others_take_over(
+        mortal, way, join, spawn, observe, figure, fault):
+    other = join(mortal.url, 'b')
+    cut = spawn(way.url, 'a')
+    watcher = observe(mortal.url)
+    watcher.wait('a', 'b')
+    wait_until(lambda: any(one.known for one in cut.asked()))
+
+    way.set(fault)
+    began = time.monotonic()
+    taken_over = watcher.wait('b', after=began)
+    wait_until(lambda: knows(other, 'b'))
+
+    asked = cut.asked()
+    last = max(one.told for one in asked if one.known)
+    figure('cut off, it stops before the others begin by', taken_over - last)
+    assert [one for one in asked if one.known and one.at > taken_over] == []
+    # It had been sure a while ago, so it does not take fright at once.
+    assert last > began
+
+    way.set('pass')
+    healed = time.monotonic()
+    back = watcher.wait('a', 'b', after=taken_over)
+    figure('the network mended, it is back after', back - healed)
+    wait_until(lambda: knows(other, 'a', 'b'))
+    wait_until(lambda: any(one.known for one in cut.asked()))
+    assert sorted(cut.do('subset') + other.get_subset(OBJECTS)) == sorted(
+        OBJECTS)
+
+
+@pytest.mark.parametrize('fault', ['reset', 'drop'])
+def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
+    one = join(way.url, 'a', session_timeout=10)
+    other = join(mortal.url, 'b', session_timeout=10)
+    watcher = observe(mortal.url)
+    all_know([one, other])
+    watcher.wait('a', 'b')
+    entry = one._membership.me.entry
+    began = time.monotonic()
+
+    with way.being(fault):
+        holds(lambda: knows(one, 'a', 'b'), 0.5, 'it took fright at once')
+    accepted = way.accepted
+    wait_until(lambda: way.accepted > accepted or way.connections, 10)
+    heard = one.ring_view().trusted_until
+    wait_until(lambda: one.view(one.group_id).trusted_until > heard, SOON,
+               'nothing was heard again')
+
+    assert one._membership.me.entry == entry
+    assert [names(v) for at, v in watcher.seen if at > began] == []
+    assert shared([one, other])
+
+
+def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
+    one = join(way.url, 'a', session_timeout=4)
+    watcher = observe(mortal.url)
+    watcher.wait('a')
+    entry = one._membership.me.entry
+
+    way.set('delay', 0.3)
+
+    holds(lambda: knows(one, 'a'), 6.0, 'it was not sure any more')
+    assert one._membership.me.entry == entry
+    assert len(watcher.seen) == 1
+
+
+# A server that breaks.
+
+def test_a_server_restarted_within_the_session_is_no_leave(
+        fragile, join, observe, raw):
+    rings = [join(fragile.url, name, session_timeout=30) for name in 'ab']
+    watcher = observe(fragile.url, session_timeout=30)
+    all_know(rings)
+    watcher.wait('a', 'b')
+    entries = [one._membership.me.entry for one in rings]
+    heard = [one.ring_view().trusted_until for one in rings]
+
+    fragile.kill()
+    fragile.start()
+
+    for one, until in zip(rings, heard, strict=True):
+        wait_until(lambda one=one, until=until: one.view(
+            one.group_id).trusted_until > until, SOON)
+    assert [one._membership.me.entry for one in rings] == entries
+    assert {tuple(names(v)) for _, v in watcher.seen[1:]} <= {('a', 'b')}
+    assert shared(rings)
+
+
+def test_a_server_away_for_longer_than_the_session(fragile, join, figure):
+    rings = [join(fragile.url, name) for name in 'abc']
+    all_know(rings)
+
+    fragile.kill()
+    killed = time.monotonic()
+    for one in rings:
+        wait_until(lambda one=one: not knows(one, 'a', 'b', 'c'), SESSION + 5)
+        with pytest.raises(exceptions.ViewUnknown, match='by itself'):
+            one.get_subset(OBJECTS)
+    unsure = time.monotonic() - killed
+    assert unsure < SESSION + 3
+    holds(lambda: not any(knows(one, 'a', 'b', 'c') for one in rings),
+          2 * SESSION, 'it believed in its view without a server')
+
+    fragile.start()
+    back = time.monotonic()
+    all_know(rings)
+    figure('the server is back, all are sure again after',
+           time.monotonic() - back)
+    wait_until(lambda: shared(rings))
+
+
+def test_a_server_that_lost_its_data(fragile, join, figure):
+    """It refuses the clients that it had, for ever, so they are replaced."""
+    rings = [join(fragile.url, name) for name in 'abc']
+    all_know(rings)
+
+    fragile.kill()
+    fragile.wipe()
+    fragile.start()
+    back = time.monotonic()
+
+    tenures = [one._membership.me.tenure for one in rings]
+    wait_until(lambda: all(one._membership.me.tenure > 1 for one in rings),
+               SOON, f'the clients were not replaced: {tenures}')
+    all_know(rings)
+    figure('the server is back without its data, all are sure again after',
+           time.monotonic() - back)
+    assert shared(rings)
+
+
+def test_a_server_that_stands_still(fragile, join):
+    rings = [join(fragile.url, name) for name in 'ab']
+    all_know(rings)
+
+    fragile.freeze()
+    for one in rings:
+        wait_until(lambda one=one: not knows(one, 'a', 'b'), SESSION + 5)
+    holds(lambda: not any(knows(one, 'a', 'b') for one in rings), SESSION,
+          'it believed in its view without a server')
+    fragile.thaw()
+
+    all_know(rings)
+    wait_until(lambda: shared(rings))
+
+
+def test_an_ensemble_that_loses_one_and_then_its_quorum(
+        zookeeper_ensemble, join, figure):
+    servers = zookeeper_ensemble
+    rings = [join(servers.url, name, session_timeout=4) for name in 'abc']
+    all_know(rings)
+
+    leader = servers.leader()
+    leader.kill()
+    killed = time.monotonic()
+    wait_until(lambda: all(
+        one.view(one.group_id).trusted_until > killed + 4 for one in rings),
+        SOON, 'nothing was heard of the rest of the ensemble')
+    all_know(rings)
+    figure('the leader was lost, all are sure again after',
+           time.monotonic() - killed)
+    wait_until(lambda: shared(rings))
+
+    second = next(one for one in servers.servers if one.running)
+    second.kill()
+    for one in rings:
+        wait_until(lambda one=one: not knows(one, 'a', 'b', 'c'), SOON)
+        with pytest.raises(exceptions.ViewUnknown):
+            one.get_subset(OBJECTS)
+
+    second.start(wait=False)
+    leader.start(wait=False)
+    second.wait()
+    back = time.monotonic()
+    all_know(rings)
+    figure('the quorum is back, all are sure again after',
+           time.monotonic() - back)
+    wait_until(lambda: shared(rings))
+
+
+# Forks.
+
+def test_a_fork_before_the_first_use_gives_two_members(
+        zookeeper, spawn, observe):
+    watcher = observe(zookeeper.url)
+    parent = spawn(zookeeper.url, None, start=False)
+
+    told = parent.do('fork', False)
+    parent.do('start')
+
+    mine = parent.do('identity')
+    assert not told['was started']
+    assert told['members'] == [told['identity']]
+    assert told['subset'] == OBJECTS
+    assert told['identity'] != mine
+    wait_until(lambda: parent.do('members') == [mine])
+    wait_until(lambda: watcher.now == [mine])
+
+
+def test_a_fork_of_a_started_member_connects_anew_and_disturbs_nobody(
+        zookeeper, spawn, observe):
+    watcher = observe(zookeeper.url)
+    parent = spawn(zookeeper.url, None)
+    mine, entry = parent.do('identity'), parent.do('entry')
+    watcher.wait(mine)
+
+    told = parent.do('fork', False)
+
+    assert not told['was started']
+    both = sorted([mine, told['identity']])
+    assert told['members'] == both
+    assert 0 < len(told['subset']) < len(OBJECTS)
+    watcher.wait(*both)
+    wait_until(lambda: parent.do('members') == [mine])
+    assert parent.do('entry') == entry
+    assert [one for one in parent.asked() if not one.known] == []
+    assert parent.do('subset') == OBJECTS
+
+
+def test_a_forked_member_that_just_ends_leaves_its_parent_in_the_group(
+        zookeeper, spawn):
+    parent = spawn(zookeeper.url, None)
+    mine, entry = parent.do('identity'), parent.do('entry')
+
+    told = parent.do('fork', True)
+
+    wait_until(lambda: parent.do('members') == [mine], SOON,
+               f'{told["identity"]} did not fall with its session')
+    assert parent.do('entry') == entry
+    assert [one for one in parent.asked() if not one.known] == []
+
+
+def test_a_fork_under_a_given_name_is_refused_while_its_parent_lives(
+        zookeeper, spawn):
+    parent = spawn(zookeeper.url, 'named', session_timeout=1)
+    entry = parent.do('entry')
+
+    with pytest.raises(members.ChildError, match='DuplicateMember'):
+        parent.do('fork', False)
+
+    assert parent.do('entry') == entry
+    assert parent.do('subset') == OBJECTS
+
+
+# One identity for two.
+
+def test_a_second_member_of_the_same_name_is_refused(
+        zookeeper, join, observe):
+    watcher = observe(zookeeper.url)
+    first = join(zookeeper.url, 'a', session_timeout=1)
+    watcher.wait('a')
+    entry = first._membership.me.entry
+
+    with pytest.raises(exceptions.DuplicateMember) as told:
+        join(zookeeper.url, 'a', session_timeout=1)
+
+    assert "member id 'a' is in use" in str(told.value)
+    assert entry in str(told.value)
+    assert 'give each process its own member_id' in str(told.value)
+    assert first.get_subset(OBJECTS) == OBJECTS
+    assert first._membership.me.entry == entry
+    assert len(watcher.seen) == 2, 'nobody, then a: and nothing of a second'
+
+
+def test_of_two_of_the_same_name_at_once_one_is_refused(
+        zookeeper, join, group, raw):
+    client = raw(zookeeper)
+    for turn in range(3):
+        rings = [join(zookeeper.url, f'm{turn}', start=False,
+                      session_timeout=1) for _ in range(2)]
+        outcomes = {}
+
+        def start(one, outcomes=outcomes):
+            try:
+                one.start()
+                outcomes[one] = None
+            except exceptions.DistperiodicError as exc:
+                outcomes[one] = exc
+        threads = [threading.Thread(target=start, args=(one,))
+                   for one in rings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        refused = [e for e in outcomes.values() if e is not None]
+        assert list(map(type, refused)) == [exceptions.DuplicateMember]
+        [winner] = [one for one in rings if one.is_started()]
+        assert path_of(client, group, f'm{turn}').endswith(
+            winner._membership.me.entry)
+
+
+def test_a_name_is_free_again_when_its_member_has_left_or_died(
+        zookeeper, join, spawn, figure):
+    first = join(zookeeper.url, 'a')
+    first.stop()
+    began = time.monotonic()
+    spawn(zookeeper.url, 'a').kill()
+    third = join(zookeeper.url, 'a')
+
+    figure('a killed member is started anew, in the group after',
+           time.monotonic() - began)
+    assert third.get_subset(OBJECTS) == OBJECTS
+
+
+# Names.
+
+@pytest.mark.parametrize('bad', ['a/b', 'h\xf4te', 'x' * 300],
+                         ids=['slash', 'not ascii', '300 characters'])
+def test_a_bad_name_is_refused_before_anything_reaches_the_server(way, bad):
+    good = coordinator.Coordinator(way.url, session_timeout=SESSION)
+    for make in (
+            lambda: coordinator.HashRing(way.url, 'g', member_id=bad).start(),
+            lambda: coordinator.HashRing(way.url, bad).start(),
+            lambda: good.join_group(bad)):
+        with pytest.raises(exceptions.InvalidMemberId):
+            make()
+
+    assert way.accepted == 0
+
+
+# What others do to the group.
+
+STRANGE = ['h\xf4te', 'leader', 'api-9~00c0ffee00c0ffee~1~f1.r999999',
+           'api-9~00c0ffee00c0ffee~1~nonsense', 'name with blanks']
+
+
+def test_a_strangers_entries_own_nothing_and_are_each_named_once(
+        zookeeper, group, join, raw, caplog):
+    client = raw(zookeeper)
+    one = join(zookeeper.url, 'a')
+    for name in STRANGE:
+        client.create(f'/tooz/{group}/{name}', b'\xff not msgpack')
+    other = join(zookeeper.url, 'b')
+    all_know([one, other])
+    client.create(f'/tooz/{group}/another')
+    client.delete(f'/tooz/{group}/another')
+    third = join(zookeeper.url, 'c')
+    all_know([one, other, third])
+
+    assert shared([one, other, third])
+    ignored = [r.getMessage() for r in caplog.records
+               if 'entry ignored' in r.message
+               and 'another' not in r.getMessage()]
+    assert len(ignored) == 3 * len(STRANGE)
+    for name in STRANGE:
+        assert sum(f'{name!r}' in line for line in ignored) == 3
+
+
+def test_a_member_whose_entry_was_deleted_comes_back(
+        zookeeper, group, join, raw, observe, figure):
+    client = raw(zookeeper)
+    rings = [join(zookeeper.url, name) for name in 'ab']
+    watcher = observe(zookeeper.url)
+    all_know(rings)
+    tenure = rings[0]._membership.me.tenure
+
+    client.delete(path_of(client, group, 'a'))
+    deleted = time.monotonic()
+
+    wait_until(lambda: rings[0]._membership.me.tenure == tenure + 1)
+    back = watcher.wait('a', 'b', after=deleted)
+    figure('its entry deleted, a member is back after', back - deleted)
+    all_know(rings)
+    wait_until(lambda: shared(rings))
+
+
+def test_a_group_that_was_deleted_comes_back(
+        zookeeper, group, join, raw, figure):
+    client = raw(zookeeper)
+    rings = [join(zookeeper.url, name) for name in 'abc']
+    all_know(rings)
+
+    client.delete(f'/tooz/{group}', recursive=True)
+    deleted = time.monotonic()
+
+    wait_until(lambda: all(one._membership.me.tenure == 2 for one in rings))
+    all_know(rings)
+    figure('the group deleted, all are sure again after',
+           time.monotonic() - deleted)
+    wait_until(lambda: shared(rings))
+
+
+# Points that change.
+
+def test_changed_points_move_only_what_they_must_and_leave_no_gap(
+        zookeeper, observe):
+    a, b, c = (observe(zookeeper.url, name, points=40, session_timeout=20)
+               for name in 'abc')
+    for one in (a, b, c):
+        one.wait('a', 'b', 'c')
+    before = b.view(b.group).ring
+    entry = a.me.entry
+    began = time.monotonic()
+    doubts = []
+    over = threading.Event()
+
+    def doubt():
+        while not over.wait(0.001):
+            if not a.sure():
+                doubts.append(time.monotonic())
+    doubter = threading.Thread(target=doubt)
+    doubter.start()
+
+    a.publish(points=80)
+    for one in (a, b, c):
+        wait_until(lambda one=one: one.view(one.group).ring.members
+                   == {'a': 80, 'b': 40, 'c': 40})
+    over.set()
+    doubter.join()
+
+    assert doubts == []
+    assert a.me.tenure == 1
+    assert a.me.entry != entry
+    for one in (a, b, c):
+        for _, view in [s for s in one.seen if s[0] > began]:
+            assert names(view) == ['a', 'b', 'c']
+            assert view.ring.members['a'] in (40, 80)
+    after = b.view(b.group).ring
+    moved = [o for o in OBJECTS if before.owner_of(o) != after.owner_of(o)]
+    assert moved
+    assert {after.owner_of(o) for o in moved} == {'a'}
+
+
+def test_points_changed_while_the_group_is_read_are_no_gap(
+        zookeeper, observe, monkeypatch, caplog):
+    """What the thread has just read shows the old entry."""
+    a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
+    read = term.KazooTerm.read
+    points = itertools.count(41)
+    left = [10]
+
+    def read_and_publish(self, group):
+        entries = read(self, group)
+        if self._client is not None and left[0] > 0:
+            left[0] -= 1
+            a.publish(points=next(points))
+        return entries
+    monkeypatch.setattr(term.KazooTerm, 'read', read_and_publish)
+
+    a.publish(points=next(points))
+
+    wait_until(lambda: a.view(a.group).ring.members == {'a': 51})
+    assert a.me.tenure == 1
+    assert 'term lost' not in caplog.text
+
+
+def test_many_changes_of_points_end_in_the_last(zookeeper, observe):
+    a = observe(zookeeper.url, 'a', points=40)
+    b = observe(zookeeper.url, 'b', points=40)
+
+    for points in (50, 60, 70, 60, 50, 45):
+        a.publish(points=points)
+
+    wait_until(lambda: b.view(b.group).ring.members == {'a': 45, 'b': 40})
+    wait_until(lambda: a.view(a.group).ring.members == {'a': 45, 'b': 40})
+    assert a.me.tenure == 1
+
+
+# Several groups.
+
+def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
+        zookeeper, group, observe):
+    a = observe(zookeeper.url, 'a', points=40, session_timeout=40)
+    seen = []
+    a.watch(f'{group}.workers', lambda view: seen.append(names(view)))
+    a.wait_joined(SOON)
+    a.publish(points=80)
+    wait_until(lambda: a.view(group).ring.members == {'a': 80})
+    worker = Noted(zookeeper.url, f'{group}.workers', 'w', points=1)
+    try:
+        worker.start()
+
+        # Probed, it would take a quarter of the session, for each group.
+        wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
+    finally:
+        worker.stop()
+    assert f'a~{a.me.nonce}' not in str(worker.view(f'{group}.workers'))
+
+
+def test_to_look_at_a_group_is_not_to_be_in_it(zookeeper, group, join):
+    one = join(zookeeper.url, 'a')
+    looker = coordinator.Coordinator(
+        zookeeper.url, member_id='looker', session_timeout=SESSION)
+    try:
+        assert looker.get_members(group) == ['a']
+        assert looker.get_members(f'{group}.nobody') == []
+        assert one.get_members(group) == ['a']
+    finally:
+        looker.stop()
+
+
+def test_a_coordinator_may_join_more_groups_as_it_goes(zookeeper, group):
+    one, other = (coordinator.Coordinator(
+        zookeeper.url, member_id=name, session_timeout=SESSION)
+        for name in 'ab')
+    try:
+        one.start()
+        assert one._membership.problem is None
+        for number in range(3):
+            for each in (one, other):
+                each.join_group(f'{group}.{number}')
+        for number in range(3):
+            for each in (one, other):
+                wait_until(lambda each=each, number=number: each.get_members(
+                    f'{group}.{number}') == ['a', 'b'])
+        assert one._membership.me.tenure == other._membership.me.tenure == 1
+    finally:
+        one.stop()
+        other.stop()
+
+
+# Ends.
+
+@pytest.mark.parametrize('fault', ['killed', 'frozen'])
+def test_stopping_while_the_server_is_away_is_bounded(fragile, join, fault):
+    rings = [join(fragile.url, name) for name in 'ab']
+    all_know(rings)
+
+    fragile.kill() if fault == 'killed' else fragile.freeze()
+
+    for one in rings:
+        began = time.monotonic()
+        one.stop(timeout=2.0)
+        assert time.monotonic() - began < 4.0
+        assert not one.is_started()
+
+
+def test_stopping_long_after_the_server_went_is_bounded(fragile, join):
+    one = join(fragile.url, 'a')
+    fragile.kill()
+    wait_until(lambda: one._membership.problem is not None, SOON,
+               'it did not notice')
+
+    began = time.monotonic()
+    one.stop(timeout=2.0)
+
+    assert time.monotonic() - began < 4.0
+
+
+def test_a_server_that_nobody_can_reach_is_told_within_a_bound(closing):
+    url = f'zookeeper://user:hunter2@{ports.HOST}:{ports.free_port()}'
+    for make in (
+            lambda: coordinator.HashRing(url, 'g', session_timeout=1),
+            lambda: coordinator.Coordinator(url, session_timeout=1)):
+        one = make()
+        began = time.monotonic()
+        with pytest.raises(exceptions.CoordinationUnavailable) as told:
+            one.start()
+        assert time.monotonic() - began < 1.5 + 2.0 + 1.0 + 2.0
+        assert not one.is_started()
+        assert f'{ports.HOST}:' in str(told.value)
+        assert 'check backend_url' in str(told.value)
+        assert 'hunter2' not in str(told.value)
+        assert len(str(told.value).splitlines()) == 1
+        began = time.monotonic()
+        with pytest.raises(exceptions.CoordinationUnavailable):
+            one.start(timeout=0.5)
+        assert time.monotonic() - began < 0.5 + 1.0 + 2.0
+
+
+def test_a_server_that_never_answers_is_told_within_a_bound(way, join):
+    way.set('drop')
+    began = time.monotonic()
+
+    with pytest.raises(exceptions.CoordinationUnavailable):
+        join(way.url, 'a', session_timeout=1)
+
+    assert time.monotonic() - began < 1.5 + 2.0 + 1.0 + 2.0
+
+
+def test_a_start_that_failed_can_be_tried_again(way, join):
+    one = join(way.url, 'a', start=False, session_timeout=1)
+    way.set('reset')
+    with pytest.raises(exceptions.CoordinationUnavailable):
+        one.heartbeat()
+
+    way.set('pass')
+    one.heartbeat()
+
+    assert one.get_subset(OBJECTS) == OBJECTS
+
+
+def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
+        zookeeper, group, raw, way, join):
+    """The refusal comes at once, and so would the next one."""
+    secret = kazoo.client.KazooClient(
+        way.url.removeprefix('zookeeper://'))
+    secret.start(20)
+    try:
+        secret.create(f'/tooz/{group}', makepath=True)
+        secret.set_acls(f'/tooz/{group}', [
+            kazoo.security.make_digest_acl('somebody', 'else', all=True)])
+    finally:
+        secret.stop()
+        secret.close()
+    accepted = way.accepted
+
+    with pytest.raises(exceptions.CoordinationUnavailable,
+                       match='NoAuth|not auth|refuses'):
+        join(way.url, 'a', session_timeout=4)
+
+    assert way.accepted - accepted < 15
+
+
+def test_no_thread_and_no_connection_is_left_after_a_stop(mortal, way, join):
+    def ours():
+        return [t.name for t in threading.enumerate()
+                if t.ident not in before]
+    before = {t.ident for t in threading.enumerate()}
+    for _ in range(3):
+        one = join(way.url, 'a')
+        one.get_subset(OBJECTS)
+        one.stop()
+
+    wait_until(lambda: not ours(), 10, 'threads are left')
+    wait_until(lambda: way.connections == 0, 10, 'connections are left')
+
+
+def test_a_member_at_rest_asks_little(mortal, way, join, record_property):
+    join(way.url, 'a', session_timeout=4)
+    for _ in range(2):
+        start, heard = time.monotonic(), way.received['client']
+        holds(lambda: True, 4.0, '')
+        sent = way.received['client'] - heard
+        seconds = time.monotonic() - start
+    record_property('bytes a second', round(sent / seconds))
+
+    # A read of the group is less than 100 bytes, a ping 12.
+    assert sent / seconds < 200
+
+
+def test_it_logs_who_came_and_went_and_nothing_while_nothing_happens(
+        zookeeper, group, join, caplog):
+    caplog.set_level(logging.INFO, 'distperiodic')
+    one = join(zookeeper.url, 'a')
+    join(zookeeper.url, 'b').stop()
+    wait_until(lambda: knows(one, 'a'))
+    ours = [r.getMessage() for r in caplog.records
+            if r.name.startswith('distperiodic') and group in r.getMessage()]
+
+    assert f'joined: group={group} member=a' in '\n'.join(ours)
+    assert any('joined=b left=-' in line for line in ours)
+    assert any('joined=- left=b' in line for line in ours)
+    assert not [r for r in caplog.records
+                if r.levelno >= logging.WARNING
+                and r.name.startswith('distperiodic')]
+    caplog.clear()
+    holds(lambda: not [r for r in caplog.records
+                       if r.name.startswith('distperiodic')],
+          SESSION, 'it logs at rest')
+
+
