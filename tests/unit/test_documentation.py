@@ -19,8 +19,9 @@ LOG_LINES = (SOURCE / 'reference' / 'log-lines.rst').read_text()
 
 
 def log_calls():
-    """Event, keys and place of all that the library logs above DEBUG."""
-    for path in sorted((ROOT / 'distperiodic').rglob('*.py')):
+    """Event, keys and place of all that a service logs above DEBUG."""
+    paths = (ROOT / 'distperiodic').rglob('*.py')
+    for path in sorted(p for p in paths if p.parent.name != 'demo'):
         for node in ast.walk(ast.parse(path.read_text())):
             if not (isinstance(node, ast.Call)
                     and isinstance(node.func, ast.Attribute)
@@ -85,6 +86,13 @@ def test_every_command_is_documented():
 
     assert [name for name in commands
             if f'\n``distperiodic {name}' not in page] == []
+
+
+@pytest.mark.parametrize('path', sorted({
+    path for page in SOURCE.rglob('*.rst') for path in re.findall(
+        r'``((?:tests|examples|etc|doc)/[\w./-]+)``', page.read_text())}))
+def test_a_file_that_a_page_names_is_there(path):
+    assert (ROOT / path).exists()
 
 
 def test_the_readme_shows_the_first_program_of_the_tutorial():
