@@ -13,6 +13,8 @@ adapters. Each scheduler has one thread for its flow; all that comes from
 elsewhere (views, reports, catalogues) enters it through one queue.
 """
 
+import collections
+import dataclasses
 import logging
 import queue
 import threading
@@ -20,6 +22,7 @@ from typing import Any
 
 from oslo_config import cfg
 
+from distperiodic import exceptions
 from distperiodic import lifecycle
 from distperiodic import opts
 from distperiodic import periodic
@@ -40,9 +43,18 @@ LOG = logging.getLogger(__name__)
 
 # The flow looks at timeouts, leases and back-offs this often, in seconds.
 _SWEEP = 0.25
+# Results of this process's own pool are looked at this much later, in
+# seconds, where nothing waits for room.
+_LINGER = 0.02
+# Results and other news that are looked at before the next look at the clock.
+_AT_A_TIME = 200
 # A pool in this process may be given much: what waits in it waits in this
 # process either way, and leaves the order to the pool.
 _LOCAL_WINDOW = 10000
+
+# The partition of what runs in the scheduler's own process while the rest is
+# sent to workers.
+_HERE = '-'
 
 _GUARANTEES = {
     (False, 'local'): 'one process owns every object',
@@ -65,10 +77,23 @@ class SchedulerService(lifecycle.Lifecycle):
     def _prepare(self) -> None:
         settings = self._settings
         self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
-        self._jobs = dict(self._tasks.jobs)
-        self._topics = sorted({j.topic for j in self._jobs.values()})
+        sends = settings.dispatcher == 'messaging'
+        # A job of every member runs in the member itself, whoever runs the
+        # rest: it is about this process.
+        self._jobs = {
+            name: dataclasses.replace(job, topic=_HERE)
+            if sends and job.scope is job_.Scope.MEMBER else job
+            for name, job in self._tasks.jobs.items()}
+        here = {name: (job, self._tasks.handler(name))
+                for name, job in self._jobs.items()
+                if not sends or job.topic == _HERE}
         self._member_id = self._identity(settings.group)
         self._claims = memory.MemoryClaimStore()
+        #: What the pool has run and nobody has looked at.
+        self._results: collections.deque[message.Report] = (
+            collections.deque())
+        self._results_told = False
+        self._collect_at = float('inf')
         self._draining = False
         self._idle = threading.Event()
         self._group_member: coordination.Membership | None = None
@@ -82,21 +107,14 @@ class SchedulerService(lifecycle.Lifecycle):
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count)
             membership.join(settings.group, self._tell_view)
-        self._pool: pool_.Pool | None = None
-        self._shop: work.Workshop | None = None
+        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+        self._shop = work.Workshop(
+            here, clock=self._clock, pool=self._pool,
+            report=self._tell_report, may_start=self._may_start)
         self._bus: messaging.MessagingWorkBus | None = None
-        bus: Any
-        if settings.dispatcher == 'local':
-            self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
-            self._shop = work.Workshop(
-                {n: (j, self._tasks.handler(n))
-                 for n, j in self._jobs.items()},
-                clock=self._clock, pool=self._pool,
-                report=self._tell_report, may_start=self._may_start)
-            bus = local.LocalBus(self._shop.accept)
-        else:
+        if sends:
             entry = membership.me.entry
-            bus = self._bus = messaging.MessagingWorkBus(
+            self._bus = messaging.MessagingWorkBus(
                 self._conf, None, group=settings.group, me=entry,
                 on_report=lambda reports: self._inbox.put(
                     ('reports', reports)),
@@ -105,12 +123,13 @@ class SchedulerService(lifecycle.Lifecycle):
                     ('unsent', batch, reason)),
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
-            for topic in self._topics:
+            for topic in {j.topic for j in self._jobs.values()} - {_HERE}:
                 name = worker_group(settings.group, topic)
                 self._partitions[name] = topic
                 membership.watch(name, self._tell_view)
         self._dispatcher = dispatch.Dispatcher(
-            self._jobs, claims=self._claims, bus=bus, clock=self._clock,
+            self._jobs, claims=self._claims, clock=self._clock,
+            bus=local.LocalBus(self._shop.accept, here, self._bus),
             me=self._entry, batch_size=settings.dispatch_batch_size,
             lease=settings.lease)
         self._reader = local.ThreadReader(
@@ -121,11 +140,10 @@ class SchedulerService(lifecycle.Lifecycle):
             group=settings.group, identity=self._member_id,
             claims=self._claims, dispatcher=self._dispatcher,
             reader=self._reader)
-        if self._shop is not None:
-            me = member_.Member(self._member_id, '0' * 16, 1,
-                                slots=_LOCAL_WINDOW)
-            for topic in self._topics:
-                self._dispatcher.workers_changed(topic, [me])
+        me = member_.Member(self._member_id, '0' * 16, 1,
+                            slots=_LOCAL_WINDOW)
+        for topic in {job.topic for job, _ in here.values()}:
+            self._dispatcher.workers_changed(topic, [me])
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
@@ -154,7 +172,11 @@ class SchedulerService(lifecycle.Lifecycle):
         self._inbox.put(('view', view))
 
     def _tell_report(self, report: message.Report, to_entry: str) -> None:
-        self._inbox.put(('reports', [report]))
+        """Called by the pool's threads, at the end of each run."""
+        self._results.append(report)
+        if not self._results_told:
+            self._results_told = True
+            self._inbox.put(('results',))
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
@@ -172,7 +194,7 @@ class SchedulerService(lifecycle.Lifecycle):
         try:
             points = conf[opts.GROUP].hash_ring_replicas_count
         except ValueError as exc:
-            LOG.error('option refused: hash_ring_replicas_count reason=%s; '
+            LOG.error('option refused: option=hash_ring_replicas_count reason=%s; '
                       'the points stay as they are', exc)
             return
         if self._group_member is not None:
@@ -192,19 +214,34 @@ class SchedulerService(lifecycle.Lifecycle):
         while not self._over.is_set():
             pause = self._ticker.run_due()
             now = self._clock.monotonic()
+            if now >= self._collect_at:
+                self._collect()
             if now >= sweep:
                 sweep = now + _SWEEP
                 self._dispatcher.sweep()
-                if self._shop is not None:
-                    self._shop.watch()
-                    if now >= signs:
-                        signs = now + self._settings.lease / 3
-                        self._shop.give_signs()
-            if self._take(max(0.0, min(pause, sweep - now))):
+                self._shop.watch()
+                if now >= signs:
+                    signs = now + self._settings.lease / 3
+                    self._shop.give_signs()
+            if self._take(max(0.0, min(
+                    pause, sweep - now, self._collect_at - now))):
                 self._dispatcher.pump_all()
             if self._draining and not (self._dispatcher.waiting
                                        or self._dispatcher.outstanding):
                 self._idle.set()
+
+    def _collect(self) -> None:
+        """Settle what the pool has run."""
+        self._collect_at = float('inf')
+        self._results_told = False
+        # Not without an end: ticks that become due meanwhile come first.
+        for _ in range(_AT_A_TIME):
+            if not self._results:
+                break
+            self._dispatcher.reported(self._results.popleft())
+        else:
+            self._collect_at = 0.0
+        self._dispatcher.pump_all()
 
     def _take(self, pause: float) -> bool:
         """Handle what came in, or wait so long for it; True: something
@@ -214,8 +251,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._inbox.get_nowait())
         except queue.Empty:
             return False
-        # Not without an end: ticks that become due meanwhile come first.
-        for _ in range(200):
+        for _ in range(_AT_A_TIME):
             self._handle(event)
             try:
                 event = self._inbox.get_nowait()
@@ -229,6 +265,11 @@ class SchedulerService(lifecycle.Lifecycle):
         if what == 'reports':
             for report in about[0]:
                 self._dispatcher.reported(report)
+        elif what == 'results':
+            # In a burst they come by the hundred. To look at each at once
+            # would take the interpreter from the handlers that still wait.
+            self._collect_at = self._clock.monotonic() + (
+                0.0 if self._dispatcher.waiting else _LINGER)
         elif what == 'read':
             job, ticket, found = about
             if not isinstance(found, Exception):
@@ -253,8 +294,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if view.me is not None and view.me.tenure != self._admitted:
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
-            if self._shop is not None:
-                self._shop.hand_back(work.NOT_A_MEMBER)
+            self._shop.hand_back(work.NOT_A_MEMBER)
             self._admitted = view.me.tenure
         self._ticker.view_changed()
 
@@ -302,10 +342,9 @@ class SchedulerService(lifecycle.Lifecycle):
                 'stopped before the end: member=%s; what it had claimed and '
                 'not finished misses its tick', self._member_id)
         self._dispatcher.close()
-        if self._shop is not None and self._pool is not None:
-            self._shop.drain()
-            self._shop.cancel()
-            self._pool.stop()
+        self._shop.drain()
+        self._shop.cancel()
+        self._pool.stop()
         self._inbox.put(('end',))
         if self._bus is not None:
             self._bus.close(timeout=lifecycle.CLOSING)
@@ -347,7 +386,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._shop = work.Workshop(
             {n: (j, self._tasks.handler(n))
              for n, j in self._tasks.jobs.items()
-             if j.topic == self._partition},
+             if j.topic == self._partition
+             and j.scope is not job_.Scope.MEMBER},
             clock=self._clock, pool=self._pool, report=self._bus.report,
             may_start=self._may_start)
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
@@ -367,7 +407,11 @@ class WorkerService(lifecycle.Lifecycle):
             member = member_.parse_entry(batch.worker)
             tenure = self._tenures[batch.worker] = (
                 member.tenure if member else 0)
-        view = self._member.view(self._group)
+        try:
+            view = self._member.view(self._group)
+        except exceptions.ViewUnknown:
+            # The others see us before we see ourselves.
+            return work.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
             return None

@@ -12,10 +12,11 @@ import queue
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic import ports
 from distperiodic.core import catalogue
 from distperiodic.core import context
 from distperiodic.core import job as job_
@@ -28,13 +29,24 @@ LOG = logging.getLogger(__name__)
 
 class LocalBus:
     """The shortest way to a worker: a call. See
-    :class:`distperiodic.ports.WorkBus`."""
+    :class:`distperiodic.ports.WorkBus`.
 
-    def __init__(self, accept: Callable[[message.Batch], None]):
+    :param here: the jobs that run in this process.
+    :param further: takes the batches of all other jobs.
+    """
+
+    def __init__(self, accept: Callable[[message.Batch], None],
+                 here: Container[str],
+                 further: ports.WorkBus | None = None):
         self._accept = accept
+        self._here = here
+        self._further = further
 
     def send(self, batch: message.Batch) -> None:
-        self._accept(batch)
+        if self._further is None or batch.job in self._here:
+            self._accept(batch)
+        else:
+            self._further.send(batch)
 
 
 class ThreadReader:
@@ -117,7 +129,7 @@ class ThreadReader:
     @staticmethod
     def _schedules(
             objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
-        own = {}
+        own: dict[str, schedule.Schedule] = {}
         if set(map(type, objects)) <= {str, int}:
             return own
         for obj in objects:

@@ -4,14 +4,17 @@
 The threads are daemons: a handler that never returns must not keep the
 process from ending. Such a thread can be written off; another takes its
 place, and it ends by itself should the handler return after all.
+
+Threads are woken one by one: each that takes a part and leaves work behind
+calls the next. To wake all of them for each batch would have them fight for
+the interpreter, and delay every handler of a burst.
 """
 
 import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 LOG = logging.getLogger(__name__)
 
@@ -19,11 +22,14 @@ LOG = logging.getLogger(__name__)
 class Source(Protocol):
     """Work that several threads may share, each taking a part."""
 
-    def take(self) -> tuple[Callable[[], object] | None, bool]:
+    def take(self) -> tuple[Any, bool]:
         """A part to run (None: nothing is left), and whether more is left.
 
         Called under the pool's lock: it must be quick.
         """
+
+    def run(self, part: Any) -> object:
+        """Run a part that was taken."""
 
 
 class Pool:
@@ -33,69 +39,112 @@ class Pool:
         self.size = size
         self._name = name
         self._queue: list[tuple[int, int, Source]] = []
-        self._count = itertools.count()
-        self._ready = threading.Condition()
-        self._threads: set[threading.Thread] = set()
-        self._written_off: set[int] = set()
-        self._idle = 0
+        self._order = itertools.count()
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
+        self._threads: set[int] = set()
+        #: Threads that were written off and still run.
+        self._hanging: set[int] = set()
+        #: Threads that wait and that nobody has called.
+        self._waiting = 0
+        #: Threads that were called or started and are not at the queue yet.
+        self._coming = 0
         self._stopping = False
+        self._told = False
 
-    def submit(self, priority: int, source: Source, parts: int) -> None:
-        """Queue *source*; up to *parts* threads are woken for it."""
-        with self._ready:
+    def submit(self, priority: int, source: Source) -> None:
+        """Queue *source*; those of higher priority are taken first."""
+        with self._lock:
             heapq.heappush(
-                self._queue, (-priority, next(self._count), source))
-            while (len(self._threads) < self.size
-                   and self._idle < min(parts, self.size)):
-                self._add_thread()
-            self._ready.notify(parts)
+                self._queue, (-priority, next(self._order), source))
+            if not self._coming:
+                self._call_one()
 
-    def _add_thread(self) -> None:
-        thread = threading.Thread(
-            target=self._work, daemon=True,
-            name=f'{self._name}-{next(self._count)}')
-        self._threads.add(thread)
-        self._idle += 1
-        thread.start()
+    def write_off(self, ident: int) -> int:
+        """Go on without the thread *ident*, which hangs in its handler.
 
-    def write_off(self, ident: int) -> None:
-        """Go on without the thread *ident*, which hangs in its handler."""
-        with self._ready:
-            for thread in self._threads:
-                if thread.ident == ident:
-                    self._threads.discard(thread)
-                    self._written_off.add(ident)
-                    if self._queue and len(self._threads) < self.size:
-                        self._add_thread()
-                    return
+        :returns: how many threads hang like that by now; each keeps its
+            memory until its handler returns.
+        """
+        with self._lock:
+            if ident in self._threads:
+                self._threads.discard(ident)
+                self._hanging.add(ident)
+                if self._queue and not self._coming:
+                    self._call_one()
+            return len(self._hanging)
 
     def stop(self) -> None:
         """Take nothing more; returns at once."""
-        with self._ready:
+        with self._lock:
             self._stopping = True
             self._ready.notify_all()
 
+    def _call_one(self) -> None:
+        """Have one more thread come to the queue, if there may be one."""
+        if self._waiting:
+            self._waiting -= 1
+            self._coming += 1
+            self._ready.notify()
+        elif len(self._threads) < self.size and not self._stopping:
+            thread = threading.Thread(
+                target=self._work, daemon=True,
+                name=f'{self._name}-{next(self._numbers)}')
+            self._coming += 1
+            try:
+                thread.start()
+            except RuntimeError as exc:
+                self._coming -= 1
+                if not self._told:
+                    self._told = True
+                    LOG.error(
+                        'no thread: pool=%s threads=%d of %d hanging=%d '
+                        'error=%s; the work is done by those that are '
+                        'there', self._name, len(self._threads), self.size,
+                        len(self._hanging), exc)
+                return
+            assert thread.ident is not None
+            self._threads.add(thread.ident)
+
     def _work(self) -> None:
         me = threading.get_ident()
+        lock = self._lock
+        with lock:
+            self._coming -= 1
         while True:
-            with self._ready:
-                while not self._queue and not self._stopping:
-                    self._ready.wait()
-                if self._stopping:
-                    return
-                self._idle -= 1
-                part, more = self._queue[0][2].take()
-                if not more:
-                    heapq.heappop(self._queue)
+            with lock:
+                source, part = self._next(me)
+            if source is None:
+                return
             try:
                 if part is not None:
-                    part()
+                    source.run(part)
             except BaseException:
                 LOG.exception('a part of a batch failed in the library '
                               'itself: thread=%s; the thread goes on',
                               threading.current_thread().name)
-            with self._ready:
-                if me in self._written_off:
-                    self._written_off.discard(me)
-                    return
-                self._idle += 1
+            # Else it would be kept while this thread waits.
+            source = part = None
+
+    def _next(self, me: int) -> tuple[Source | None, Any]:
+        """The next part; None: this thread ends."""
+        while True:
+            if me not in self._threads:
+                # Written off, and yet the handler returned.
+                self._hanging.discard(me)
+                return None, None
+            if self._stopping:
+                return None, None
+            if self._queue:
+                break
+            self._waiting += 1
+            self._ready.wait()
+            self._coming -= 1
+        source = self._queue[0][2]
+        part, more = source.take()
+        if not more:
+            heapq.heappop(self._queue)
+        if self._queue and not self._coming:
+            self._call_one()
+        return source, part

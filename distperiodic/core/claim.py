@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 
 class State(enum.Enum):
+    # Members are singletons; enum's own hash is a call into Python, twice
+    # for each move of each object.
+    __hash__ = object.__hash__
+
     #: Taken by a member; not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
@@ -36,6 +40,8 @@ ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
 
 
 class Move(enum.Enum):
+    __hash__ = object.__hash__
+
     CLAIM = 'claim'
     START = 'start'
     FINISH = 'finish'

@@ -18,6 +18,7 @@ in the next, since others may have taken it over in between.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable
 
@@ -98,6 +99,9 @@ class Member:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
 
 
+# Each change of a group lists all of its entries, and nearly all of them were
+# there before.
+@functools.lru_cache(maxsize=16384)
 def parse_entry(entry: str) -> Member | None:
     """The member that *entry* names; None: it is not an entry of ours.
 

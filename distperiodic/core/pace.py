@@ -4,7 +4,8 @@
 A worker that holds more hoards what others could do, and what it holds is
 delayed when it dies; one that holds less waits for messages. So its window
 is counted in seconds of work, from how long the runs of a job take there.
-A job not yet measured may fill the worker's slots and nothing beyond.
+Where a job has not been measured yet, it counts as it does elsewhere; where
+it was measured nowhere, it may fill the worker's slots and nothing beyond.
 """
 
 #: Seconds of work that may wait at a worker beyond its slots.
@@ -36,23 +37,33 @@ class Window:
     """What one scheduler has given to one worker and not heard of again.
 
     :param slots: runs that the worker takes at a time from this scheduler.
+    :param elsewhere: the pace of all workers together.
     """
 
-    __slots__ = ('slots', 'held', 'seconds', '_pace')
+    __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots')
 
-    def __init__(self, slots: int, pace: Pace):
+    def __init__(self, slots: int, elsewhere: Pace):
         self.slots = max(1, slots)
         #: Runs that it holds.
         self.held = 0
         #: The work in them, as far as it was measured when it was given.
         self.seconds = 0.0
-        self._pace = pace
+        self._here = Pace()
+        self._elsewhere = elsewhere
+
+    def note(self, job: str, runs: int, seconds: float) -> None:
+        """*runs* runs of *job* took this worker *seconds* together."""
+        self._here.note(job, runs, seconds)
+        self._elsewhere.note(job, runs, seconds)
 
     def cost(self, job: str) -> float:
         """Seconds that one run of *job* adds; 0.0: not measured yet."""
-        seconds = self._pace.of(job)
-        return 0.0 if seconds is None else max(
-            seconds / self.slots, _OVERHEAD)
+        seconds = self._here.of(job)
+        if seconds is None:
+            seconds = self._elsewhere.of(job)
+            if seconds is None:
+                return 0.0
+        return max(seconds / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
         """It holds *runs* more, each of *cost* seconds."""
@@ -65,10 +76,17 @@ class Window:
         # Sums of floats leave crumbs; nothing held is exactly nothing.
         self.seconds = self.seconds - runs * cost if self.held else 0.0
 
-    def room(self, job: str) -> int:
-        """How many more runs of *job* it may be given now."""
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for a run of any job."""
+        return (self.held >= self.slots
+                and self.seconds + _OVERHEAD > HORIZON)
+
+    def room(self, cost: float) -> int:
+        """How many more runs of *cost* seconds it may be given now."""
         room = self.slots - self.held
-        cost = self.cost(job)
         if cost:
-            room = max(room, int((HORIZON - self.seconds) / cost))
-        return max(0, room)
+            by_time = int((HORIZON - self.seconds) / cost)
+            if by_time > room:
+                room = by_time
+        return room if room > 0 else 0

@@ -9,7 +9,13 @@
 A tick that finds this member unsure of its view is *held*: the job's clock
 does not advance. If the member comes back in the same tenure nobody has taken
 over, and the misfire policy decides what of it still runs; in a new tenure
-the ticks belonged to whoever took over in between.
+the ticks belonged to whoever took over in between::
+
+    tenure 1             not sure                tenure 2
+    |--tick--tick--| tick    tick    tick |--tick--tick--
+                   ^ held, then theirs    ^ ours from here
+
+So does a member that joins others begin: with what is due after it joined.
 
 Everything here happens in one thread, the owner of the flow. It never
 sleeps and never waits: :meth:`Ticker.run_due` says when to call it again.
@@ -20,27 +26,41 @@ import dataclasses
 import heapq
 import itertools
 import logging
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import schedule
-from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
 from distperiodic.flow import dispatch
+from distperiodic.flow import own_time
+from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
 # Objects with a phase or schedule of their own are begun together if they
 # are due within this time.
 _GRAIN = SECOND // 50
-# How long a tick that cannot run yet waits for the next look.
+# How long what cannot run yet waits for the next look.
 _LOOK_AGAIN = SECOND // 4
+# A big tick is claimed in pieces of so many objects, and between two of them
+# other jobs have their turn.
+_PIECE = 2000
+# Ticks of one object that may wait for its earlier runs.
+_MOST_WAITING = 100
 _FOR_EVER = 3600.0
+
+# What an entry of the clockwork is for.
+_TICK = 'tick'  # of the job's grid; the next follows by itself
+_LOOK = 'look'  # something has changed, there may be a tick to run
+_OWN = 'own'  # of an object's own schedule
+_WAVE = 'wave'  # of objects with a phase
+_PIECES = 'pieces'  # more to claim of a big tick
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,74 +72,46 @@ class Reading:
     schedules: Mapping[str, schedule.Schedule]
 
 
-class _Own:
-    """The objects of one job that follow their own schedules."""
-
-    def __init__(self) -> None:
-        self.schedules: Mapping[str, schedule.Schedule] = {}
-        self.next: dict[str, Instant] = {}
-        self.heap: list[tuple[Instant, str]] = []
-
-    def replace(self, schedules: Mapping[str, schedule.Schedule],
-                now: Instant) -> None:
-        """The catalogue was read again; unchanged objects keep their time."""
-        kept = {}
-        for key, rule in schedules.items():
-            if self.schedules.get(key) == rule and key in self.next:
-                kept[key] = self.next[key]
-            else:
-                kept[key] = rule.after(now)
-        self.schedules = schedules
-        self.next = kept
-        self.heap = [(due, key) for key, due in kept.items()]
-        heapq.heapify(self.heap)
-
-    def take(self, now: Instant) -> dict[Instant, list[str]]:
-        """The objects that are due, by their tick; sets their next ones."""
-        due: dict[Instant, list[str]] = {}
-        while self.heap and self.heap[0][0] <= now:
-            tick, key = heapq.heappop(self.heap)
-            due.setdefault(tick, []).append(key)
-            after = self.schedules[key].after(now)
-            self.next[key] = after
-            heapq.heappush(self.heap, (after, key))
-        return due
-
-
 @dataclasses.dataclass(slots=True)
-class _Wave:
-    """One tick of a job whose objects start spread over the period."""
+class _Piece:
+    """What is still to be claimed of the ticks of a job."""
 
-    tick: Instant
-    catalogue: catalogue_.Catalogue
-    #: Instants in order, and the index of the object due at each.
-    due: Sequence[Instant]
-    indexes: Sequence[int]
+    ticks: tuple[Instant, ...]
+    objects: Sequence[str]
     at: int = 0
-
-    def take(self, now: Instant) -> list[int]:
-        start = self.at
-        while self.at < len(self.due) and self.due[self.at] <= now:
-            self.at += 1
-        return list(self.indexes[start:self.at])
 
 
 class _State:
     """Where one job stands."""
 
+    __slots__ = ('behind', 'due', 'held', 'immediate', 'job', 'last', 'own',
+                 'pieces', 'reading', 'reading_since', 'since', 'ticket',
+                 'waiting', 'wave')
+
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
+        #: The newest tick that needs no more attention.
         self.last = last
-        #: Ticks that wait for a catalogue that is being read.
-        self.reading: tuple[Instant, ...] = ()
-        self.reading_since = 0.0
-        self.ticket = 0
         self.held = False
-        self.own = _Own()
-        self.wave: _Wave | None = None
+        #: Whether more than the tick of this moment may be due.
+        self.behind = True
+        #: Its first run does not wait for the grid.
+        self.immediate = job.run_immediately
+        #: When its entries are due, but for those of the grid.
+        self.due: dict[str, Instant] = {}
+        #: Of the read under way; None: there is none.
+        self.ticket: int | None = None
+        self.reading_since = 0.0
+        #: Ticks that wait for it.
+        self.reading: tuple[Instant, ...] = ()
+        #: From when on the period that was under way is ours; None: it is
+        #: already, or it does not matter.
+        self.since: Instant | None = None
+        self.own = own_time.OwnSchedules()
+        self.wave: own_time.Wave | None = None
+        self.pieces: collections.deque[_Piece] = collections.deque()
         #: Objects that wait for their earlier run, and for what ticks.
         self.waiting: dict[str, collections.deque[Instant]] = {}
-        self.told = -60.0
 
 
 class Ticker:
@@ -145,24 +137,37 @@ class Ticker:
         self._order = itertools.count()
         self._heap: list[tuple[Instant, int, _State, str]] = []
         self._tenure: int | None = None
+        self._held = 0
         self._closed = False
+        self._told = quiet.Quiet(clock, 30.0)
+        self._told_skipped = quiet.Quiet(clock, 0.9)
+        #: What was skipped and not told yet: tick, first object, number.
+        self._skipped: dict[str, tuple[Instant, str, int]] = {}
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
         dispatcher.freed = self._freed
-        now = self._seen = clock.now()
+        dispatcher.sure = self._sure
+        now = self._seen = self._began = clock.now()
         self._states = {}
         for job in jobs.values():
             if job.enabled:
                 newest = job.schedule.at_or_before(now)
                 state = _State(job, now if newest is None else newest)
                 self._states[job.name] = state
-                if job.run_immediately:
-                    state.last -= 1
-                    self._push(now, state, 'again')
-                self._push(job.schedule.after(now), state, 'tick')
+                self._push_tick(state, now)
+                if state.immediate:
+                    self._push(now, state, _LOOK)
+
+    def _push_tick(self, state: _State, now: Instant) -> None:
+        heapq.heappush(self._heap, (
+            state.job.schedule.after(now), next(self._order), state, _TICK))
 
     def _push(self, due: Instant, state: _State, what: str) -> None:
-        heapq.heappush(self._heap, (due, next(self._order), state, what))
+        """Come back at *due* at the latest; the earliest of several counts."""
+        known = state.due.get(what)
+        if known is None or due < known:
+            state.due[what] = due
+            heapq.heappush(self._heap, (due, next(self._order), state, what))
 
     # -- the clock
 
@@ -174,141 +179,227 @@ class Ticker:
         if now < self._seen - SECOND:
             self._clock_set_back(now)
         self._seen = now
-        view = self._trusted_view()
+        view = self._view()
+        heap = self._heap
         began = 0
-        while self._heap and self._heap[0][0] <= now:
-            _, _, state, what = heapq.heappop(self._heap)
-            if what == 'tick':
-                self._push(state.job.schedule.after(now), state, 'tick')
-                self._tick(state, now, view)
-            elif what == 'again':
-                self._tick(state, now, view)
-            elif what == 'own':
-                self._own_due(state, now, view)
+        while heap and heap[0][0] <= now:
+            due, _, state, what = heap[0]
+            if what is _TICK:
+                following = state.job.schedule.after(due)
+                alone = following > now
+                if not alone:
+                    following = state.job.schedule.after(now)
+                heapq.heapreplace(heap, (
+                    following, next(self._order), state, _TICK))
+                self._tick(state, now, view, due if alone else None)
             else:
-                self._wave_due(state, now, view)
+                heapq.heappop(heap)
+                if state.due.get(what) != due:
+                    continue
+                del state.due[what]
+                if what is _LOOK:
+                    self._tick(state, now, view, None)
+                elif what is _OWN:
+                    self._own_due(state, now, view)
+                elif what is _WAVE:
+                    self._wave_due(state, now, view)
+                else:
+                    self._claim_piece(state, now, view)
             began += 1
             if not began % 64:
                 self._dispatcher.pump_all()
+                view = self._view()
         if began:
             self._dispatcher.pump_all()
-        if not self._heap:
+        if self._skipped:
+            self._tell_skipped()
+        if not heap:
             return _FOR_EVER
-        return max(0.0, (self._heap[0][0] - self._clock.now()) / SECOND)
+        return max(0.0, (heap[0][0] - self._clock.now()) / SECOND)
 
     def _clock_set_back(self, now: Instant) -> None:
         LOG.warning(
             'clock set back: seconds=%.1f; all jobs go on from their next '
-            'tick of the new time', (self._seen - now) / SECOND)
+            'tick of the new time, and ticks may run a second time',
+            (self._seen - now) / SECOND)
         self._heap.clear()
         for state in self._states.values():
             newest = state.job.schedule.at_or_before(now)
             state.last = now if newest is None else newest
-            state.wave = None
-            self._push(state.job.schedule.after(now), state, 'tick')
-            if state.own.schedules:
-                schedules, state.own = state.own.schedules, _Own()
-                self._follow_own(state, schedules, now)
+            state.own.restart(now)
+            looks = [what for what in (_LOOK, _PIECES) if what in state.due]
+            state.due.clear()
+            self._push_tick(state, now)
+            for what in looks:
+                self._push(now, state, what)
+            self._push_own(state, now)
+            self._push_wave(state, now)
 
     # -- the view
 
-    def _trusted_view(self) -> member_.View | None:
+    def _view(self) -> member_.View | None:
         """The view, if it can be trusted now; None: hold."""
         try:
             view = self._membership.view(self._group)
         except exceptions.ViewUnknown:
             return None
-        if not view.trusted(self._clock.monotonic()) or view.me is None:
+        if (view.me is None or not view.trusted(self._clock.monotonic())
+                or self._identity not in view.ring.members):
             return None
         if view.me.tenure != self._tenure:
-            if self._tenure is not None:
-                self._new_tenure()
-            self._tenure = view.me.tenure
+            self._enter(view, view.me.tenure)
+        if self._held:
+            self._go_on()
         return view
+
+    def _sure(self) -> bool:
+        # Once closed, what was claimed is finished: nobody else will.
+        return self._closed or self._view() is not None
 
     def view_changed(self) -> None:
         """Members came or went, or this one may be sure again."""
-        if self._trusted_view() is not None:
-            for state in self._states.values():
-                if state.held:
-                    self._push(self._clock.now(), state, 'again')
+        self._view()
 
-    def _new_tenure(self) -> None:
-        # Others may have had our objects since the last tenure ended; what
-        # was due in between was theirs.
-        self._dispatcher.abandon()
+    def _enter(self, view: member_.View, tenure: int) -> None:
+        """A tenure begins. What was due before it belonged to others, unless
+        there are none and never were."""
+        first, self._tenure = self._tenure is None, tenure
+        ours = first and len(view.ring.members) == 1
+        now = self._clock.now()
+        since = now - max(0, int(
+            (self._clock.monotonic() - view.since) * SECOND))
+        if not first:
+            self._dispatcher.abandon()
+        for state in self._states.values():
+            if state.job.scope is job_.Scope.MEMBER:
+                continue
+            if not ours:
+                self._leave(state, since)
+            if state.job.scope is job_.Scope.OBJECTS and (
+                    first or (state.job.spread and state.wave is None)):
+                # Objects with a time of their own may be due before the next
+                # tick of the job, and only the catalogue knows of them.
+                state.since = self._began if ours else since
+                self._push(now, state, _LOOK)
+
+    def _leave(self, state: _State, until: Instant) -> None:
+        """Leave to others what was due up to *until* and did not begin."""
+        job = state.job
+        state.reading = ()
+        state.pieces.clear()
+        state.waiting.clear()
+        state.own.leave(until)
+        if state.wave is not None:
+            state.wave.leave(until)
+        newest = job.schedule.at_or_before(until)
+        if newest is not None and newest > state.last:
+            self.counts[job.name, 'ticks left to others'] += (
+                job.schedule.count(state.last, newest))
+            state.last = newest
+            # Its objects are spread over a period that is not over.
+            state.wave = None
+
+    def _hold(self, state: _State) -> None:
+        self.counts[state.job.name, 'held'] += 1
+        state.behind = True
+        if state.held:
+            return
+        state.held = True
+        self._held += 1
+        if self._held == 1:
+            # Before the first view this is how every start looks.
+            LOG.log(
+                logging.INFO if self._tenure is None else logging.WARNING,
+                'ticks held: member=%s first=%s reason=not sure of the '
+                'members; nothing that the ring divides starts here until '
+                'the view is known again', self._identity, state.job.name)
+
+    def _go_on(self) -> None:
+        LOG.info('ticks go on: member=%s jobs=%d', self._identity,
+                 self._held)
+        self._held = 0
         now = self._clock.now()
         for state in self._states.values():
             if state.held:
                 state.held = False
-                newest = state.job.schedule.at_or_before(now)
-                if newest is not None and newest > state.last:
-                    state.last = newest
-                    self.counts[state.job.name, 'left to others'] += 1
-
-    def _hold(self, state: _State) -> None:
-        if not state.held:
-            state.held = True
-            # Before the first view this is how every start looks.
-            LOG.log(
-                logging.INFO if self._tenure is None else logging.WARNING,
-                'tick held: job=%s member=%s reason=not sure of the members; '
-                'nothing of it starts here until the view is known again',
-                state.job.name, self._identity)
-        self.counts[state.job.name, 'held'] += 1
+                self._push(now, state, _LOOK)
 
     # -- a tick of the job
 
     def _tick(self, state: _State, now: Instant,
-              view: member_.View | None) -> None:
+              view: member_.View | None, due: Instant | None) -> None:
+        """Begin what *state* has to run by *now*.
+
+        :param due: the tick of this moment; None: it may be any number.
+        """
         job = state.job
         if job.scope is not job_.Scope.MEMBER and view is None:
             self._hold(state)
             return
-        if state.reading:
-            self._still_reading(state)
+        if state.ticket is not None:
+            self._still_reading(state, now)
             return
+        if due is None or state.behind or state.last >= due:
+            ticks = self._due_ticks(state, now)
+        else:
+            # The usual case: the tick before was looked at, and this one
+            # comes in time. It costs two comparisons.
+            ticks = (due,)
+            state.last = due
+        if job.scope is job_.Scope.OBJECTS:
+            if ticks or state.since is not None:
+                assert view is not None
+                state.reading = ticks
+                state.reading_since = self._clock.monotonic()
+                state.ticket = next(self._tickets)
+                self._reader.read(job, state.last, state.ticket,
+                                  view.ring.arcs(self._identity))
+        elif ticks:
+            key = self._identity
+            if job.scope is job_.Scope.GROUP:
+                assert view is not None
+                key = job.name
+                if view.ring.owner_of(key) != self._identity:
+                    return
+            self._claim(state, ticks, [key])
+
+    def _due_ticks(self, state: _State, now: Instant) -> tuple[Instant, ...]:
+        """The ticks since the last one that the misfire policy runs."""
+        job = state.job
         newest = job.schedule.at_or_before(now)
+        # A grace may be shorter than the lateness of one tick.
+        state.behind = job.grace is not None
+        if state.immediate:
+            state.immediate = False
+            state.last = now if newest is None else newest
+            return (state.last,)
         if newest is None or newest <= state.last:
-            return
+            return ()
         due = schedule.due_ticks(
             job.schedule, state.last, now, job.misfire,
             grace_us=job.grace_us(newest))
-        state.held = False
         state.last = newest
         if due.dropped:
-            self.counts[job.name, 'missed'] += due.dropped
-            LOG.warning('ticks dropped: job=%s number=%d reason=%s',
-                        job.name, due.dropped, due.reason)
-        if not due.run:
-            return
-        if job.scope is job_.Scope.OBJECTS:
-            state.reading = due.run
-            state.reading_since = self._clock.monotonic()
-            state.ticket = next(self._tickets)
-            assert view is not None
-            self._reader.read(job, newest, state.ticket,
-                              view.ring.arcs(self._identity))
-            return
-        if job.scope is job_.Scope.GROUP:
-            assert view is not None
-            if view.ring.owner_of(job.name) != self._identity:
-                return
-            key = job.name
-        else:
-            key = self._identity
-        for tick in due.run:
-            self._claim(state, tick, [key])
+            self._missed(job, due.dropped, due.reason)
+        return due.run
 
-    def _still_reading(self, state: _State) -> None:
-        since = self._clock.monotonic() - state.reading_since
+    def _missed(self, job: job_.Job, number: int, reason: str) -> None:
+        self.counts[job.name, 'missed'] += number
+        LOG.warning('ticks dropped: job=%s number=%d reason=%s', job.name,
+                    number, reason)
+
+    def _still_reading(self, state: _State, now: Instant) -> None:
+        state.behind = True
+        newest = state.job.schedule.at_or_before(now)
+        if newest is None or newest <= state.last:
+            return
         self.counts[state.job.name, 'held'] += 1
-        if self._clock.monotonic() - state.told > 30.0:
-            state.told = self._clock.monotonic()
+        if self._told.may('slow ' + state.job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; its ticks '
                 'are held until the method returns, the other jobs go on',
-                state.job.name, state.job.objects, since)
+                state.job.name, state.job.objects,
+                self._clock.monotonic() - state.reading_since)
 
     # -- the catalogue has been read
 
@@ -316,12 +407,17 @@ class Ticker:
                        reading: 'Reading | Exception') -> None:
         """The answer to a read. An answer that nobody waits for any more is
         dropped."""
+        view = self._view()
         state = self._states.get(job)
-        if state is None or state.ticket != ticket or not state.reading:
+        if state is None or state.ticket != ticket or self._closed:
             return
+        state.ticket = None
         ticks, state.reading = state.reading, ()
         now = self._clock.now()
+        # A tick may have come while the method ran.
+        self._push(now, state, _LOOK)
         if isinstance(reading, Exception):
+            state.since = None
             self.counts[job, 'catalogue failed'] += len(ticks)
             LOG.error(
                 'catalogue failed: job=%s method=%s ticks=%d error=%s: %s; '
@@ -329,65 +425,104 @@ class Ticker:
                 job, state.job.objects, len(ticks), type(reading).__name__,
                 reading)
             return
-        view = self._trusted_view()
         if view is None:
             # Read for nothing; the ticks wait like any held one.
-            state.last = ticks[0] - 1
+            if ticks:
+                state.last = ticks[0] - 1
             self._hold(state)
             return
-        self._follow_own(state, reading.schedules, now)
-        for tick in ticks:
-            if state.job.spread:
-                self._begin_wave(state, tick, reading.catalogue, view)
-            else:
-                mine = reading.catalogue.subset_ids(
-                    view.ring, self._identity)
-                if reading.schedules:
-                    mine = [i for i in mine if i not in reading.schedules]
-                self._claim(state, tick, mine)
+        since, state.since = state.since, None
+        state.own.replace(reading.schedules, now)
+        self._push_own(state, now)
+        if ticks:
+            ticks = self._in_time(state.job, ticks, now)
+        if not state.job.spread:
+            if ticks:
+                self._claim_all(state, ticks, self._mine(view, reading))
+        elif ticks:
+            self._begin_wave(state, ticks, reading, now, view, None)
+        elif since is not None and state.wave is None:
+            self._begin_wave(
+                state, (state.last,), reading, now, view, since)
         self._dispatcher.pump_all()
-        # A tick may have come while the method ran.
-        self._push(now, state, 'again')
 
-    # -- objects with their own time
+    def _in_time(self, job: job_.Job, ticks: tuple[Instant, ...],
+                 now: Instant) -> tuple[Instant, ...]:
+        """Those *ticks* that are not too late after a slow catalogue."""
+        if (job.misfire is not schedule.Misfire.SKIP
+                or now - ticks[-1] <= job.grace_us(ticks[-1])):
+            return ticks
+        self._missed(job, len(ticks), 'misfire=skip and the catalogue took '
+                     'longer than the grace')
+        return ()
 
-    def _follow_own(self, state: _State,
-                    schedules: Mapping[str, schedule.Schedule],
-                    now: Instant) -> None:
-        began = not state.own.heap
-        state.own.replace(schedules, now)
-        if state.own.heap and began:
-            self._push(state.own.heap[0][0], state, 'own')
+    def _mine(self, view: member_.View, reading: Reading) -> list[str]:
+        mine = reading.catalogue.subset_ids(view.ring, self._identity)
+        if reading.schedules:
+            mine = [i for i in mine if i not in reading.schedules]
+        return mine
+
+    # -- objects with a time of their own
+
+    def _push_own(self, state: _State, now: Instant) -> None:
+        due = state.own.next
+        if due is not None:
+            self._push(max(due, now), state, _OWN)
 
     def _own_due(self, state: _State, now: Instant,
                  view: member_.View | None) -> None:
-        if not state.own.heap:
-            return
         if view is None:
-            self._push(now + _LOOK_AGAIN, state, 'own')
+            self._push(now + _LOOK_AGAIN, state, _OWN)
             return
-        for tick, keys in sorted(state.own.take(now).items()):
-            self._claim(state, tick, [
-                k for k in keys if view.ring.owner_of(k) == self._identity])
-        self._push(max(state.own.heap[0][0], now + _GRAIN), state, 'own')
+        job = state.job
+        together: dict[tuple[Instant, ...], list[str]] = {}
+        for key, first, newest in state.own.take(now):
+            if view.ring.owner_of(key) == self._identity:
+                ticks: tuple[Instant, ...] = (newest,)
+                if first != newest or job.grace is not None:
+                    ticks = self._caught_up(state, key, first, now)
+                together.setdefault(ticks, []).append(key)
+        for ticks in sorted(together):
+            if ticks:
+                self._claim(state, ticks, together[ticks])
+        if state.own.next is not None:
+            self._push(max(state.own.next, now + _GRAIN), state, _OWN)
 
-    def _begin_wave(self, state: _State, tick: Instant,
-                    catalogue: catalogue_.Catalogue,
-                    view: member_.View) -> None:
-        period = state.job.schedule.period_us(tick)
-        phases, indexes = catalogue.by_phase(period)
-        wave = _Wave(tick, catalogue,
-                     array('q', (tick + phase for phase in phases)), indexes)
-        running = state.wave is not None
+    def _caught_up(self, state: _State, key: str, first: Instant,
+                   now: Instant) -> tuple[Instant, ...]:
+        """What the misfire policy runs of an object's own ticks."""
+        job = state.job
+        rule = state.own.schedules[key]
+        newest = rule.at_or_before(now) or first
+        grace = (rule.period_us(newest) if job.grace is None
+                 else job.grace_us(newest))
+        due = schedule.due_ticks(
+            rule, first - 1, now, job.misfire, grace_us=grace)
+        self.counts[job.name, 'missed'] += due.dropped
+        return due.run
+
+    def _begin_wave(self, state: _State, ticks: tuple[Instant, ...],
+                    reading: Reading, now: Instant, view: member_.View,
+                    since: Instant | None) -> None:
         if state.wave is not None:
             # The last of the tick before are due by now, and no look at
             # them may have come in between.
-            self._claim_wave(state, state.wave, self._clock.now(), view)
-            self.counts[state.job.name, 'superseded'] += (
-                len(state.wave.due) - state.wave.at)
-        state.wave = wave
-        if wave.due and not running:
-            self._push(wave.due[0], state, 'wave')
+            self._claim_wave(state, state.wave, now, view)
+        behind: Set[str] = frozenset()
+        if len(ticks) > 1:
+            # Periods that are over: all their objects are due.
+            behind = self._claim(
+                state, ticks[:-1], self._mine(view, reading))
+        state.wave = own_time.Wave(
+            ticks[-1], reading.catalogue,
+            state.job.schedule.period_us(ticks[-1]), since,
+            behind)
+        self._push_wave(state, now)
+
+    def _push_wave(self, state: _State, now: Instant) -> None:
+        due = None if state.wave is None else state.wave.next
+        if due is not None:
+            self._push(max(due, now), state, _WAVE)
 
     def _wave_due(self, state: _State, now: Instant,
                   view: member_.View | None) -> None:
@@ -395,56 +530,124 @@ class Ticker:
         if wave is None:
             return
         if view is None:
-            self._push(now + _LOOK_AGAIN, state, 'wave')
+            self._push(now + _LOOK_AGAIN, state, _WAVE)
             return
         self._claim_wave(state, wave, now, view)
-        if wave.at < len(wave.due):
-            self._push(max(wave.due[wave.at], now + _GRAIN), state, 'wave')
-        else:
-            state.wave = None
+        if wave.next is not None:
+            self._push(max(wave.next, now + _GRAIN), state, _WAVE)
 
-    def _claim_wave(self, state: _State, wave: _Wave, now: Instant,
+    def _claim_wave(self, state: _State, wave: own_time.Wave, now: Instant,
                     view: member_.View) -> None:
+        job = state.job
         positions, ids = wave.catalogue.positions, wave.catalogue.ids
-        self._claim(state, wave.tick, [
-            ids[i] for i in wave.take(now)
-            if view.ring.owner_at(positions[i]) == self._identity
-            and ids[i] not in state.own.schedules])
+
+        def take(until: Instant) -> list[str]:
+            return [
+                ids[i] for i in wave.take(until)
+                if view.ring.owner_at(positions[i]) == self._identity
+                and ids[i] not in state.own.schedules]
+        if job.misfire is schedule.Misfire.SKIP and job.grace is not None:
+            late = take(now - job.grace_us(wave.tick) - 1)
+            self.counts[job.name, 'missed'] += len(late)
+        mine = take(now)
+        if mine:
+            self._claim(state, (wave.tick,), mine, wave.behind)
 
     # -- claims
 
-    def _claim(self, state: _State, tick: Instant,
-               objects: list[str]) -> None:
+    def _claim_all(self, state: _State, ticks: tuple[Instant, ...],
+                   objects: Sequence[str]) -> None:
+        """Claim any number of objects, piece by piece."""
         if not objects:
             return
+        state.pieces.append(_Piece(ticks, objects))
+        if len(state.pieces) == 1:
+            self._claim_next(state)
+
+    def _claim_piece(self, state: _State, now: Instant,
+                     view: member_.View | None) -> None:
+        if view is None:
+            self._push(now + _LOOK_AGAIN, state, _PIECES)
+        elif state.pieces:
+            self._claim_next(state)
+
+    def _claim_next(self, state: _State) -> None:
+        piece = state.pieces[0]
+        self._claim(state, piece.ticks,
+                    piece.objects[piece.at:piece.at + _PIECE])
+        piece.at += _PIECE
+        if piece.at >= len(piece.objects):
+            state.pieces.popleft()
+        if state.pieces:
+            # Later than now, so that all that is due has its turn first.
+            self._push(self._clock.now() + 1, state, _PIECES)
+
+    def _claim(self, state: _State, ticks: Sequence[Instant],
+               objects: Sequence[str],
+               behind: Set[str] = frozenset()) -> Set[str]:
+        """Claim *objects* for *ticks*, oldest first, and offer what was won.
+
+        Of several ticks each object runs one after the other, whatever its
+        overlap policy: that one is about runs that take too long.
+
+        :param behind: objects of which earlier ticks wait in this way.
+        :returns: those that were won.
+        """
         job = state.job
-        claimed = self._claims.claim(
-            job.name, tick, objects, owner=self._identity,
-            supersede=job.misfire is not schedule.Misfire.ALL)
-        self.counts[job.name, 'claimed'] += len(claimed.won)
-        self._dispatcher.offer(job, claimed.won)
-        if not claimed.busy:
-            return
+        name = job.name
+        ours: set[str] = set()
+        for tick in ticks:
+            claimed = self._claims.claim(
+                name, tick, objects, owner=self._identity,
+                supersede=job.misfire is not schedule.Misfire.ALL)
+            won = claimed.won
+            if won:
+                self.counts[name, 'claimed'] += len(won)
+                if state.waiting:
+                    self._overtake(state, tick, won)
+                self._dispatcher.offer(job, won, claimed.superseded)
+            if claimed.busy:
+                self._busy(state, tick, claimed.busy, ours or behind)
+            if len(ticks) > 1:
+                ours.update(c.object for c in won)
+        return ours
+
+    def _busy(self, state: _State, tick: Instant, busy: list[str],
+              behind: Set[str]) -> None:
+        """An earlier tick of these objects has not come to its end."""
+        job = state.job
         if job.overlap is schedule.Overlap.SKIP:
-            self.counts[job.name, 'skipped'] += len(claimed.busy)
-            LOG.info(
-                'skipped: job=%s tick=%s objects=%d first=%r reason=the run '
-                'of an earlier tick goes on (overlap=skip)', job.name,
-                schedule.datetime_of(tick).isoformat(), len(claimed.busy),
-                claimed.busy[0])
-            return
-        for key in claimed.busy:
+            over = [key for key in busy if key not in behind]
+            if over:
+                self._skip(job, tick, over[0], len(over))
+            busy = [key for key in busy if key in behind]
+        for key in busy:
             queue = state.waiting.setdefault(key, collections.deque())
-            if queue and job.misfire is not schedule.Misfire.ALL:
+            if queue and tick < queue[0]:
+                queue.appendleft(tick)
+                continue
+            if job.misfire is schedule.Misfire.ALL:
+                if len(queue) == _MOST_WAITING:
+                    self._skip(job, queue.popleft(), key, 1)
+            elif queue:
                 # One run is going on, one waits: a newer tick replaces it.
-                queue.clear()
-                self.counts[job.name, 'superseded'] += 1
+                self._skip(job, queue.popleft(), key, 1)
             queue.append(tick)
+
+    def _overtake(self, state: _State, tick: Instant,
+                  won: Sequence[claim_.Claim]) -> None:
+        """What waits for an earlier tick than *tick* has no turn any more."""
+        for claim in won:
+            queue = state.waiting.get(claim.object)
+            while queue and queue[0] <= tick:
+                self._skip(state.job, queue.popleft(), claim.object, 1)
+            if queue is not None and not queue:
+                del state.waiting[claim.object]
 
     def _freed(self, job: str, objects: list[str]) -> None:
         """Runs came to an end; what waited for them is claimed now."""
         state = self._states.get(job)
-        if state is None or not state.waiting:
+        if state is None or not state.waiting or self._closed:
             return
         for key in objects:
             queue = state.waiting.get(key)
@@ -452,9 +655,27 @@ class Ticker:
                 tick = queue.popleft()
                 if not queue:
                     del state.waiting[key]
-                self._claim(state, tick, [key])
+                self._claim(state, (tick,), (key,), {key})
+
+    def _skip(self, job: job_.Job, tick: Instant, first: str,
+              number: int) -> None:
+        self.counts[job.name, 'skipped'] += number
+        known = self._skipped.get(job.name)
+        if known is not None:
+            tick, first, number = known[0], known[1], known[2] + number
+        self._skipped[job.name] = tick, first, number
+
+    def _tell_skipped(self) -> None:
+        """One line for a job and tick, not one for each look at it."""
+        for name in list(self._skipped):
+            if self._told_skipped.may(name):
+                tick, first, number = self._skipped.pop(name)
+                LOG.info(
+                    'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '
+                    'reason=an earlier run goes on', name,
+                    schedule.datetime_of(tick).isoformat(), number, first,
+                    self._states[name].job.overlap.value)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin nothing more; what was claimed comes to its end."""
         self._closed = True
-

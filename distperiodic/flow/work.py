@@ -10,16 +10,19 @@ known here, or that came while the worker drains. What was accepted is looked
 at once more before it begins, since the worker may have been judged dead and
 replaced while the work waited.
 
-There are no threads here: the pool's threads call :meth:`Workshop.run`
-through the parts they take, and any number of them may at a time.
+There are no threads here: the pool's threads take parts of a :class:`Load`
+and run them, any number of them at a time. What a run came to stands in the
+load at once, so that nothing is lost with a thread that never comes back.
 """
 
 import collections
+import itertools
 import logging
 import threading
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from distperiodic import ports
 from distperiodic.core import context as context_
@@ -27,6 +30,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
+from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
@@ -42,21 +46,36 @@ _PART_SECONDS = 0.002
 _PART_RUNS = 64
 # Batches remembered, to know a doubled message.
 _REMEMBER = 10000
+# Characters of an exception that are kept.
+_ERROR_LENGTH = 1000
+
+
+_Item = TypeVar('_Item')
 
 
 class Submit(Protocol):
     """The pool, as far as the workshop needs it."""
 
-    def submit(self, priority: int, source: 'Load', parts: int) -> None: ...
+    def submit(self, priority: int, source: 'Load') -> None: ...
 
-    def write_off(self, ident: int) -> None: ...
+    def write_off(self, ident: int) -> int: ...
+
+
+class _Failed(NamedTuple):
+    at: int
+    error: str
+
+
+class _Refused(NamedTuple):
+    at: int
+    reason: str
 
 
 class Load:
     """One batch at this worker, with what is left of it."""
 
-    __slots__ = ('batch', 'job', 'handler', 'workshop', 'queue', 'left',
-                 'done', 'failed', 'refused', 'seconds', 'lock', 'reported')
+    __slots__ = ('batch', 'handler', 'job', 'left', 'over', 'queue',
+                 'reported', 'seconds', 'workshop')
 
     def __init__(self, batch: message.Batch, job: job_.Job,
                  handler: Callable[..., Any], workshop: 'Workshop'):
@@ -64,37 +83,52 @@ class Load:
         self.job = job
         self.handler = handler
         self.workshop = workshop
-        self.queue = collections.deque(range(len(batch.objects)))
+        #: Indexes that nobody has taken.
+        self.queue: collections.deque[int] = collections.deque(
+            range(len(batch.objects)))
+        #: How many were not reported yet.
         self.left = len(batch.objects)
-        self.done: list[int] = []
-        self.failed: list[tuple[int, str]] = []
-        self.refused: list[tuple[int, str]] = []
+        #: What they came to and was not reported yet: an index that is
+        #: done, or what became of it. Threads append without a lock.
+        self.over: collections.deque[int | _Failed | _Refused] = (
+            collections.deque())
         self.seconds = 0.0
-        self.lock = threading.Lock()
         self.reported = 0.0
 
-    def take(self) -> tuple[Callable[[], object] | None, bool]:
+    def take(self) -> 'tuple[collections.deque[int] | None, bool]':
         queue = self.queue
-        runs = min(self.workshop.part_size(self.batch.job), len(queue))
-        if not runs:
-            return None, False
-        part = collections.deque(queue.popleft() for _ in range(runs))
-        return (lambda: self.workshop.run(self, part)), bool(queue)
+        number = len(queue)
+        if number > 1:
+            size = self.workshop.part_size(self.job.name)
+            if size < number:
+                return collections.deque(
+                    itertools.islice(_drain(queue), size)), bool(queue)
+        # All of it. Whoever else takes from it shares it with the thread.
+        return queue if number else None, False
+
+    def run(self, part: 'collections.deque[int]') -> None:
+        self.workshop.run(self, part)
 
 
 class _Running:
     """What one thread does at this moment."""
 
-    __slots__ = ('load', 'part', 'index', 'context', 'ends', 'ident')
+    __slots__ = ('began', 'context', 'ends', 'ident', 'index', 'load',
+                 'looked', 'part', 'written_off')
 
-    def __init__(self, load: Load, part: 'collections.deque[int]',
-                 ident: int):
-        self.load = load
-        self.part = part
+    def __init__(self, ident: int):
         self.ident = ident
+        self.load: Load | None = None
+        self.part: collections.deque[int] = collections.deque()
         self.index = -1
         self.context: context_.Context | None = None
+        #: The context at the last look of :meth:`Workshop.watch`.
+        self.looked: context_.Context | None = None
+        #: When its run is given up; None: there is none, or no timeout.
         self.ends: float | None = None
+        #: Since when its time was not accounted for.
+        self.began = 0.0
+        self.written_off = False
 
 
 class Workshop:
@@ -121,10 +155,11 @@ class Workshop:
         self._loads: dict[tuple[str, str], Load] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
+        #: By the thread that runs it.
         self._running: dict[int, _Running] = {}
         self._lock = threading.Lock()
         self._draining = False
-        self._told: dict[tuple[str, str], float] = {}
+        self._told = quiet.Quiet(clock, 10.0)
 
     def part_size(self, job: str) -> int:
         """How many runs of *job* a thread takes at once: more than one
@@ -137,26 +172,31 @@ class Workshop:
     def accept(self, batch: message.Batch) -> None:
         """Queue *batch*, or refuse it to its sender with the reason."""
         key = (batch.sender, batch.id)
+        known = self._jobs.get(batch.job)
+        load = None if known is None else Load(batch, *known, self)
         with self._lock:
-            if key in self._seen:
-                LOG.info('batch dropped: batch=%s sender=%s reason=it was '
-                         'delivered before', batch.id, batch.sender)
-                return
-            self._seen[key] = None
-            if len(self._seen) > _REMEMBER:
-                self._seen.popitem(last=False)
-            known = self._jobs.get(batch.job)
-            load = None
-            if known is not None and not self._draining:
-                load = self._loads[key] = Load(batch, *known, self)
-        if known is None and self._tell_now('unknown', batch.job):
+            doubled = key in self._seen
+            if not doubled:
+                self._seen[key] = None
+                if len(self._seen) > _REMEMBER:
+                    self._seen.popitem(last=False)
+                if load is not None:
+                    if self._draining:
+                        load = None
+                    else:
+                        self._loads[key] = load
+        if doubled:
+            LOG.info('batch dropped: batch=%s sender=%s reason=it was '
+                     'delivered before', batch.id, batch.sender)
+            return
+        if load is not None:
+            self._pool.submit(batch.priority, load)
+            return
+        if known is None and self._told.may('unknown'):
             LOG.warning(
                 'work refused: job=%s sender=%s reason=this worker does not '
                 'know the job; run the same --tasks everywhere, or give the '
                 'job a partition of its own', batch.job, batch.sender)
-        if load is not None:
-            self._pool.submit(batch.priority, load, len(batch.objects))
-            return
         reason = UNKNOWN_JOB if known is None else DRAINING
         self._report(message.Report(
             batch.id, batch.worker,
@@ -165,133 +205,155 @@ class Workshop:
 
     def run(self, load: Load, part: 'collections.deque[int]') -> None:
         """Run the objects of *part*, one after the other, in this thread."""
-        batch, job = load.batch, load.job
+        batch, job, handler = load.batch, load.job, load.handler
         per_object = job.scope is job_.Scope.OBJECTS
         timeout = job.timeout
+        deadline = None
         monotonic = self._clock.monotonic
-        running = _Running(load, part, threading.get_ident())
-        with self._lock:
-            self._running[running.ident] = running
-        done: list[int] = []
-        failed: list[tuple[int, str]] = []
-        refused: list[tuple[int, str]] = []
-        began = now = monotonic()
+        ident = threading.get_ident()
+        running = self._running.get(ident)
+        if running is None:
+            running = self._running[ident] = _Running(ident)
+        running.part = part
+        running.load = load
+        running.began = monotonic()
+        runs = 0
         while True:
             try:
                 index = part.popleft()
             except IndexError:
                 break
-            reason = self._may_start(batch)
-            if reason is not None:
-                refused.append((index, reason))
-                continue
-            deadline = None
-            if timeout is not None:
-                deadline = self._clock.now() + int(
-                    timeout * schedule.SECOND)
-            context = context_.Context(
-                batch.job, batch.objects[index], batch.tick,
-                batch.fences[index], batch.attempts[index], deadline)
-            if timeout is not None:
-                with self._lock:
-                    running.index = index
-                    running.context = context
-                    running.ends = monotonic() + timeout
+            error = ''
             try:
+                reason = (DRAINING if self._draining
+                          else self._may_start(batch))
+                if reason is not None:
+                    load.over.append(_Refused(index, reason))
+                    continue
+                if timeout is not None:
+                    deadline = self._clock.now() + int(
+                        timeout * schedule.SECOND)
+                context = context_.Context(
+                    job.name, batch.objects[index], batch.tick,
+                    batch.fences[index], batch.attempts[index], deadline)
+                running.index = index
+                running.context = context
+                if timeout is not None:
+                    running.ends = monotonic() + timeout
                 if per_object:
-                    load.handler(context, context.object)
+                    handler(context, context.object)
                 else:
-                    load.handler(context)
+                    handler(context)
             except BaseException as exc:
-                error = f'{type(exc).__name__}: {exc}'
-                self._tell_failure(context, exc)
-            else:
-                error = ''
+                # A handler may exit, or be interrupted; not this thread.
+                error = _text(exc)
+                self._tell_failure(load, index, error, exc)
             if timeout is not None:
                 with self._lock:
                     running.ends = None
-                    if context.cancelled:
-                        # Written off: it was reported as timed out, and the
-                        # rest of the part went to another thread.
-                        break
-            if error:
-                failed.append((index, error))
-            else:
-                done.append(index)
-            now = monotonic()
-            if now - load.reported >= _REPORT_EVERY and part:
-                self._settle(load, done, failed, refused, now - began)
-                done, failed, refused = [], [], []
-                began = now
+                if running.written_off:
+                    # It was reported as timed out, and the rest of the part
+                    # went to another thread.
+                    return
+            load.over.append(_Failed(index, error) if error else index)
+            runs += 1
+            if part:
+                now = monotonic()
+                if now - load.reported >= _REPORT_EVERY:
+                    self._settle(load, runs, now - running.began, now)
+                    running.began = now
+                    runs = 0
+        running.load = running.context = None
         now = monotonic()
-        with self._lock:
-            self._running.pop(running.ident, None)
-        self._settle(load, done, failed, refused, now - began)
+        self._settle(load, runs, now - running.began, now)
 
-    def _settle(self, load: Load, done: list[int],
-                failed: list[tuple[int, str]],
-                refused: list[tuple[int, str]], seconds: float) -> None:
-        runs = len(done) + len(failed)
+    def _settle(self, load: Load, runs: int, seconds: float,
+                now: float) -> None:
+        """Report what *load* came to, if it is the end or time to."""
         if runs:
-            self._pace.note(load.batch.job, runs, seconds)
-        with load.lock:
-            load.done += done
-            load.failed += failed
-            load.refused += refused
+            self._pace.note(load.job.name, runs, seconds)
+        with self._lock:
             load.seconds += seconds
-            load.left -= runs + len(refused)
-            now = self._clock.monotonic()
-            if load.left and now - load.reported < _REPORT_EVERY:
+            over = len(load.over)
+            if not over or (
+                    over < load.left and now - load.reported < _REPORT_EVERY):
                 return
-            load.reported = now
-            report = message.Report(
-                load.batch.id, load.batch.worker, load.done, load.failed,
-                load.refused, load.seconds)
-            load.done, load.failed, load.refused = [], [], []
-            load.seconds = 0.0
-            if not load.left:
-                with self._lock:
-                    self._loads.pop((load.batch.sender, load.batch.id), None)
-        if report.size:
-            self._report(report, load.batch.sender)
+            report = self._collect(load, now)
+        self._report(report, load.batch.sender)
+
+    def _collect(self, load: Load, now: float) -> message.Report:
+        """What *load* came to since the last time; under the lock."""
+        batch = load.batch
+        done: list[int] = []
+        failed: list[tuple[int, str]] = []
+        refused: list[tuple[int, str]] = []
+        for item in _drain(load.over):
+            load.left -= 1
+            if isinstance(item, int):
+                done.append(item)
+            elif isinstance(item, _Failed):
+                failed.append(item)
+            else:
+                refused.append(item)
+        report = message.Report(
+            batch.id, batch.worker, done, failed, refused, load.seconds)
+        load.seconds = 0.0
+        load.reported = now
+        if not load.left:
+            self._loads.pop((batch.sender, batch.id), None)
+        return report
 
     def watch(self) -> None:
-        """Give up runs that are past their timeout; call it often."""
+        """Give up runs that are past their timeout, and let nothing wait
+        behind one that hangs; call it several times a second."""
         now = self._clock.monotonic()
-        late = []
-        with self._lock:
-            for running in self._running.values():
-                if running.ends is not None and now >= running.ends:
-                    running.ends = None
-                    assert running.context is not None
-                    running.context.cancelled = True
-                    late.append(running)
-            for running in late:
-                self._running.pop(running.ident, None)
-        for running in late:
+        for running in list(self._running.values()):
             load = running.load
-            assert running.context is not None
-            LOG.warning(
-                'run timed out: job=%s object=%s timeout=%.1f; its result '
-                'will not count, and another thread takes the place of the '
-                'one that hangs', load.batch.job, running.context.object,
-                load.job.timeout)
-            rest = list(running.part)
-            running.part.clear()
-            self._pool.write_off(running.ident)
-            if rest:
-                load.queue.extend(rest)
-                self._pool.submit(load.batch.priority, load, len(rest))
-            self._settle(load, [], [(
-                running.index, f'timeout after {load.job.timeout:g} s')],
-                [], load.job.timeout or 0.0)
+            if load is None:
+                continue
+            if running.ends is not None and now >= running.ends:
+                self._time_out(running, load, now)
+            elif running.part and running.context is running.looked:
+                # Its handler was short, and is not any more.
+                self._share(running, load)
+            running.looked = running.context
+        for load in list(self._loads.values()):
+            # A thread reports as it goes on, and this one may not.
+            if load.over and now - load.reported >= _REPORT_EVERY:
+                self._settle(load, 0, 0.0, now)
+
+    def _time_out(self, running: _Running, load: Load,
+                  now: float) -> None:
+        with self._lock:
+            context = running.context
+            if running.ends is None or context is None:
+                return
+            running.written_off = True
+            context.cancelled = True
+            self._running.pop(running.ident, None)
+        hanging = self._pool.write_off(running.ident)
+        LOG.warning(
+            'run timed out: job=%s object=%r timeout=%.1f hanging=%d; its '
+            'result will not count, and another thread takes the place of '
+            'the one that hangs', load.job.name, context.object,
+            load.job.timeout, hanging)
+        self._share(running, load)
+        timeout = load.job.timeout or 0.0
+        load.over.append(_Failed(
+            running.index, f'timeout after {timeout:g} s'))
+        self._settle(load, 1, timeout, now)
+
+    def _share(self, running: _Running, load: Load) -> None:
+        """Offer the rest of a thread's part to the other threads."""
+        rest = list(_drain(running.part))
+        if rest:
+            load.queue.extend(rest)
+            self._pool.submit(load.batch.priority, load)
 
     def give_signs(self) -> None:
         """Tell the senders which batches are still here; their leases run
         from the last sign."""
-        with self._lock:
-            loads = list(self._loads.values())
-        for load in loads:
+        for load in list(self._loads.values()):
             self._report(message.Report(load.batch.id, load.batch.worker),
                          load.batch.sender)
 
@@ -302,44 +364,57 @@ class Workshop:
         self.hand_back(DRAINING)
 
     def hand_back(self, reason: str) -> None:
-        """Refuse what waits here, to its senders."""
-        with self._lock:
-            loads = list(self._loads.values())
-        for load in loads:
-            handed = []
-            while True:
-                try:
-                    handed.append((load.queue.popleft(), reason))
-                except IndexError:
-                    break
-            if handed:
-                self._settle(load, [], [], handed, 0.0)
+        """Refuse what waits here, to its senders.
+
+        Where the reason is the membership, jobs of member scope stay: they
+        are each member's own.
+        """
+        now = self._clock.monotonic()
+        for load in list(self._loads.values()):
+            if (reason == NOT_A_MEMBER
+                    and load.job.scope is job_.Scope.MEMBER):
+                continue
+            load.over.extend(
+                _Refused(i, reason) for i in _drain(load.queue))
+            self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
         """Tell the handlers that still run that nobody waits for them."""
-        with self._lock:
-            for running in self._running.values():
-                if running.context is not None:
-                    running.context.cancelled = True
+        for running in list(self._running.values()):
+            if running.context is not None:
+                running.context.cancelled = True
 
     @property
     def busy(self) -> int:
-        """Objects that are here and have not come to an end."""
-        with self._lock:
-            return sum(load.left for load in self._loads.values())
+        """Objects that are here and were not reported to their end."""
+        return sum(load.left for load in list(self._loads.values()))
 
-    def _tell_now(self, kind: str, name: str) -> bool:
-        """Whether to log this now: once in ten seconds for each."""
-        now = self._clock.monotonic()
-        if now - self._told.get((kind, name), -10.0) < 10.0:
-            return False
-        self._told[kind, name] = now
-        return True
-
-    def _tell_failure(self, context: context_.Context,
+    def _tell_failure(self, load: Load, index: int, error: str,
                       exc: BaseException) -> None:
-        told = self._tell_now(type(exc).__name__, context.job)
-        LOG.warning(
-            'run failed: job=%s object=%r attempt=%d error=%s: %s',
-            context.job, context.object, context.attempt,
-            type(exc).__name__, exc, exc_info=told)
+        # Of 10,000 objects that fail alike the first tells enough.
+        first = self._told.may(f'{load.job.name} {type(exc).__name__}')
+        LOG.log(
+            logging.WARNING if first else logging.DEBUG,
+            'run failed: job=%s object=%r attempt=%d error=%s; others that '
+            'fail like it are logged at level debug for a while',
+            load.job.name, load.batch.objects[index],
+            load.batch.attempts[index], error, exc_info=first)
+
+
+def _drain(queue: 'collections.deque[_Item]') -> Iterator[_Item]:
+    """Take items until none is left; several threads may at a time."""
+    while True:
+        try:
+            item = queue.popleft()
+        except IndexError:
+            return
+        yield item
+
+
+def _text(exc: BaseException) -> str:
+    """An exception in one short text, whatever its own idea of that is."""
+    try:
+        text = str(exc)
+    except BaseException:
+        text = 'an exception without a text'
+    return f'{type(exc).__name__}: {text}'[:_ERROR_LENGTH]
