@@ -21,6 +21,10 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
+# futurist imports eventlet where it is installed, and each process that does
+# would say so between the tables.
+os.environ.setdefault('PYTHONWARNINGS', 'ignore')
+
 #: Processes that share nothing with the one that measures.
 SPAWN = multiprocessing.get_context('spawn')
 

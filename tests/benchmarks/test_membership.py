@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A hundred members of one group on a real ZooKeeper, and two hundred more.
+
+Ten processes hold ten members each, a client and a session per member. Beside
+ours, members that use tooz as its documentation says: a heartbeat thread, and
+``run_watchers()`` every 0.1 s. Times are by the machine's monotonic clock,
+from the request to join until the last of the others knew.
+
+    pytest -s -o timeout=0 tests/benchmarks/test_membership.py
+"""
+
+import socket
+import statistics
+import threading
+import time
+import urllib.parse
+import uuid
+
+from tests.benchmarks import measuring
+
+PROCESSES = 10
+MEMBERS = 100
+JOINS = 7
+AT_REST = 20.0
+AT_ONCE = 200
+POLL = 0.1
+SESSION = 10.0
+
+
+class Ours:
+    """One member of ours, as the services make it."""
+
+    def __init__(self, url, group, name, seen):
+        from distperiodic.adapters import clock
+        from distperiodic.adapters import coordination
+
+        self.name = name
+        self.views = 0
+        self._url = url
+        self._seen = seen
+        self._known = frozenset()
+        self.membership = coordination.Membership(
+            url, name, clock=clock.SystemClock(), points=40,
+            session_timeout=SESSION)
+        self.membership.join(group, self._viewed)
+
+    def _viewed(self, view):
+        now = time.monotonic()
+        if self._seen is None:
+            return
+        self.views = view.version
+        names = frozenset(m.identity for m in view.members)
+        for name in names ^ self._known:
+            self._seen[self.name, name, name in names] = now
+        self._known = names
+
+    def connect(self):
+        """It connects when it joins. The driver is loaded before: to find
+        it takes tooz a quarter of a second, once a process."""
+        from tooz import coordination
+
+        coordination.get_coordinator(self._url, b'not-used')
+
+    def join(self):
+        self.membership.start()
+        self.membership.wait_joined(60)
+
+    def leave(self):
+        self.membership.stop()
+
+    def end(self):
+        """It has ended by leaving."""
+
+
+class Polling:
+    """One member that uses tooz alone."""
+
+    def __init__(self, url, group, name, seen):
+        from tooz import coordination
+
+        self.name = name
+        self.group = group.encode()
+        self.views = 0
+        self._seen = seen
+        self._over = threading.Event()
+        self.coordinator = coordination.get_coordinator(
+            f'{url}?timeout={SESSION:.0f}', name.encode())
+
+    def connect(self):
+        from tooz import coordination
+
+        self.coordinator.start(start_heart=True)
+        try:
+            self.coordinator.create_group(self.group).get()
+        except coordination.GroupAlreadyExist:
+            pass
+        if self._seen is not None:
+            self.coordinator.watch_join_group(
+                self.group, lambda event: self._note(event, True))
+            self.coordinator.watch_leave_group(
+                self.group, lambda event: self._note(event, False))
+            threading.Thread(target=self._poll, daemon=True).start()
+
+    def _note(self, event, present):
+        self.views += 1
+        self._seen[self.name, event.member_id.decode(),
+                   present] = time.monotonic()
+
+    def _poll(self):
+        while not self._over.wait(POLL):
+            self.coordinator.run_watchers()
+
+    def join(self):
+        self.coordinator.join_group(self.group).get()
+
+    def leave(self):
+        self._over.set()
+        self.coordinator.leave_group(self.group).get()
+
+    def end(self):
+        self.coordinator.stop()
+
+
+KINDS = {'distperiodic': Ours, 'tooz': Polling}
+
+
+def hold(kind, url, orders, answers):
+    """A process that holds members, until it is told to end."""
+    members, seen = [], {}
+    while True:
+        order, *about = orders.get()
+        answer = None
+        if order == 'gather':
+            group, names = about
+            members = [KINDS[kind](url, group, name, seen) for name in names]
+            in_threads(m.connect for m in members)
+        elif order == 'join':
+            moment, = about
+            time.sleep(max(0.0, moment - time.monotonic()))
+            in_threads(m.join for m in members)
+            answer = time.monotonic()
+        elif order == 'seen':
+            name, present = about
+            answer = [seen.get((m.name, name, present)) for m in members]
+        elif order == 'all seen':
+            others, = about
+            answer = [
+                max((seen.get((m.name, other, True), float('inf'))
+                     for other in others if other != m.name), default=0.0)
+                for m in members]
+        elif order == 'views':
+            answer = [m.views for m in members]
+        elif order == 'leave':
+            in_threads(m.leave for m in members)
+            in_threads(m.end for m in members)
+            members.clear()
+            seen.clear()
+        answers.put(answer)
+        if order == 'end':
+            return
+
+
+def in_threads(acts):
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class Crowd:
+    """Ten processes that hold members of one kind."""
+
+    def __init__(self, kind, url):
+        self.kind = kind
+        self.url = url
+        self.group = ''
+        self.names = []
+        self._ends = []
+        for _ in range(PROCESSES):
+            orders = measuring.SPAWN.SimpleQueue()
+            answers = measuring.SPAWN.SimpleQueue()
+            process = measuring.SPAWN.Process(
+                target=hold, args=(kind, url, orders, answers))
+            process.start()
+            self._ends.append((process, orders, answers))
+
+    def gather(self, number):
+        """Make so many members of a new group, ready to join it."""
+        self.group = f'benchmark-{uuid.uuid4().hex[:8]}'
+        self.names = [f'api-{n}' for n in range(number)]
+        for n, (_, orders, _) in enumerate(self._ends):
+            orders.put(('gather', self.group, self.names[n::PROCESSES]))
+        self._answers()
+
+    def ask(self, *order):
+        """Give an order to all processes; their answers."""
+        for _, orders, _ in self._ends:
+            orders.put(order)
+        return self._answers()
+
+    def _answers(self):
+        return [answers.get() for _, _, answers in self._ends]
+
+    def wait(self, *order, timeout=60.0):
+        """The times that all members give, once they all give one."""
+        end = time.monotonic() + timeout
+        while True:
+            times = [t for answer in self.ask(*order) for t in answer]
+            if None not in times and float('inf') not in times:
+                return times
+            if time.monotonic() > end:
+                missing = times.count(None) + times.count(float('inf'))
+                raise TimeoutError(f'{self.kind}: {order}: {missing} of '
+                                   f'{len(times)} members do not know')
+            time.sleep(0.1)
+
+    def close(self):
+        self.ask('end')
+        for process, _, _ in self._ends:
+            process.join()
+
+
+def requests(url):
+    """How many packets the server has received so far."""
+    address = urllib.parse.urlsplit(url)
+    with socket.create_connection((address.hostname, address.port), 5) as end:
+        end.sendall(b'mntr')
+        answer = b''
+        while piece := end.recv(65536):
+            answer += piece
+    for line in answer.decode().splitlines():
+        key, _, value = line.partition('\t')
+        if key == 'zk_packets_received':
+            return int(value)
+    raise LookupError('mntr gave no zk_packets_received')
+
+
+def stamped_join(crowd, number):
+    """One more member: (it, when it was started, when it asked to join)."""
+    asked = []
+    name = f'late-{number}'
+    one = KINDS[crowd.kind](crowd.url, crowd.group, name, None)
+    if crowd.kind == 'distperiodic':
+        from distperiodic.adapters import term
+
+        join = term.Term.join
+
+        def stamped(self, group):
+            asked.append(time.monotonic())
+            join(self, group)
+
+        term.Term.join = stamped
+        began = time.monotonic()
+        try:
+            one.join()
+        finally:
+            term.Term.join = join
+    else:
+        began = time.monotonic()
+        one.connect()
+        asked.append(time.monotonic())
+        one.join()
+    return one, began, asked[0]
+
+
+def joins_and_rest(crowd):
+    crowd.gather(MEMBERS)
+    crowd.ask('join', time.monotonic() + 0.5)
+    crowd.wait('all seen', crowd.names)
+    time.sleep(2.0)
+    before, began = requests(crowd.url), time.monotonic()
+    time.sleep(AT_REST)
+    rate = ((requests(crowd.url) - before) / (time.monotonic() - began)
+            / len(crowd.names))
+    figures = {'others': [], 'joined': [], 'started': [], 'left': []}
+    for number in range(JOINS):
+        one, began, asked = stamped_join(crowd, number)
+        times = crowd.wait('seen', one.name, True)
+        figures['others'] += [t - asked for t in times]
+        figures['joined'].append(max(times) - asked)
+        figures['started'].append(max(times) - began)
+        time.sleep(0.5)
+        asked = time.monotonic()
+        one.leave()
+        times = crowd.wait('seen', one.name, False)
+        figures['left'].append(max(times) - asked)
+        one.end()
+        time.sleep(0.5)
+    crowd.ask('leave')
+    return rate, figures
+
+
+def all_at_once(crowd):
+    crowd.gather(AT_ONCE)
+    moment = time.monotonic() + 0.5
+    before = requests(crowd.url)
+    joined = max(crowd.ask('join', moment)) - moment
+    known = max(crowd.wait('all seen', crowd.names)) - moment
+    time.sleep(max(0.0, moment + 3.0 - time.monotonic()))
+    asked = requests(crowd.url) - before
+    views = [v for answer in crowd.ask('views') for v in answer]
+    crowd.ask('leave')
+    return joined, known, asked, views
+
+
+def test_members_come_and_go(zookeeper):
+    crowds = {}
+    try:
+        for kind in KINDS:
+            crowds[kind] = Crowd(kind, zookeeper.url)
+        print_joins({k: joins_and_rest(c) for k, c in crowds.items()})
+        measured = {kind: [] for kind in KINDS}
+        for _ in range(measuring.rounds(3)):
+            for kind, crowd in crowds.items():
+                measured[kind].append(all_at_once(crowd))
+        print_joins_at_once(measured)
+    finally:
+        for crowd in crowds.values():
+            crowd.close()
+
+
+def print_joins(measured):
+    with measuring.table(
+            f'{MEMBERS} members on ZooKeeper, ms',
+            'members', 'join: others p50', 'p99',
+            'the last of them', 'least-most', 'from its start()',
+            'leave: the last', 'requests/s and member at rest',
+            file=__file__, versions=('tooz', 'kazoo')) as row:
+        for kind, (rate, figures) in measured.items():
+            others = sorted(figures['others'])
+            last = measuring.Figure.of(figures['joined'])
+            row(f'{kind}, {"pushed" if kind == "distperiodic" else "polled"}',
+                measuring.ms(others[len(others) // 2]),
+                measuring.ms(others[len(others) * 99 // 100]),
+                measuring.ms(last.median), measuring.spread(last),
+                measuring.ms(statistics.median(figures['started'])),
+                measuring.ms(statistics.median(figures['left'])),
+                f'{rate:.2f}')
+
+
+def print_joins_at_once(measured):
+    with measuring.table(
+            f'{AT_ONCE} members join at once, ms',
+            'members', 'all joined', 'all know all', 'least-most',
+            'requests in 3 s', 'rebuilds per member, median', 'most',
+            file=__file__, versions=('tooz', 'kazoo')) as row:
+        for kind, answers in measured.items():
+            known = measuring.Figure.of([a[1] for a in answers])
+            views = [v for a in answers for v in a[3]]
+            ours = kind == 'distperiodic'
+            what = ('pushed, connecting too' if ours
+                    else 'polled, connected before')
+            row(f'{kind}, {what}',
+                measuring.ms(statistics.median(a[0] for a in answers)),
+                measuring.ms(known.median), measuring.spread(known),
+                f'{statistics.median(a[2] for a in answers):,.0f}',
+                *((f'{statistics.median(views):.0f}', max(views))
+                  if ours else ('-', '-')))
