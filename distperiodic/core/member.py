@@ -170,7 +170,10 @@ def settle(entries: Iterable[str],
         if other is None:
             best[member.identity] = member
         elif other.nonce == member.nonce:
-            if member.generation > other.generation:
+            # One process never has two entries of one generation; should
+            # somebody forge one, all readers still take the same.
+            if (member.generation, member.entry) > (
+                    other.generation, other.entry):
                 best[member.identity] = member
         elif me is not None and me.same_process(member):
             best[member.identity] = member
