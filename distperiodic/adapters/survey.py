@@ -221,7 +221,8 @@ class Survey:
 
     def writable_by_all(self) -> bool | None:
         """Whether whoever reaches the service may write its tree; None: it
-        cannot be told for this driver."""
+        cannot be told for this driver.
+        """
         if self._scheme == 'file':
             path = directory(self._url)
             return bool(os.path.isdir(path) and os.stat(path).st_mode & 0o002)

@@ -309,7 +309,8 @@ def options_known(case: Case) -> Finding:
 @check('options', offline=True)
 def secrets_private(case: Case) -> Finding:
     """Files that hold passwords or keys can be read by their owner and
-    group only."""
+    group only.
+    """
     from oslo_config import cfg
     open_ = []
     for path in _files(case.conf):
@@ -344,7 +345,8 @@ def state_path_writable(case: Case) -> Finding:
 @check('security', offline=True)
 def connections_private(case: Case) -> Finding:
     """Connections to other hosts are encrypted: URLs carry passwords, and
-    messages start work."""
+    messages start work.
+    """
     from distperiodic.adapters import survey
     settings = case.settings
     bare = []
@@ -367,7 +369,8 @@ def connections_private(case: Case) -> Finding:
 @check('security', offline=True)
 def broker_user(case: Case) -> Finding:
     """The broker is not used as guest, a user with a password that all
-    know."""
+    know.
+    """
     guests = [str(h) for h in case.broker.hosts
               if h.user == 'guest' and not _loopback(h.name)]
     if guests:
@@ -382,7 +385,8 @@ def broker_user(case: Case) -> Finding:
 @check('security', offline=True)
 def messages_signed(case: Case) -> Finding:
     """Messages are signed where others may write to the broker: without a
-    store, a message is all that makes a worker start work."""
+    store, a message is all that makes a worker start work.
+    """
     away = [h.name for h in case.broker.hosts if not _loopback(h.name)]
     if case.settings.signing_key:
         keys = configured.plural(len(case.settings.signing_key), 'key')
@@ -451,7 +455,8 @@ def coordination_join(case: Case) -> Finding:
 @check('coordination')
 def coordination_private(case: Case) -> Finding:
     """Not everybody who reaches the service may write to its tree: who
-    may, can take part as a member and own objects."""
+    may, can take part as a member and own objects.
+    """
     open_ = case.survey.writable_by_all()
     if open_ is None:
         return skip(f'{case.scheme} does not tell')
@@ -475,7 +480,8 @@ def coordination_private(case: Case) -> Finding:
 @check('group')
 def group_members(case: Case) -> Finding:
     """Somebody schedules, and where work is sent to workers, somebody
-    works."""
+    works.
+    """
     from distperiodic.cmd import status
     code, text = status.judge(case.group, case.settings)
     if any(m.points for m in case.group.members):
@@ -558,7 +564,8 @@ def clock_of_this_host(case: Case) -> Finding:
 @check('time')
 def clocks_of_members(case: Case) -> Finding:
     """The members' clocks agreed with the coordination service's, and so
-    with each other, when they joined."""
+    with each other, when they joined.
+    """
     from distperiodic.core import member as member_
     if not case.populated.skews:
         return skip(f'{case.scheme} does not tell its time')

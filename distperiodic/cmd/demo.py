@@ -82,7 +82,8 @@ class Demo(configured.Configured, command.Command):
 
     def _servers(self, parsed: argparse.Namespace) -> tuple[str, str]:
         """The two URLs. Only a file that was named counts: a demo does not
-        go to the servers of /etc/distperiodic by itself."""
+        go to the servers of /etc/distperiodic by itself.
+        """
         backend_url, transport_url = parsed.backend_url, parsed.transport_url
         if parsed.config_file or parsed.config_dir:
             from distperiodic import opts

@@ -281,7 +281,8 @@ class Simulation:
     def _compare(self, after: 'ring_.Ring',
                  who: str) -> tuple[int, int, int]:
         """Objects that change their owner; those of them that must, being
-        *who*'s before or after; and those that went between two others."""
+        *who*'s before or after; and those that went between two others.
+        """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):
             if old != new:
@@ -355,7 +356,8 @@ class Simulation:
 
 def _spread(members: int, replicas: int) -> tuple[float, float, float]:
     """The largest share in mean shares, over several sets of names: the
-    least of them, the one in the middle, the greatest."""
+    least of them, the one in the middle, the greatest.
+    """
     from distperiodic.core import ring as ring_
     found = []
     tries = max(3, min(21, _POINTS_TO_SPEND // (members * replicas)))

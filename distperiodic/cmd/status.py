@@ -136,7 +136,8 @@ class Status(configured.Table, lister.Lister):
 
 def _code_of(exc: Exception) -> int:
     """An option that cannot be used is an error like in any command; a
-    service that does not answer is what this command is there to tell."""
+    service that does not answer is what this command is there to tell.
+    """
     from distperiodic import exceptions
     return 1 if isinstance(exc, exceptions.ConfigError) else FAILURE
 

@@ -8,6 +8,7 @@ by whomever; twice if two did; missed if none did.
 
 import collections
 import dataclasses
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -157,13 +158,13 @@ def quantiles(values: list[float], *parts: float) -> list[float]:
 
 
 def movement(hosts: Sequence[str], before: ring_.Ring, after: ring_.Ring,
-             who: str) -> Movement:
-    """What moved when *who* came or left."""
+             who: Collection[str]) -> Movement:
+    """What moved when those came or left."""
     if not len(before) or not len(after):
         return Movement(0, 0)
     moved = least = 0
     for host in hosts:
         old, new = before.owner_of(host), after.owner_of(host)
         moved += old != new
-        least += who in (old, new)
+        least += old in who or new in who
     return Movement(moved, least)

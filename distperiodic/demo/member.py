@@ -40,7 +40,8 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 def die_with(parent: int) -> None:
     """Have the kernel kill this process when *parent* is gone. Where the
-    kernel is not Linux, only an orderly end of the parent ends us."""
+    kernel is not Linux, only an orderly end of the parent ends us.
+    """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -132,7 +132,8 @@ class Company:
 
     def end(self, seconds: float = 10.0) -> list[str]:
         """Ask all to end, and wait; returns the names of those that had to
-        be killed or that ended in an error."""
+        be killed or that ended in an error.
+        """
         # Schedulers first: what they began still finds its workers.
         bad = []
         for kind in ('scheduler', 'worker'):

@@ -31,7 +31,8 @@ class Run(NamedTuple):
 
 class Writer:
     """Appends lines, each in one write, so that none is ever half there
-    when its process is killed."""
+    when its process is killed.
+    """
 
     def __init__(self, path: pathlib.Path):
         self._handle = os.open(

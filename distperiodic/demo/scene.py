@@ -216,7 +216,8 @@ class Scene:
 
     def _write_config(self) -> pathlib.Path:
         """The options of all processes, in a file of this user alone, since
-        URLs hold passwords."""
+        URLs hold passwords.
+        """
         # A pool that lets one member serve all hosts within a period.
         pool = max(8, min(200, self.plan.objects // 8))
         options = {
@@ -398,17 +399,14 @@ class Scene:
     def _viewed(self, at: int, view: member_.View) -> None:
         """Somebody came or left, as seen from outside."""
         there = {m.identity: m.tenure for m in view.members}
-        for name, seat in self.seats.items():
-            if (seat.process.kind == 'scheduler') != (
-                    view.group == self._group):
-                continue
-            was, seat.tenure = seat.tenure, there.get(name)
-            if was == seat.tenure:
-                continue
-            moved = None
-            if view.group == self._group:
-                moved = account_.movement(
-                    self.hosts, self.ring, view.ring, name)
+        seats = self.members if view.group == self._group else self.workers
+        changed = [s for s in seats if s.tenure != there.get(s.name)]
+        moved = None
+        if view.group == self._group:
+            moved = account_.movement(self.hosts, self.ring, view.ring,
+                                      [s.name for s in changed])
+        for seat in changed:
+            was, seat.tenure = seat.tenure, there.get(seat.name)
             if seat.tenure is None:
                 self._left(at, seat, moved)
             else:
@@ -469,7 +467,8 @@ class Scene:
 
     def runs_while_replaced(self) -> int | None:
         """Runs that the frozen member began while others had its place;
-        None: that cannot be told, workers do the running."""
+        None: that cannot be told, workers do the running.
+        """
         if len(self.replaced) != 2 or self.workers:
             return None
         since, until = self.replaced
@@ -491,7 +490,8 @@ class Scene:
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
     """SIGTERM and SIGHUP end the demo as Ctrl-C does: by an exception, so
-    that everything is cleared up."""
+    that everything is cleared up.
+    """
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 

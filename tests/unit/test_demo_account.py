@@ -69,7 +69,7 @@ def test_movement_compares_two_rings():
     before = ring_.Ring({'a': 40, 'b': 40, 'c': 40})
     after = before.changed_to({'a': 40, 'b': 40, 'c': 40, 'd': 40})
 
-    found = account_.movement(hosts, before, after, 'd')
+    found = account_.movement(hosts, before, after, ['d'])
 
     assert found.moved == found.least == sum(
         after.owner_of(h) == 'd' for h in hosts)
@@ -80,7 +80,7 @@ def test_movement_sees_what_moves_between_those_who_stay():
     hosts = pings.hosts(500)
     found = account_.movement(
         hosts, ring_.Ring({'a': 40, 'b': 40, 'c': 40}),
-        ring_.Ring({'a': 80, 'b': 40}), 'c')
+        ring_.Ring({'a': 80, 'b': 40}), ['c'])
 
     assert found.between_others > 0
 

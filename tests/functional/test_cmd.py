@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands against real servers and real processes."""
+
+import json
+import re
+import signal
+import uuid
+
+import pytest
+
+from tests import waiting
+from tests.functional import commands
+
+TASKS = '''
+import os
+import time
+
+from distperiodic import PeriodicTasks
+from distperiodic import periodic_task
+
+
+class Nodes(PeriodicTasks):
+
+    def nodes(self, context):
+        return [f'node-{n}' for n in range(12)]
+
+    @periodic_task(spacing=1, objects='nodes')
+    def poll(self, context, node):
+        with open('began', 'a') as file:
+            file.write(f'{node}\\n')
+        time.sleep(0.3)
+        with open('ended', 'a') as file:
+            file.write(f'{node}\\n')
+'''
+
+
+class Service:
+    """A service of somebody, in a directory of its own."""
+
+    def __init__(self, place, backend_url, transport_url=None, **options):
+        self.place = place
+        self.group = f'cmd-{uuid.uuid4().hex[:8]}'
+        (place / 'nodes.py').write_text(TASKS)
+        self.config = place / 'service.conf'
+        options = {
+            'backend_url': backend_url, 'group': self.group,
+            'session_timeout': 2, 'coordinator_heartbeat_interval': 0.2,
+            'state_path': place / 'state',
+            'dispatcher': 'messaging' if transport_url else 'local',
+            **options}
+        default = f'transport_url = {transport_url}\n' if transport_url else ''
+        self.config.write_text(
+            f'[DEFAULT]\n{default}[distperiodic]\n' + ''.join(
+                f'{k} = {v}\n' for k, v in options.items()))
+        self.config.chmod(0o600)
+
+    def start(self, *argv):
+        return commands.Running(
+            self.place / f'{argv[0]}.log', *argv, '--tasks', 'nodes:Nodes',
+            '--config-file', self.config, cwd=self.place)
+
+    def ask(self, *argv):
+        return commands.run(*argv, '--config-file', self.config,
+                            cwd=self.place)
+
+    def table(self, *argv):
+        return json.loads(self.ask(*argv, '-f', 'json').stdout)
+
+    def wait_members(self, number):
+        waiting.wait_until(
+            lambda: sum(row['Role'] == 'member'
+                        for row in self.table('status')) == number,
+            30, f'the group did not come to {number} members')
+
+    def lines(self, name):
+        path = self.place / name
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def embedded(tmp_path):
+    return Service(tmp_path, f'file://{tmp_path}/coordination')
+
+
+def test_status_and_ring_see_the_schedulers_and_their_work_is_done(embedded):
+    assert embedded.ask('status').returncode == 2
+    with embedded.start('scheduler', '--workers', '2') as scheduler:
+        embedded.wait_members(2)
+        told = embedded.ask('status')
+        shown = embedded.table('ring', 'show')
+        owner = embedded.table('ring', 'explain', 'poll', 'node-3')['owner']
+        waiting.wait_until(lambda: len(embedded.lines('ended')) >= 24, 20,
+                           'the nodes were not polled')
+        scheduler.process.send_signal(signal.SIGTERM)
+        assert scheduler.process.wait(20) == 0
+
+    assert told.returncode in (0, 1)  # by chance the shares are uneven
+    assert '2 members' in told.stdout
+    assert sum(row['Share'] for row in shown) == pytest.approx(1, abs=1e-6)
+    assert owner in [row['Member'] for row in shown]
+    assert embedded.ask('status').returncode == 2
+    assert sorted(embedded.lines('began')) == sorted(embedded.lines('ended'))
+
+
+def test_ctrl_c_ends_schedulers_cleanly(embedded):
+    """Nothing that was begun is cut off, and no worker starts anew."""
+    with embedded.start('scheduler', '--workers', '2') as scheduler:
+        embedded.wait_members(2)
+        count = len(embedded.lines('began'))
+        waiting.wait_until(lambda: len(embedded.lines('began')) > count, 20,
+                           'the nodes were not polled')
+        scheduler.press_ctrl_c()
+        assert scheduler.process.wait(20) == 0
+        assert not scheduler.family()
+
+        assert scheduler.said().count('scheduler stopped') == 2
+        assert 'Traceback' not in scheduler.said()
+        assert sorted(embedded.lines('began')) == (
+            sorted(embedded.lines('ended')))
+
+
+def test_status_is_printed_again_until_somebody_stops_it(embedded):
+    with commands.Running(
+            embedded.place / 'watch.log', 'status', '--watch', '0.2',
+            '--config-file', embedded.config) as watch:
+        waiting.wait_until(
+            lambda: watch.said().count('Nobody is there') >= 3, 20,
+            'status was not printed again')
+        watch.press_ctrl_c()
+        assert watch.process.wait(10) == 130
+        assert 'Traceback' not in watch.said()
+
+
+def test_looking_for_a_group_does_not_make_it(embedded):
+    embedded.ask('status')
+    embedded.ask('ring', 'show')
+
+    assert not (embedded.place / 'coordination').exists()
+
+
+def test_all_of_it_over_zookeeper_and_rabbitmq(
+        tmp_path, zookeeper, rabbitmq):
+    service = Service(tmp_path, zookeeper.url, rabbitmq.url)
+    with (service.start('scheduler', '--workers', '2') as scheduler,
+          service.start('worker', '--workers', '2') as worker):
+        service.wait_members(2)
+        waiting.wait_until(lambda: len(service.lines('ended')) >= 12, 30,
+                           'the nodes were not polled')
+        told = service.table('status')
+        doctor = service.ask('doctor', '-f', 'json')
+        found = {row['Check']: row for row in json.loads(doctor.stdout)}
+        for program in (scheduler, worker):
+            program.press_ctrl_c()
+        assert scheduler.process.wait(30) == 0
+        assert worker.process.wait(30) == 0
+
+    workers = [row for row in told if row['Role'] == 'worker']
+    assert [(w['Partition'], w['Slots']) for w in workers] == [
+        ('default', 10), ('default', 10)]
+    assert all(re.match('2[0-9]{3}-', row['Joined']) for row in told)
+    bad = {n: r for n, r in found.items() if r['Result'] not in ('ok',)}
+    # By chance the shares of two members are uneven.
+    bad.pop('ring_shares', None)
+    assert not bad
+    assert '4 queues, each with a listener' in (
+        found['broker_queues']['Finding'])
+    assert sorted(service.lines('began')) == sorted(service.lines('ended'))
+
+
+def test_doctor_finds_a_session_timeout_that_was_not_granted(
+        tmp_path, zookeeper):
+    service = Service(tmp_path, zookeeper.url, session_timeout=100)
+
+    told = service.ask('doctor')
+
+    assert told.returncode == 1
+    assert 'asked for 100 s, granted 40 s' in ' '.join(told.stdout.split())
+    assert 'set session_timeout = 40' in told.stdout
+
+
+def test_doctor_leaves_nothing_behind(tmp_path, zookeeper):
+    from distperiodic.adapters import clock
+    from distperiodic.adapters import survey
+    service = Service(tmp_path, zookeeper.url)
+    service.ask('doctor')
+
+    with survey.Survey(zookeeper.url, session_timeout=2,
+                       clock=clock.SystemClock()) as looking:
+        assert not [g for g in looking.groups()
+                    if g.startswith(service.group)]
+
+
+def test_doctor_finds_a_broker_that_refuses_the_password(
+        tmp_path, zookeeper, rabbitmq):
+    url = re.sub('//([^:]*):[^@]*@', r'//\1:sesame@', rabbitmq.url)
+    service = Service(tmp_path, zookeeper.url, url)
+
+    told = service.ask('doctor')
+
+    assert told.returncode == 2
+    text = ' '.join(told.stdout.split())
+    assert 'refuses user' in text
+    assert 'do: correct user, password and vhost' in text
+    assert 'sesame' not in told.stdout + told.stderr
+
+
+def test_doctor_finds_a_process_that_left_its_queue(
+        tmp_path, zookeeper, rabbitmq):
+    """A worker that says it is there, on another broker or none."""
+    from distperiodic import service as service_
+    from distperiodic.adapters import clock
+    from distperiodic.adapters import coordination
+    service = Service(tmp_path, zookeeper.url, rabbitmq.url)
+    there = [
+        coordination.Membership(zookeeper.url, name, session_timeout=2,
+                                clock=clock.SystemClock(), **kind)
+        for name, kind in (('api-1', {'points': 40}),
+                           ('worker-1', {'slots': 4}))]
+    for membership, group in zip(there, (
+            service.group, service_.worker_group(service.group, 'default')),
+            strict=True):
+        membership.join(group)
+        membership.start()
+        membership.wait_joined(10)
+    try:
+        told = service.ask('doctor', '-f', 'json')
+    finally:
+        for membership in there:
+            membership.stop()
+
+    found = {row['Check']: row for row in json.loads(told.stdout)}
+    assert told.returncode == 2
+    assert found['broker_queues']['Result'] == 'fail'
+    assert f'distperiodic.{service.group}.work.default.worker-1' in (
+        found['broker_queues']['Finding'])
+
+
+@pytest.mark.parametrize('argv', [
+    ('status',), ('ring', 'show'), ('ring', 'explain', 'a', 'b')],
+    ids=' '.join)
+def test_a_service_that_does_not_answer_is_one_line(argv, tmp_path):
+    service = Service(tmp_path, 'zookeeper://me:sesame@127.0.0.1:1')
+
+    told = service.ask(*argv)
+
+    assert told.returncode == (2 if argv == ('status',) else 1)
+    assert told.stderr.count('\n') == 1
+    assert '127.0.0.1:1: Connection refused' in told.stderr
+    assert 'sesame' not in told.stderr
+
+
+def test_doctor_says_it_of_each_server(tmp_path, zookeeper):
+    address = zookeeper.url.partition('://')[2]
+    service = Service(tmp_path, f'zookeeper://127.0.0.1:1,{address}')
+
+    told = service.ask('doctor', '-f', 'json')
+
+    found = {row['Check']: row for row in json.loads(told.stdout)}
+    assert told.returncode == 1
+    assert found['coordination_servers']['Result'] == 'warn'
+    assert '127.0.0.1:1 Connection refused' in (
+        found['coordination_servers']['Finding'])
+
+
+def test_status_over_redis(tmp_path, redis):
+    service = Service(tmp_path, redis.url)
+    with service.start('scheduler'):
+        service.wait_members(1)
+        assert service.ask('status').returncode == 0
+        assert service.ask('doctor').returncode in (0, 1)

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demo, played to its end, and broken off."""
+
+import re
+import shutil
+import signal
+
+import psutil
+import pytest
+
+from tests import waiting
+from tests.functional import commands
+
+
+class Stage:
+    """Where demos are played: they put all they need into one directory."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def play(self, *argv):
+        return commands.run('demo', *argv, TMPDIR=str(self.place))
+
+    def begin(self, *argv):
+        return commands.Running(self.place / 'log', 'demo', *argv,
+                                TMPDIR=str(self.place))
+
+    def members(self):
+        """The processes of demos that were played here."""
+        return [p.pid for p in psutil.process_iter(['cmdline'])
+                if 'distperiodic.demo.member' in (p.info['cmdline'] or [])
+                and str(self.place) in ' '.join(p.info['cmdline'])]
+
+    def directories(self):
+        return list(self.place.glob('distperiodic-demo-*'))
+
+
+@pytest.fixture
+def stage(tmp_path):
+    """A stage that has to be left empty."""
+    made = Stage(tmp_path)
+    yield made
+    # The kernel takes a moment to end them.
+    waiting.wait_until(lambda: not made.members(), 5,
+                       'the demo left processes behind')
+    assert not made.directories()
+
+
+def number(text, name):
+    found = re.search(rf'{name} +([0-9,]+) ', text)
+    assert found, text
+    return int(found[1].replace(',', ''))
+
+
+def check_account(told, hosts):
+    """What any account has to say, whatever the machine did meanwhile."""
+    assert told.returncode == 0, told.stdout + told.stderr
+    text = told.stdout
+    ticks, due = re.search(
+        rf'([0-9]+) ticks x {hosts} hosts = ([0-9,]+) pings due',
+        text).groups()
+    due = int(due.replace(',', ''))
+    assert due == int(ticks) * hosts
+    assert due == sum(number(text, name) for name in (
+        'served once', 'served twice', 'missed'))
+    # It is not a good demo if half of the work is not done.
+    assert number(text, 'served once') > due / 2
+    for line in ('member-4 joins', 'member-2 is killed',
+                 'member-3 is frozen', 'member-3 wakes'):
+        row = re.search(rf'{line} +([0-9.]+) s +([0-9]+) +([0-9]+) '
+                        r'+([0-9]+) +[0-9]+ +[0-9]+', text)
+        assert row, text
+        _, moved, least, others = row.groups()
+        assert moved == least
+        assert others == '0'
+    assert 'is back by itself' in text
+    assert 'What this guarantees: ring only.' in text
+
+
+def test_the_demo_needs_no_server_and_ends_by_itself(stage):
+    told = stage.play('--seconds', '32')
+
+    check_account(told, 200)
+    # While it was frozen and replaced it began nothing.
+    assert 'the frozen member started 0 pings' in ' '.join(
+        told.stdout.split())
+    # Lines, one a tick, where nobody looks.
+    assert len(re.findall(r'^[0-9:.]+  tick ', told.stdout, re.M)) >= 12
+    assert '\x1b' not in told.stdout
+
+
+def test_the_demo_over_zookeeper_and_rabbitmq(
+        stage, zookeeper, rabbitmq):
+    from distperiodic.adapters import clock
+    from distperiodic.adapters import survey
+    told = stage.play('--seconds', '36', '--objects', '60',
+                      '--backend-url', zookeeper.url,
+                      '--transport-url', rabbitmq.url)
+
+    check_account(told, 60)
+    assert 'worker-1 ' in told.stdout
+    with survey.Survey(zookeeper.url, session_timeout=2,
+                       clock=clock.SystemClock()) as looking:
+        assert not [g for g in looking.groups() if g.startswith('demo-')]
+    assert 'loopback-only' not in told.stdout + told.stderr
+
+
+@pytest.mark.parametrize('how', [
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
+def test_a_demo_that_is_broken_off_leaves_nothing(how, stage):
+    with stage.begin() as demo:
+        waiting.wait_until(lambda: 'all are there' in demo.said(), 60,
+                           'the members did not start')
+        assert len(stage.members()) == 3
+        demo.process.send_signal(how)
+        code = demo.process.wait(20)
+
+        assert code == 130
+        assert 'Traceback' not in demo.said()
+        assert 'interrupted' in demo.said()
+
+
+def test_members_die_with_a_demo_that_is_killed(stage):
+    with stage.begin() as demo:
+        waiting.wait_until(lambda: 'all are there' in demo.said(), 60,
+                           'the members did not start')
+        demo.process.kill()
+        demo.process.wait(10)
+        waiting.wait_until(lambda: not stage.members(), 5,
+                           'the members went on')
+    # Nobody was left to remove it.
+    directory, = stage.directories()
+    shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize('argv', [
+    ('--backend-url', 'zokeeper://host'),
+    ('--backend-url', 'zookeeper://127.0.0.1:1'),
+    ('--backend-url', 'memcached://127.0.0.1'),
+    ('--transport-url', 'rabbit://u:sesame@127.0.0.1:1/'),
+    ('--transport-url', 'rabbit:/u:sesame@'),
+    ('--objects', '0'), ('--members', '1'), ('--members', '13'),
+], ids=' '.join)
+def test_what_it_cannot_use_is_one_line(argv, stage):
+    told = stage.play(*argv)
+
+    assert told.returncode == 1
+    assert told.stdout == ''
+    assert told.stderr.count('\n') == 1
+    assert 'sesame' not in told.stderr
