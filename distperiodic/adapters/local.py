@@ -67,6 +67,7 @@ class ThreadReader:
         self._method = method
         self._answer = answer
         self._known: dict[str, catalogue.Catalogues] = {}
+        self._looked_at: dict[str, catalogue.Catalogue] = {}
         self._takes_arcs: dict[str, bool] = {}
         self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
             queue.SimpleQueue())
@@ -115,12 +116,14 @@ class ThreadReader:
         known = self._known.setdefault(
             job.name, catalogue.Catalogues(keep=1))
         found = known.of(objects)
-        if found.duplicate is not None and not found.told:
-            found.told = True
-            LOG.warning(
-                'duplicate id: job=%s method=%s id=%r; the object runs once '
-                'a tick; give each object an id of its own', job.name,
-                job.objects, found.duplicate)
+        if found is not self._looked_at.get(job.name):
+            self._looked_at[job.name] = found
+            duplicate = found.duplicate
+            if duplicate is not None:
+                LOG.warning(
+                    'duplicate id: job=%s method=%s id=%r; the object runs '
+                    'once a tick; give each object an id of its own',
+                    job.name, job.objects, duplicate)
         if job.spread:
             # Here and not in the thread of the flow: it is a long sort.
             found.by_phase(job.schedule.period_us(tick))

@@ -143,6 +143,8 @@ class Ticker:
         self._told_skipped = quiet.Quiet(clock, 0.9)
         #: What was skipped and not told yet: tick, first object, number.
         self._skipped: dict[str, tuple[Instant, str, int]] = {}
+        #: Job, number and reason of what was dropped and not told yet.
+        self._dropped: list[tuple[str, int, str]] = []
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
         dispatcher.freed = self._freed
@@ -213,6 +215,8 @@ class Ticker:
             self._dispatcher.pump_all()
         if self._skipped:
             self._tell_skipped()
+        if self._dropped:
+            self._tell_dropped()
         if not heap:
             return _FOR_EVER
         return max(0.0, (heap[0][0] - self._clock.now()) / SECOND)
@@ -385,8 +389,19 @@ class Ticker:
 
     def _missed(self, job: job_.Job, number: int, reason: str) -> None:
         self.counts[job.name, 'missed'] += number
-        LOG.warning('ticks dropped: job=%s number=%d reason=%s', job.name,
-                    number, reason)
+        self._dropped.append((job.name, number, reason))
+
+    def _tell_dropped(self) -> None:
+        # A process that stood still has missed ticks of all its jobs.
+        dropped, self._dropped = self._dropped, []
+        name, _, reason = dropped[0]
+        LOG.warning(
+            'ticks dropped: jobs=%d number=%d first=%s reason=%s',
+            len({d[0] for d in dropped}), sum(d[1] for d in dropped), name,
+            reason)
+        for name, number, reason in dropped[1:]:
+            LOG.debug('ticks dropped: job=%s number=%d reason=%s', name,
+                      number, reason)
 
     def _still_reading(self, state: _State, now: Instant) -> None:
         state.behind = True
@@ -436,6 +451,8 @@ class Ticker:
         self._push_own(state, now)
         if ticks:
             ticks = self._in_time(state.job, ticks, now)
+            if self._dropped:
+                self._tell_dropped()
         if not state.job.spread:
             if ticks:
                 self._claim_all(state, ticks, self._mine(view, reading))
