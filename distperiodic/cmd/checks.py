@@ -8,240 +8,27 @@ of this file, the cheap ones first, and none changes anything but
 """
 
 import contextlib
-import dataclasses
-import enum
-import functools
-import inspect
 import ipaddress
 import os
-import secrets
 import stat
-from collections.abc import Callable
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
-
-if TYPE_CHECKING:
-    from distperiodic import opts
-    from distperiodic.adapters import broker as broker_
-    from distperiodic.adapters import survey as survey_
-    from distperiodic.cmd import status as status_
+from distperiodic.cmd.case import Case
+from distperiodic.cmd.findings import CHECKS
+from distperiodic.cmd.findings import Check
+from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import NotNow
+from distperiodic.cmd.findings import check
+from distperiodic.cmd.findings import fail
+from distperiodic.cmd.findings import ok
+from distperiodic.cmd.findings import skip
+from distperiodic.cmd.findings import warn
 
 #: Seconds between clocks that are worth a remark: a tick is late by as much.
 SKEW = 0.5
-
-
-class Result(enum.StrEnum):
-    OK = 'ok'
-    WARN = 'warn'
-    FAIL = 'fail'
-    SKIP = 'skip'
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Finding:
-    """What a check found, and what to do about it."""
-
-    result: Result
-    text: str
-    remedy: str = ''
-
-
-def ok(text: str) -> Finding:
-    return Finding(Result.OK, text)
-
-
-def warn(text: str, remedy: str) -> Finding:
-    return Finding(Result.WARN, text, remedy)
-
-
-def fail(text: str, remedy: str) -> Finding:
-    return Finding(Result.FAIL, text, remedy)
-
-
-def skip(text: str) -> Finding:
-    return Finding(Result.SKIP, text)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Check:
-    name: str
-    area: str
-    offline: bool
-    function: 'Callable[[Case], Finding]'
-
-    @property
-    def text(self) -> str:
-        """The docstring, its first paragraph."""
-        return ' '.join((inspect.getdoc(self.function) or '').partition(
-            '\n\n')[0].split())
-
-    def run(self, case: 'Case') -> Finding:
-        """Never raises: an error of ours is a finding too."""
-        try:
-            return self.function(case)
-        except _NotNow as exc:
-            return skip(str(exc))
-        except exceptions.DistperiodicError as exc:
-            found, _, remedy = configured.one_line(exc).rpartition('; ')
-            return fail(found or remedy, remedy if found else '')
-
-
-CHECKS: list[Check] = []
-
-
-def check(area: str, offline: bool = False
-          ) -> 'Callable[[Callable[[Case], Finding]], Any]':
-    def add(function: 'Callable[[Case], Finding]') -> Any:
-        CHECKS.append(Check(function.__name__, area, offline, function))
-        return function
-    return add
-
-
-class _NotNow(Exception):
-    """The check does not apply, or waits for another to pass."""
-
-
-@dataclasses.dataclass
-class Joined:
-    """What joining a group of its own told."""
-
-    granted: float | None
-    #: This host's clock minus the server's, in seconds; None: not known.
-    skew: float | None
-
-
-class Case:
-    """What the checks look at, each part fetched when the first asks."""
-
-    def __init__(self, conf: Any, offline: bool):
-        self.conf = conf
-        self.offline = offline
-        self._stack = contextlib.ExitStack()
-
-    def close(self) -> None:
-        self._stack.close()
-
-    @functools.cached_property
-    def _settings(self) -> 'opts.Settings | exceptions.DistperiodicError':
-        from distperiodic import opts
-        try:
-            return opts.settings(self.conf)
-        except exceptions.DistperiodicError as exc:
-            return exc
-
-    @property
-    def settings(self) -> 'opts.Settings':
-        """:raises _NotNow: an option cannot be used."""
-        if isinstance(self._settings, exceptions.DistperiodicError):
-            raise _NotNow('correct the options first')
-        return self._settings
-
-    def check_settings(self) -> 'opts.Settings':
-        """:raises ConfigError: an option cannot be used."""
-        if isinstance(self._settings, exceptions.DistperiodicError):
-            raise self._settings
-        return self._settings
-
-    @property
-    def scheme(self) -> str:
-        """The driver of backend_url.
-
-        :raises _NotNow: there is none.
-        """
-        from distperiodic.adapters import backend_url
-        if not self.settings.backend_url:
-            raise _NotNow('backend_url is empty: this process is alone')
-        try:
-            return backend_url.check(self.settings.backend_url)
-        except exceptions.ConfigError:
-            raise _NotNow('correct backend_url first') from None
-
-    @functools.cached_property
-    def _survey(self) -> 'survey_.Survey | None':
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import survey
-        try:
-            return self._stack.enter_context(survey.Survey(
-                self.settings.backend_url, clock=clock.SystemClock(),
-                session_timeout=self.settings.session_timeout))
-        except exceptions.DistperiodicError:
-            return None
-
-    @property
-    def survey(self) -> 'survey_.Survey':
-        """:raises _NotNow: the coordination service does not answer."""
-        assert self.scheme
-        if self._survey is None:
-            raise _NotNow('the coordination service does not answer')
-        return self._survey
-
-    @functools.cached_property
-    def group(self) -> 'status_.Group':
-        """:raises _NotNow: it cannot be read, or nobody is there."""
-        from distperiodic.cmd import status
-        return status.look(self.survey, self.settings.group)
-
-    @property
-    def populated(self) -> 'status_.Group':
-        """:raises _NotNow: nobody is there."""
-        if not any(m.points for m in self.group.members):
-            raise _NotNow('nobody is there yet')
-        return self.group
-
-    @functools.cached_property
-    def joined(self) -> Joined:
-        """Join a group of our own, look, and leave it.
-
-        :raises CoordinationUnavailable: it cannot be joined.
-        """
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import coordination
-        assert self.survey
-        name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
-        membership = coordination.Membership(
-            self.settings.backend_url, 'doctor', clock=clock.SystemClock(),
-            session_timeout=self.settings.session_timeout,
-            heartbeat_interval=self.settings.coordinator_heartbeat_interval)
-        membership.join(name)
-        membership.start()
-        try:
-            membership.wait_joined(10.0)
-            ours = self.survey.entries(name) or []
-        finally:
-            membership.stop(3.0)
-            with contextlib.suppress(exceptions.DistperiodicError):
-                self.survey.delete_group(name)
-        skews = [(e.joined - e.created) / 1e6 for e in ours
-                 if e.joined is not None and e.created is not None]
-        return Joined(membership.session_timeout,
-                      skews[0] if skews else None)
-
-    @functools.cached_property
-    def _broker(self) -> 'broker_.Broker | exceptions.DistperiodicError':
-        from distperiodic.adapters import broker
-        try:
-            return broker.Broker(self.conf)
-        except exceptions.DistperiodicError as exc:
-            return exc
-
-    @property
-    def broker(self) -> 'broker_.Broker':
-        """:raises _NotNow: there is none, or its URL cannot be used."""
-        if self.settings.dispatcher != 'messaging':
-            raise _NotNow('dispatcher = local: no broker is used')
-        if isinstance(self._broker, exceptions.DistperiodicError):
-            raise _NotNow('correct transport_url first')
-        return self._broker
-
-    def check_broker(self) -> None:
-        """:raises ConfigError: transport_url is needed and no good."""
-        if (self.settings.dispatcher == 'messaging'
-                and isinstance(self._broker, exceptions.DistperiodicError)):
-            raise self._broker
 
 
 # -- options
@@ -620,7 +407,7 @@ def broker_queues(case: Case) -> Finding:
     try:
         host = broker.find()
     except exceptions.BusUnavailable:
-        raise _NotNow('the broker lets nobody in') from None
+        raise NotNow('the broker lets nobody in') from None
     found = broker.queues(host, sorted(queues))
     missing = [q for q, told in found.items() if told is None]
     deaf = [q for q, told in found.items() if told and not told.consumers]

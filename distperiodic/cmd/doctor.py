@@ -14,12 +14,14 @@ from typing import Any
 
 from cliff import lister
 
+from distperiodic.cmd import case as case_
 from distperiodic.cmd import checks
 from distperiodic.cmd import configured
+from distperiodic.cmd import findings
 
-_CODES = {checks.Result.WARN: 1, checks.Result.FAIL: 2}
-_COLOURS = {checks.Result.OK: '32', checks.Result.WARN: '33',
-            checks.Result.FAIL: '31', checks.Result.SKIP: '90'}
+_CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
+_COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
+            findings.Result.FAIL: '31', findings.Result.SKIP: '90'}
 
 
 class Doctor(configured.Configured, lister.Lister):
@@ -53,7 +55,7 @@ class Doctor(configured.Configured, lister.Lister):
         for check, finding in self._findings(parsed):
             self._print(check, finding)
             said[_CODES.get(finding.result, 0)] += (
-                finding.result is not checks.Result.SKIP)
+                finding.result is not findings.Result.SKIP)
         print(f'\n{configured.plural(said[2], "failure")}, '
               f'{configured.plural(said[1], "warning")}, {said[0]} ok',
               file=self.app.stdout)
@@ -67,7 +69,7 @@ class Doctor(configured.Configured, lister.Lister):
             for check, finding in self._findings(parsed)]
 
     def _findings(self, parsed: argparse.Namespace) -> Any:
-        case = checks.Case(self.configuration(parsed), parsed.offline)
+        case = case_.Case(self.configuration(parsed), parsed.offline)
         try:
             for check, finding in checks.run_all(case, parsed.offline):
                 self.code = max(self.code, _CODES.get(finding.result, 0))
@@ -75,7 +77,7 @@ class Doctor(configured.Configured, lister.Lister):
         finally:
             case.close()
 
-    def _print(self, check: checks.Check, finding: checks.Finding) -> None:
+    def _print(self, check: findings.Check, finding: findings.Finding) -> None:
         out = self.app.stdout
         mark = f'{finding.result:<4}'
         if out.isatty():

@@ -13,30 +13,25 @@ import contextlib
 import dataclasses
 import pathlib
 import queue
-import secrets
 import shutil
 import signal
 import tempfile
 import threading
 from collections.abc import Callable
 from collections.abc import Iterator
-from typing import Any
 from typing import Protocol
 
 from distperiodic import exceptions
-from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
-from distperiodic.adapters import survey as survey_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.demo import account as account_
 from distperiodic.demo import pings
 from distperiodic.demo import processes
 from distperiodic.demo import record
+from distperiodic.demo import servers
 
-#: Seconds without a sign of life after which the others take over.
-SESSION = 2
 WORKERS = 2
 _PERIOD_US = round(pings.PERIOD * 1e6)
 _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
@@ -105,7 +100,7 @@ class Scene:
         #: Seconds from the beginning to the end.
         self.length = plan.seconds
         #: Seconds without a sign of life, as granted.
-        self.session = float(SESSION)
+        self.session = float(servers.SESSION)
         self._began: float | None = None
         self._views: queue.SimpleQueue[tuple[int, member_.View]] = (
             queue.SimpleQueue())
@@ -161,99 +156,37 @@ class Scene:
             place = pathlib.Path(tempfile.mkdtemp(
                 prefix='distperiodic-demo-'))
             stack.callback(shutil.rmtree, place, ignore_errors=True)
-            self._place = place
-            self.backend_url = self.plan.backend_url or (
-                f'file://{place}/coordination?timeout={SESSION}')
-            self._group = f'demo-{secrets.token_hex(4)}'
-            self._check_servers()
+            self._servers = servers.Servers(
+                place, self.plan.backend_url, self.plan.transport_url,
+                self._clock)
+            self._servers.check()
             stack.enter_context(_ended_by_signals())
-            stack.callback(self._sweep_up)
-            self._observer = coordination.Membership(
-                self.backend_url, 'audience', clock=self._clock,
-                session_timeout=SESSION, heartbeat_interval=0.2)
-            self._observer.watch(self._group, self._seen)
-            if self.plan.transport_url:
-                self._observer.watch(self._workers_group, self._seen)
-            self._observer.start()
-            stack.callback(self._observer.stop, 3.0)
-            self._observer.wait_joined(15.0)
-            self.session = self._observer.session_timeout or float(SESSION)
             (place / 'runs').mkdir()
             self._records = record.Reader(place / 'runs')
-            self.company = stack.enter_context(processes.Company(
-                self._write_config(), place / 'runs', self.plan.objects))
+            self.company = processes.Company(
+                self._servers.write_config(self.plan.objects),
+                place / 'runs', self.plan.objects)
+            stack.callback(self._servers.sweep_up, self.company)
+            self._watch(stack)
+            stack.enter_context(self.company)
             self._gather()
             self._play()
             self.unclean = self.company.end()
         return self.account
 
-    @property
-    def _workers_group(self) -> str:
-        from distperiodic import service
-        return service.worker_group(self._group, 'default')
-
-    def _check_servers(self) -> None:
-        backend_url_.check(self.backend_url)
-        with self._survey():
-            pass
+    def _watch(self, stack: contextlib.ExitStack) -> None:
+        """Look at the group from now on."""
+        observer = coordination.Membership(
+            self._servers.backend_url, 'audience', clock=self._clock,
+            session_timeout=servers.SESSION,
+            heartbeat_interval=servers.HEARTBEAT)
+        observer.watch(self._servers.group, self._seen)
         if self.plan.transport_url:
-            self._broker.find()
-
-    def _survey(self) -> survey_.Survey:
-        return survey_.Survey(self.backend_url, session_timeout=SESSION,
-                              clock=self._clock)
-
-    @property
-    def _broker(self) -> Any:
-        from oslo_config import cfg
-
-        from distperiodic.adapters import broker
-        conf = cfg.ConfigOpts()
-        conf([], use_env=False, default_config_files=[])
-        broker.url_of(conf)  # registers the option
-        conf.set_override('transport_url', self.plan.transport_url)
-        return broker.Broker(conf)
-
-    def _write_config(self) -> pathlib.Path:
-        """The options of all processes, in a file of this user alone, since
-        URLs hold passwords.
-        """
-        # A pool that lets one member serve all hosts within a period.
-        pool = max(8, min(200, self.plan.objects // 8))
-        options = {
-            'backend_url': self.backend_url, 'group': self._group,
-            'session_timeout': SESSION, 'pool_size': pool,
-            'coordinator_heartbeat_interval': 0.2,
-            'state_path': self._place / 'state',
-            'dispatcher': 'messaging' if self.plan.transport_url
-            else 'local'}
-        lines = ['[distperiodic]', *(
-            f'{k} = {str(v).replace("$", "$$")}' for k, v in options.items())]
-        if self.plan.transport_url:
-            url = self.plan.transport_url.replace('$', '$$')
-            lines = ['[DEFAULT]', f'transport_url = {url}', *lines]
-        path = self._place / 'demo.conf'
-        path.touch(0o600)
-        path.write_text('\n'.join([*lines, '']))
-        return path
-
-    def _sweep_up(self) -> None:
-        """Leave nothing behind in servers that are not ours."""
-        with contextlib.suppress(exceptions.DistperiodicError):
-            if self.plan.backend_url:
-                with self._survey() as survey:
-                    survey.delete_group(self._group)
-                    survey.delete_group(self._workers_group)
-        with contextlib.suppress(exceptions.DistperiodicError):
-            if self.plan.transport_url:
-                # A member that was killed could not delete its own.
-                from distperiodic.adapters import messaging
-                broker = self._broker
-                broker.delete(broker.find(), [
-                    f'{messaging.reports_topic(self._group)}.{s.name}'
-                    if s.process.kind == 'scheduler' else
-                    f'{messaging.work_topic(self._group, "default")}.{s.name}'
-                    for s in self.seats.values()])
+            observer.watch(self._servers.workers_group, self._seen)
+        observer.start()
+        stack.callback(observer.stop, 3.0)
+        observer.wait_joined(15.0)
+        self.session = observer.session_timeout or self.session
 
     # -- the beginning
 
@@ -339,11 +272,7 @@ class Scene:
 
     def _one_freezes(self) -> None:
         seat = self.members[2 if len(self.members) > 2 else 0]
-        lock = None
-        if self.backend_url.startswith('file:'):
-            lock = pathlib.Path(survey_.directory(
-                self.backend_url)) / '.driver_lock'
-        with processes.nobody_holds(lock):
+        with processes.nobody_holds(self._servers.lock):
             self._did(f'{seat.name} is frozen', seat.name)
             seat.process.freeze()
         seat.state = 'frozen'
@@ -399,10 +328,11 @@ class Scene:
     def _viewed(self, at: int, view: member_.View) -> None:
         """Somebody came or left, as seen from outside."""
         there = {m.identity: m.tenure for m in view.members}
-        seats = self.members if view.group == self._group else self.workers
+        of_members = view.group == self._servers.group
+        seats = self.members if of_members else self.workers
         changed = [s for s in seats if s.tenure != there.get(s.name)]
         moved = None
-        if view.group == self._group:
+        if of_members:
             moved = account_.movement(self.hosts, self.ring, view.ring,
                                       [s.name for s in changed])
         for seat in changed:
@@ -411,7 +341,7 @@ class Scene:
                 self._left(at, seat, moved)
             else:
                 self._joined(at, seat, was, moved)
-        if view.group == self._group:
+        if of_members:
             self.ring = view.ring
 
     def _left(self, at: int, seat: Seat,

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from distperiodic.cmd import checks
+from distperiodic.cmd import findings
 from distperiodic.cmd import shell
 
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
@@ -141,9 +142,9 @@ def test_a_check_that_raises_our_error_found_something():
         """It works."""
         from distperiodic import exceptions
         raise exceptions.BusUnavailable('it is away; start it')
-    check = checks.Check('broken', 'test', True, broken)
+    check = findings.Check('broken', 'test', True, broken)
 
     found = check.run(None)
 
-    assert found == checks.Finding(
-        checks.Result.FAIL, 'it is away', 'start it')
+    assert found == findings.Finding(
+        findings.Result.FAIL, 'it is away', 'start it')
