@@ -78,9 +78,12 @@ class Term:
     def connect(self) -> None:
         try:
             self._coordinator.start(start_heart=False)
-        except (coordination.ToozError, OSError) as exc:
+        except Exception as exc:
+            # All of them: at this point tooz lets those of its drivers'
+            # libraries through (etcd3gw's, which say nothing, for one).
             raise exceptions.CoordinationUnavailable(
-                f'no connection to {self._shown}: {exc}; check '
+                f'no connection to {self._shown}: '
+                f'{str(exc) or type(exc).__name__}; check '
                 'backend_url and that the service runs') from exc
         self.heard = self._clock.monotonic()
 
