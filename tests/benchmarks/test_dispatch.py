@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Objects a second from a tick to known done, against bare messaging.
+
+Ours is all of it: a SchedulerService and a WorkerService in two processes,
+members on a ZooKeeper, durable queues, each message confirmed. It begins with
+the tick, so the catalogue is read, compared, cut and claimed within the time,
+and ends when the scheduler knows that the last object was done. The peers
+send lists that lie ready, and end when the sender knows (oslo.messaging, see
+test_messaging.py) or when the last was received (kombu, which confirms
+nothing). The case without ids in the names: the first tick, when no worker's
+pace is known yet, so that it is given little at a time.
+
+    pytest -s -o timeout=0 tests/benchmarks/test_dispatch.py
+"""
+
+import itertools
+import os
+import statistics
+import tempfile
+import time
+import uuid
+
+import kombu
+
+from tests.benchmarks import measuring
+from tests.benchmarks import test_messaging
+
+OBJECTS = 20_000
+BATCH = 500
+THREADS = 10
+SPACING = 3
+
+
+def configuration(options):
+    from oslo_config import cfg
+
+    from distperiodic import opts
+
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    for name, value in options.items():
+        conf.set_override(name, value, opts.GROUP)
+    return conf
+
+
+def make_tasks(conf, names, ticks, last_ran):
+    import distperiodic
+
+    count = itertools.count(1)
+
+    class Tasks(distperiodic.PeriodicTasks):
+
+        def nodes(self, context):
+            ticks.append(context.tick.timestamp())
+            return names
+
+        @distperiodic.periodic_task(spacing=SPACING, objects='nodes')
+        def poll(self, context, name):
+            if not next(count) % OBJECTS:
+                last_ran.put(time.time())
+
+    return Tasks(conf)
+
+
+def serve(kind, url, options, answers, over):
+    """One of our services, in a process of its own."""
+    from oslo_service import backend
+
+    backend.init_backend(backend.BackendType.THREADING)
+    import oslo_messaging
+
+    from distperiodic import service
+
+    conf = configuration(options)
+    oslo_messaging.TransportURL(conf)
+    conf.set_override('transport_url', url)
+    names = [str(uuid.UUID(int=n)) for n in range(OBJECTS)]
+    ticks = []
+    tasks = make_tasks(conf, names, ticks, answers)
+    one = {'scheduler': service.SchedulerService,
+           'worker': service.WorkerService}[kind](conf, tasks)
+    one.start()
+    if kind == 'scheduler':
+        for number in itertools.count(1):
+            done = OBJECTS * number
+            while (one.counts.get(('poll', 'done'), 0) < done
+                   and not over.is_set()):
+                time.sleep(0.002)
+            if over.is_set():
+                break
+            answers.put((ticks[-1], time.time(), time.process_time()))
+    over.wait()
+    answers.put((0.0, 0.0, time.process_time()))
+    one.stop()
+
+
+def our_rounds(zookeeper_url, rabbit_url, rounds):
+    """(seconds from tick to ran, to known) of each round, the first one
+    included; then the CPU seconds of scheduler and worker a round."""
+    with tempfile.TemporaryDirectory() as place:
+        options = {
+            'backend_url': zookeeper_url, 'dispatcher': 'messaging',
+            'group': f'benchmark-{uuid.uuid4().hex[:8]}',
+            'pool_size': THREADS, 'state_path': place,
+            'dispatch_batch_size': BATCH}
+        over = measuring.SPAWN.Event()
+        queues = [measuring.SPAWN.SimpleQueue() for _ in range(2)]
+        both = [measuring.SPAWN.Process(target=serve, args=(
+            kind, rabbit_url, options, queue, over))
+            for kind, queue in zip(('scheduler', 'worker'), queues,
+                                   strict=True)]
+        for process in both:
+            process.start()
+        seconds = []
+        cpu_before = 0.0
+        for number in range(rounds + 1):
+            tick, known, cpu = queues[0].get()
+            ran = queues[1].get()
+            seconds.append((ran - tick, known - tick))
+            if not number:
+                cpu_before = cpu, cpu_of(both[1].pid)
+        cpu_after = cpu, cpu_of(both[1].pid)
+        over.set()
+        for process in both:
+            process.join(20)
+        return seconds, [(a - b) / rounds for a, b in zip(
+            cpu_after, cpu_before, strict=True)]
+
+
+def cpu_of(pid):
+    with open(f'/proc/{pid}/stat') as stat:
+        fields = stat.read().rpartition(')')[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf('SC_CLK_TCK')
+
+
+def kombu_queue(name):
+    exchange = kombu.Exchange(name, 'direct', durable=True)
+    return kombu.Queue(name, exchange, routing_key=name, durable=True)
+
+
+def kombu_worker(url, name, size, answers):
+    count = 0
+
+    def heard(body, message):
+        nonlocal count
+        message.ack()
+        count += len(body)
+        if not count % OBJECTS:
+            answers.put(time.time())
+
+    with kombu.Connection(url) as connection:
+        with connection.Consumer(
+                kombu_queue(name), callbacks=[heard], accept=['json'],
+                prefetch_count=500):
+            answers.put(time.time())
+            while True:
+                connection.drain_events()
+
+
+def kombu_rounds(url, size, rounds):
+    """Objects a second, in persistent JSON messages of *size* ids."""
+    url = url.replace('rabbit://', 'amqp://')
+    name = f'kombu-{uuid.uuid4().hex[:8]}'
+    answers = measuring.SPAWN.SimpleQueue()
+    worker = measuring.SPAWN.Process(
+        target=kombu_worker, args=(url, name, size, answers), daemon=True)
+    worker.start()
+    answers.get()
+    ids = [str(uuid.uuid4()) for _ in range(size)]
+    with kombu.Connection(url) as connection:
+        producer = connection.Producer(serializer='json')
+        queue = kombu_queue(name)
+        for _ in range(rounds):
+            began = time.time()
+            for _ in range(OBJECTS // size):
+                producer.publish(ids, exchange=queue.exchange,
+                                 routing_key=name, delivery_mode=2)
+            yield OBJECTS / (answers.get() - began)
+        worker.terminate()
+        worker.join()
+        bound = queue(connection.default_channel)
+        bound.delete()
+        bound.exchange.delete()
+
+
+def test_objects_per_second(zookeeper, rabbitmq):
+    number = measuring.rounds()
+    # The slow one runs less often; 20,000 of them are a mean by themselves.
+    peers = {
+        'oslo.messaging, one cast per object': test_messaging.bare_rounds(
+            rabbitmq.url, OBJECTS, 1, min(number, 3)),
+        f'oslo.messaging, {BATCH} ids a cast': test_messaging.bare_rounds(
+            rabbitmq.url, OBJECTS, BATCH, number),
+        'kombu, one message per object': kombu_rounds(
+            rabbitmq.url, 1, number),
+        f'kombu, {BATCH} ids a message': kombu_rounds(
+            rabbitmq.url, BATCH, number),
+    }
+    speeds = {name: list(rounds) for name, rounds in peers.items()}
+    seconds, (scheduler, worker) = our_rounds(
+        zookeeper.url, rabbitmq.url, number)
+    first, *rest = seconds
+    speeds['distperiodic, tick to known done'] = [
+        OBJECTS / known for _, known in rest]
+    speeds['distperiodic, tick to last run'] = [
+        OBJECTS / ran for ran, _ in rest]
+    speeds['distperiodic, its first tick'] = [OBJECTS / first[1]]
+    one = statistics.median(speeds['oslo.messaging, one cast per object'])
+    batches = statistics.median(
+        speeds[f'oslo.messaging, {BATCH} ids a cast'])
+    with measuring.table(
+            f'{OBJECTS:,} objects through RabbitMQ, objects/s',
+            'what', 'median', 'least', 'most', 'to one cast each',
+            f'to casts of {BATCH}', file=__file__,
+            versions=('oslo.messaging', 'kombu')) as row:
+        for name, values in speeds.items():
+            median = statistics.median(values)
+            row(name, f'{median:,.0f}', f'{min(values):,.0f}',
+                f'{max(values):,.0f}', measuring.times(median / one),
+                f'{median / batches:.2f}x')
+    print('CPU of ours per object: scheduler '
+          f'{scheduler / OBJECTS * 1e6:.1f} us, worker '
+          f'{worker / OBJECTS * 1e6:.1f} us', flush=True)
