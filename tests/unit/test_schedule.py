@@ -392,6 +392,14 @@ class TestCronOnTheCalendar:
             datetime(2026, 11, 27).date()
         )
 
+    def test_a_rare_day_is_entered_at_its_first_time_and_left_at_its_last(
+        self,
+    ):
+        cron = Cron('0 6,18 1 * *')
+        noon = at('2026-11-21T12:00:00')
+        assert cron.after(noon) == at('2026-12-01T06:00:00')
+        assert cron.at_or_before(noon) == at('2026-11-01T18:00:00')
+
     def test_a_line_may_look_back_before_the_epoch(self):
         assert Cron('@yearly').at_or_before(-1) == at('1969-01-01')
 
