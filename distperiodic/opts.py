@@ -6,6 +6,7 @@ Public constructors take a ``conf``; nothing here touches the global one.
 
 import copy
 import dataclasses
+import re
 
 from oslo_config import cfg
 
@@ -154,8 +155,11 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         try:
             values[opt.dest] = getattr(conf[GROUP], opt.dest)
         except (cfg.ConfigFileValueError, ValueError) as exc:
+            # oslo.config shows where it found a value as a Python object.
+            reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
+                            str(exc))
             raise exceptions.ConfigError(
-                f'[{GROUP}] {opt.dest}: {exc}') from exc
+                f'[{GROUP}] {opt.dest}: {reason}') from exc
     values['signing_key'] = tuple(values['signing_key'])
     values['backend_url'] = values['backend_url'] or ''
     found = Settings(**values)

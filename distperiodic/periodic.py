@@ -108,7 +108,7 @@ def periodic_task(
     :param enabled: False keeps the job listed and never runs it.
     :param run_immediately: the first run is at start, not at the next tick.
     :param grace: seconds that ``misfire='skip'`` allows a tick to be late;
-        default one period.
+        default one period, at most 60.
     :raises InvalidSchedule: spacing, cron line or time zone yield no ticks.
     :raises InvalidJob: any other argument has no legal value.
     """

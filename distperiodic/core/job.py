@@ -11,8 +11,8 @@ import functools
 import re
 from typing import TypeVar
 
+from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import Cron
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
@@ -70,7 +70,7 @@ class Job:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     enabled: bool = True
     run_immediately: bool = False  # the first run is at start, not at a tick
-    grace: float | None = None  # seconds; None: one period
+    grace: float | None = None  # seconds; None: one period, at most 60
     defined_at: str = 'code'  # 'nodes.py:41'
 
     def __post_init__(self) -> None:
@@ -117,13 +117,14 @@ class Job:
         self._check(
             'grace',
             self.grace is None or _seconds(self.grace, zero=True),
-            'seconds from 0, or None for one period',
+            'seconds from 0, or None for one period, at most 60',
         )
 
     def grace_us(self, tick: Instant) -> int:
         """How late *tick* may run under ``misfire='skip'``, microseconds."""
         if self.grace is None:
-            return self.schedule.period_us(tick)
+            # A whole period would make 'skip' run whatever 'latest' runs.
+            return min(self.schedule.period_us(tick), 60 * SECOND)
         return round(self.grace * SECOND)
 
     def _check_scope(self) -> None:

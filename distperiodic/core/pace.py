@@ -4,8 +4,9 @@
 A worker that holds more hoards what others could do, and what it holds is
 delayed when it dies; one that holds less waits for messages. So its window
 is counted in seconds of work, from how long the runs of a job take there.
-Where a job has not been measured yet, it counts as it does elsewhere; where
-it was measured nowhere, it may fill the worker's slots and nothing beyond.
+Where a job has not been measured yet, it counts as it does elsewhere; what
+was measured nowhere may fill the worker's slots once, beside the work of
+jobs that are known: a long backlog of these must not keep it out.
 """
 
 #: Seconds of work that may wait at a worker beyond its slots.
@@ -40,13 +41,16 @@ class Window:
     :param elsewhere: the pace of all workers together.
     """
 
-    __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots')
+    __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots',
+                 'unmeasured')
 
     def __init__(self, slots: int, elsewhere: Pace):
         self.slots = max(1, slots)
         #: Runs that it holds.
         self.held = 0
-        #: The work in them, as far as it was measured when it was given.
+        #: Those of them whose job was not measured when they were given.
+        self.unmeasured = 0
+        #: The work in all others.
         self.seconds = 0.0
         self._here = Pace()
         self._elsewhere = elsewhere
@@ -69,24 +73,28 @@ class Window:
         """It holds *runs* more, each of *cost* seconds."""
         self.held += runs
         self.seconds += runs * cost
+        if not cost:
+            self.unmeasured += runs
 
     def settle(self, runs: int, cost: float) -> None:
         """It holds *runs* less, each given at *cost* seconds."""
         self.held -= runs
+        if not cost:
+            self.unmeasured -= runs
         # Sums of floats leave crumbs; nothing held is exactly nothing.
         self.seconds = self.seconds - runs * cost if self.held else 0.0
 
     @property
     def full(self) -> bool:
         """Whether there is no room for a run of any job."""
-        return (self.held >= self.slots
+        return (self.unmeasured >= self.slots
                 and self.seconds + _OVERHEAD > HORIZON)
 
     def room(self, cost: float) -> int:
         """How many more runs of *cost* seconds it may be given now."""
-        room = self.slots - self.held
         if cost:
-            by_time = int((HORIZON - self.seconds) / cost)
-            if by_time > room:
-                room = by_time
+            room = max(self.slots - self.held,
+                       int((HORIZON - self.seconds) / cost))
+        else:
+            room = self.slots - self.unmeasured
         return room if room > 0 else 0

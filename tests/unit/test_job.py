@@ -8,13 +8,13 @@ import types
 
 import pytest
 
+from distperiodic.core.cron import Cron
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import own_schedule
 from distperiodic.core.job import schedule_of
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import Cron
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
@@ -120,10 +120,12 @@ class TestJob:
         with pytest.raises(InvalidJob, match='contradicts objects='):
             poll(**options)
 
-    def test_without_a_grace_a_tick_may_be_a_period_late(self):
-        assert poll().grace_us(0) == 60 * SECOND
-        daily = Job('report', Cron('@daily'))
-        assert daily.grace_us(0) == 86_400 * SECOND
+    def test_without_a_grace_a_tick_may_be_a_period_or_a_minute_late(self):
+        """A whole day would let 'skip' run at eight what was due at two."""
+        daily = Job(name='report', schedule=Cron('@daily'))
+        quick = Job(name='poll', schedule=Every(5))
+        assert daily.grace_us(0) == 60 * SECOND
+        assert quick.grace_us(0) == 5 * SECOND
 
     def test_a_grace_is_seconds_and_may_be_none_at_all(self):
         assert poll(grace=2.5).grace_us(0) == 2_500_000

@@ -9,9 +9,9 @@ import types
 
 import pytest
 
+from distperiodic.core.cron import Cron
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Scope
-from distperiodic.core.schedule import Cron
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap

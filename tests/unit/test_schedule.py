@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import Cron
 from distperiodic.core.schedule import DueTicks
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
