@@ -35,6 +35,9 @@ LOG = logging.getLogger(__name__)
 #: the same 2/3, so a third of the session is left before others take over.
 TRUST = 2.0 / 3.0
 
+# Seconds between two attempts to reach a server that is away.
+_LONGEST_PAUSE = 1.0
+
 class TermLost(Exception):
     """The term is over; the text says why."""
 
@@ -184,6 +187,9 @@ class KazooTerm(Term):
         self._fired: set[str] = set()
         self._watches: dict[str, Callable[[Any], None]] = {}
         self._lost = False
+        # kazoo doubles its pause between two attempts up to a minute, and
+        # would come back so long after the server.
+        self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
         self._note_granted_timeout()
 

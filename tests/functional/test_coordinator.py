@@ -450,6 +450,23 @@ def test_a_server_away_for_longer_than_the_session(fragile, join, figure):
     wait_until(lambda: shared(rings))
 
 
+def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
+        fragile, join, figure):
+    """kazoo alone would double its pauses, up to a minute."""
+    one = join(fragile.url, 'a', session_timeout=30)
+    fragile.kill()
+    holds(lambda: knows(one, 'a'), 6.5, 'it was not sure any more')
+
+    fragile.start()
+    back = time.monotonic()
+    wait_until(lambda: one.ring_view().trusted_until > back + 20, 3.5,
+               'it was not found')
+
+    figure('the server is back after 7 s, it is found after',
+           time.monotonic() - back)
+    assert one._membership.me.tenure == 1
+
+
 def test_a_server_that_lost_its_data(fragile, join, figure):
     """It refuses the clients that it had, for ever, so they are replaced."""
     rings = [join(fragile.url, name) for name in 'abc']
@@ -992,5 +1009,3 @@ def test_it_logs_who_came_and_went_and_nothing_while_nothing_happens(
     holds(lambda: not [r for r in caplog.records
                        if r.name.startswith('distperiodic')],
           SESSION, 'it logs at rest')
-
-
