@@ -92,7 +92,8 @@ class Coordinator:
     @property
     def member_id(self) -> str:
         """This process's name on the ring; another one after a fork,
-        unless it was given."""
+        unless it was given.
+        """
         with self._lock:
             if self._member_id is None or (
                     not self._named and self._named_in != os.getpid()):
@@ -141,7 +142,8 @@ class Coordinator:
 
     def is_started(self) -> bool:
         """Whether this process, and not one that it was forked from, is
-        connected or trying to be."""
+        connected or trying to be.
+        """
         return self._membership is not None and self._pid == os.getpid()
 
     def heartbeat(self) -> None:
@@ -262,7 +264,8 @@ class HashRing(Coordinator):
 
     def get_arcs(self) -> tuple[ring_.Arc, ...]:
         """This process's part of the ring, for a catalogue in a database:
-        ``WHERE position BETWEEN low AND high``, an OR of all arcs."""
+        ``WHERE position BETWEEN low AND high``, an OR of all arcs.
+        """
         if not self.backend_url:
             return (ring_.Arc(ring_.MIN_POSITION, ring_.MAX_POSITION),)
         return self.ring_view().ring.arcs(self.member_id)

@@ -23,7 +23,8 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds from an unknown start. Never jumps back, and goes on
-        while the process is stopped or the machine sleeps."""
+        while the process is stopped or the machine sleeps.
+        """
 
 
 class Membership(Protocol):
@@ -85,7 +86,8 @@ class ClaimStore(Protocol):
     def drop(self, job: str, claims: Sequence[claim_.Claim],
              ending: claim_.State) -> int:
         """End claims that will not run, as skipped, superseded or
-        cancelled; returns how many counted."""
+        cancelled; returns how many counted.
+        """
 
 
 class CatalogueReader(Protocol):

@@ -194,8 +194,8 @@ class SchedulerService(lifecycle.Lifecycle):
         try:
             points = conf[opts.GROUP].hash_ring_replicas_count
         except ValueError as exc:
-            LOG.error('option refused: option=hash_ring_replicas_count reason=%s; '
-                      'the points stay as they are', exc)
+            LOG.error('option refused: option=hash_ring_replicas_count '
+                      'reason=%s; the points stay as they are', exc)
             return
         if self._group_member is not None:
             LOG.info('points: member=%s points=%d', self._member_id, points)
@@ -245,7 +245,8 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _take(self, pause: float) -> bool:
         """Handle what came in, or wait so long for it; True: something
-        did."""
+        did.
+        """
         try:
             event = self._inbox.get(timeout=pause) if pause else (
                 self._inbox.get_nowait())
@@ -326,7 +327,8 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish what was claimed, close; bounded by
-        ``graceful_shutdown_timeout``."""
+        ``graceful_shutdown_timeout``.
+        """
         if not self._begun.is_set() or self._stopping.is_set():
             return
         end = self._clock.monotonic() + self._grace()
@@ -443,7 +445,8 @@ class WorkerService(lifecycle.Lifecycle):
 
     def stop(self, graceful: bool = True) -> None:
         """Take nothing more, hand back what waits, finish what runs, leave;
-        bounded by ``graceful_shutdown_timeout``."""
+        bounded by ``graceful_shutdown_timeout``.
+        """
         if not self._begun.is_set() or self._stopping.is_set():
             return
         self._stopping.set()

@@ -165,7 +165,8 @@ class Membership:
 
     def joined(self) -> bool:
         """Whether we are connected and every group has a view, trusted
-        where we are a member."""
+        where we are a member.
+        """
         now = self._clock.monotonic()
         return self._connected and all(
             g.view is not None and (not g.member or g.view.trusted(now))
@@ -194,7 +195,8 @@ class Membership:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups. Bounded by *timeout*, also while ZooKeeper is
-        down: then our entries fall with the session."""
+        down: then our entries fall with the session.
+        """
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:

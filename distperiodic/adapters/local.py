@@ -12,7 +12,9 @@ import queue
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable
+from collections.abc import Container
+from collections.abc import Sequence
 from typing import Any
 
 from distperiodic import exceptions

@@ -43,7 +43,8 @@ class _Row:
 class _Rows(dict[str, '_Row | int']):
     """The claims of one job: open ones as rows, ended ones as their tick;
     as rows too where the fence does not follow from the tick (the clock was
-    set back)."""
+    set back).
+    """
 
     __slots__ = ('floor', 'look_at')
 
@@ -56,7 +57,8 @@ class _Rows(dict[str, '_Row | int']):
 
     def forget(self, tick: int) -> None:
         """Forget the ended claims of ticks before *tick*: nobody asks for
-        these again."""
+        these again.
+        """
         old = [key for key, row in self.items()
                if isinstance(row, int) and row < tick]
         for key in old:
@@ -69,7 +71,8 @@ class _Rows(dict[str, '_Row | int']):
 def _first_fence(tick: int) -> int:
     """The first fence of *tick*: the stores of other members know nothing
     of this one, and still the fences of an object grow from one to the
-    next, by time."""
+    next, by time.
+    """
     return (tick // 1000) << 8
 
 

@@ -14,7 +14,8 @@ import heapq
 import itertools
 import logging
 import threading
-from typing import Any, Protocol
+from typing import Any
+from typing import Protocol
 
 LOG = logging.getLogger(__name__)
 

@@ -261,7 +261,8 @@ class KazooTerm(Term):
 
     def _answer(self, send: Callable[[], Any]) -> Any:
         """The answer to a request, however long the connection is away,
-        as long as the term lasts."""
+        as long as the term lasts.
+        """
         sent_at = self._clock.monotonic()
         result = send()
         while True:

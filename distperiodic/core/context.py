@@ -39,7 +39,8 @@ class Context:
     @property
     def tick(self) -> datetime.datetime:
         """The point of the job's grid that this run is for, in UTC. Not the
-        time at which it runs."""
+        time at which it runs.
+        """
         return schedule.datetime_of(self._tick)
 
     @property
@@ -52,7 +53,8 @@ class Context:
     @property
     def key(self) -> str:
         """The same for every attempt of one tick of one object: what a
-        service that knows idempotency keys wants to be given."""
+        service that knows idempotency keys wants to be given.
+        """
         return f'{self.job}/{self.object}/{self._tick}'
 
     def __repr__(self) -> str:

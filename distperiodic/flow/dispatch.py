@@ -20,7 +20,10 @@ import heapq
 import itertools
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
@@ -329,7 +332,7 @@ class Dispatcher:
         self._swept = now
         if away > self._lease / 3:
             for sent in self._sent.values():
-                sent.sign += away
+                sent.sign = min(now, sent.sign + away)
         silent: dict[str, tuple[_Worker, int]] = {}
         for sent in [s for s in self._sent.values()
                      if now - s.sign > self._lease]:
@@ -565,7 +568,8 @@ class Dispatcher:
 
     def abandon(self) -> None:
         """Give up what waits for jobs that the ring divides: while this
-        member was out of its group the others had their objects."""
+        member was out of its group the others had their objects.
+        """
         for queue in self._queues.values():
             if queue.size and queue.job.scope is not job_.Scope.MEMBER:
                 name = queue.job.name

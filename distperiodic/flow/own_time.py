@@ -12,7 +12,8 @@ job's ticks then only say when the catalogue is read again.
 
 import bisect
 import heapq
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import schedule
@@ -23,15 +24,17 @@ class Wave:
     """One tick of a job whose objects begin spread over the period.
 
     :param since: objects whose time came up to then are left out.
-    :param behind: objects whose earlier ticks are being caught up on.
+    :param behind: objects whose earlier ticks are being caught up on; what
+        is claimed after the end of the wave comes to them.
     """
 
     def __init__(self, tick: Instant, catalogue: catalogue_.Catalogue,
                  period_us: int, since: Instant | None = None,
-                 behind: Set[str] = frozenset()):
+                 behind: set[str] | None = None):
         self.tick = tick
+        self.end = tick + period_us
         self.catalogue = catalogue
-        self.behind = behind
+        self.behind = set() if behind is None else behind
         #: In order, and the index of the object due at each.
         self._phases: Sequence[int]
         self._indexes: Sequence[int]
@@ -104,7 +107,8 @@ class OwnSchedules:
 
     def take(self, now: Instant) -> list[tuple[str, Instant, Instant]]:
         """What is due, earliest first: each object once, with the tick that
-        came first and the newest one."""
+        came first and the newest one.
+        """
         due = []
         while self._heap and self._heap[0][0] <= now:
             first, key = self._heap[0]

@@ -26,7 +26,8 @@ import dataclasses
 import heapq
 import itertools
 import logging
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -266,7 +267,8 @@ class Ticker:
 
     def _enter(self, view: member_.View, tenure: int) -> None:
         """A tenure begins. What was due before it belonged to others, unless
-        there are none and never were."""
+        there are none and never were.
+        """
         first, self._tenure = self._tenure is None, tenure
         ours = first and len(view.ring.members) == 1
         now = self._clock.now()
@@ -421,7 +423,8 @@ class Ticker:
     def catalogue_read(self, job: str, ticket: int,
                        reading: 'Reading | Exception') -> None:
         """The answer to a read. An answer that nobody waits for any more is
-        dropped."""
+        dropped.
+        """
         view = self._view()
         state = self._states.get(job)
         if state is None or state.ticket != ticket or self._closed:
@@ -521,15 +524,16 @@ class Ticker:
     def _begin_wave(self, state: _State, ticks: tuple[Instant, ...],
                     reading: Reading, now: Instant, view: member_.View,
                     since: Instant | None) -> None:
+        behind: set[str] = set()
         if state.wave is not None:
             # The last of the tick before are due by now, and no look at
             # them may have come in between.
             self._claim_wave(state, state.wave, now, view)
-        behind: Set[str] = frozenset()
+            if len(ticks) > 1:
+                behind = state.wave.behind
         if len(ticks) > 1:
             # Periods that are over: all their objects are due.
-            behind = self._claim(
-                state, ticks[:-1], self._mine(view, reading))
+            self._claim(state, ticks[:-1], self._mine(view, reading), behind)
         state.wave = own_time.Wave(
             ticks[-1], reading.catalogue,
             state.job.schedule.period_us(ticks[-1]), since,
@@ -568,7 +572,8 @@ class Ticker:
             self.counts[job.name, 'missed'] += len(late)
         mine = take(now)
         if mine:
-            self._claim(state, (wave.tick,), mine, wave.behind)
+            self._claim(state, (wave.tick,), mine, wave.behind if (
+                wave.behind or now >= wave.end) else None)
 
     # -- claims
 
@@ -601,18 +606,19 @@ class Ticker:
 
     def _claim(self, state: _State, ticks: Sequence[Instant],
                objects: Sequence[str],
-               behind: Set[str] = frozenset()) -> Set[str]:
+               behind: set[str] | None = None) -> None:
         """Claim *objects* for *ticks*, oldest first, and offer what was won.
 
         Of several ticks each object runs one after the other, whatever its
         overlap policy: that one is about runs that take too long.
 
-        :param behind: objects of which earlier ticks wait in this way.
-        :returns: those that were won.
+        :param behind: objects that were claimed for an earlier one of these
+            ticks before; those that are won now are added.
         """
         job = state.job
         name = job.name
-        ours: set[str] = set()
+        if behind is None and len(ticks) > 1:
+            behind = set()
         for tick in ticks:
             claimed = self._claims.claim(
                 name, tick, objects, owner=self._identity,
@@ -624,13 +630,12 @@ class Ticker:
                     self._overtake(state, tick, won)
                 self._dispatcher.offer(job, won, claimed.superseded)
             if claimed.busy:
-                self._busy(state, tick, claimed.busy, ours or behind)
-            if len(ticks) > 1:
-                ours.update(c.object for c in won)
-        return ours
+                self._busy(state, tick, claimed.busy, behind or set())
+            if behind is not None:
+                behind.update(c.object for c in won)
 
     def _busy(self, state: _State, tick: Instant, busy: list[str],
-              behind: Set[str]) -> None:
+              behind: set[str]) -> None:
         """An earlier tick of these objects has not come to its end."""
         job = state.job
         if job.overlap is schedule.Overlap.SKIP:

@@ -22,7 +22,10 @@ import threading
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any
+from typing import NamedTuple
+from typing import Protocol
+from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.core import context as context_
@@ -163,7 +166,8 @@ class Workshop:
 
     def part_size(self, job: str) -> int:
         """How many runs of *job* a thread takes at once: more than one
-        only where taking costs more than running."""
+        only where taking costs more than running.
+        """
         mean = self._pace.of(job)
         if mean is None or mean > _PART_SECONDS / 2:
             return 1
@@ -305,7 +309,8 @@ class Workshop:
 
     def watch(self) -> None:
         """Give up runs that are past their timeout, and let nothing wait
-        behind one that hangs; call it several times a second."""
+        behind one that hangs; call it several times a second.
+        """
         now = self._clock.monotonic()
         for running in list(self._running.values()):
             load = running.load
@@ -352,7 +357,8 @@ class Workshop:
 
     def give_signs(self) -> None:
         """Tell the senders which batches are still here; their leases run
-        from the last sign."""
+        from the last sign.
+        """
         for load in list(self._loads.values()):
             self._report(message.Report(load.batch.id, load.batch.worker),
                          load.batch.sender)

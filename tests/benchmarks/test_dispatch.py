@@ -97,7 +97,8 @@ def serve(kind, url, options, answers, over):
 
 def our_rounds(zookeeper_url, rabbit_url, rounds):
     """(seconds from tick to ran, to known) of each round, the first one
-    included; then the CPU seconds of scheduler and worker a round."""
+    included; then the CPU seconds of scheduler and worker a round.
+    """
     with tempfile.TemporaryDirectory() as place:
         options = {
             'backend_url': zookeeper_url, 'dispatcher': 'messaging',

@@ -56,7 +56,8 @@ class Ours:
 
     def connect(self):
         """It connects when it joins. The driver is loaded before: to find
-        it takes tooz a quarter of a second, once a process."""
+        it takes tooz a quarter of a second, once a process.
+        """
         from tooz import coordination
 
         coordination.get_coordinator(self._url, b'not-used')

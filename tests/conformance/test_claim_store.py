@@ -98,7 +98,8 @@ def bring(store, job, tick, key, state):
 
 def due(store, job, now):
     """The retries of *job* that are due; those of others are taken as
-    well."""
+    well.
+    """
     found = []
     while some := store.due_retries(now, 100):
         found += some

@@ -61,7 +61,8 @@ class Program:
 
     def kill(self):
         """End all of it with -9, the master first, so that it starts no
-        worker anew."""
+        worker anew.
+        """
         children = self.children
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGKILL)

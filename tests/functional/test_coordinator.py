@@ -20,7 +20,6 @@ from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic.adapters import clock
 from distperiodic.adapters import coordination
-from distperiodic.adapters import term
 from distperiodic.core import member
 from tests import members
 from tests import proxy

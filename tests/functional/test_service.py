@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The two services as operators meet them: launched, killed, frozen, asked
-to stop; on a real ZooKeeper and a real RabbitMQ."""
+to stop; on a real ZooKeeper and a real RabbitMQ.
+"""
 
 import collections
 import os

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The door to membership and ring, before a coordination service that is
-told what to say."""
+told what to say.
+"""
 
 import dataclasses
 import os

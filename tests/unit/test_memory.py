@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the store in memory does beside the port's suite, which is
-tests/conformance/test_claim_store.py."""
+tests/conformance/test_claim_store.py.
+"""
 
 import pytest
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ring: the classic placement, agreed on by all, moved as little as can
-be."""
+be.
+"""
 
 import bisect
 import hashlib
