@@ -180,10 +180,15 @@ def test_a_batch_arrives_and_its_report_comes_back(rabbitmq, quorum):
 
 
 def test_many_batches_keep_their_order(ends):
+    """Each arrives; one whose confirm is late may arrive twice, and then the
+    worker drops the second.
+    """
     for number in range(200):
         ends.send(number)
-    wait_until(lambda: len(ends.got) == 200)
-    assert ends.got == ends.sent == [str(n) for n in range(200)]
+    numbers = [str(n) for n in range(200)]
+    wait_until(lambda: set(ends.got) >= set(numbers)
+               and len(ends.sent) == 200)
+    assert list(dict.fromkeys(ends.got)) == ends.sent == numbers
 
 
 def test_reports_of_many_small_runs_share_messages(rabbitmq, ends):
