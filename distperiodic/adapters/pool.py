@@ -132,8 +132,11 @@ class Pool:
         """The next part; None: this thread ends."""
         while True:
             if me not in self._threads:
-                # Written off, and yet the handler returned.
+                # Written off, and yet the handler returned. If it was called
+                # meanwhile, somebody else has to come.
                 self._hanging.discard(me)
+                if self._queue and not self._coming:
+                    self._call_one()
                 return None, None
             if self._stopping:
                 return None, None
