@@ -87,8 +87,7 @@ class Window:
     @property
     def full(self) -> bool:
         """Whether there is no room for a run of any job."""
-        return (self.unmeasured >= self.slots
-                and self.seconds + _OVERHEAD > HORIZON)
+        return not self.room(0.0) and not self.room(_OVERHEAD)
 
     def room(self, cost: float) -> int:
         """How many more runs of *cost* seconds it may be given now."""
