@@ -1,0 +1,773 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From claims that wait to workers that have settled, in virtual time."""
+
+import collections
+import logging
+import random
+
+import pytest
+
+from distperiodic.core import message
+from distperiodic.flow import dispatch
+from distperiodic.flow import work
+from tests.unit import world as world_
+from tests.unit.world import job
+from tests.unit.world import worker
+
+DISPATCH = 'distperiodic.flow.dispatch'
+
+
+@pytest.fixture
+def world():
+    return world_.World()
+
+
+class Workers:
+    """Workers that take time: each runs *slots* objects at a time.
+
+    :param takes: seconds of one run, by the worker's name.
+    """
+
+    def __init__(self, world, scheduler, takes):
+        self.world = world
+        self.scheduler = scheduler
+        self.takes = takes
+        self.slots = {}
+        self.queues = collections.defaultdict(collections.deque)
+        self.done = collections.Counter()
+        self.most = collections.Counter()
+
+    def join(self, *names, slots=10):
+        for name in names:
+            self.slots[name] = slots
+        self.scheduler.dispatcher.workers_changed('default', [
+            worker(name, number) for name, number in self.slots.items()])
+        self.scheduler.dispatcher.pump_all()
+
+    def turn(self, seconds):
+        """Time passes, and all workers do what they can in it."""
+        for batch in list(self.scheduler.bus.open.values()):
+            name = batch.worker.partition('~')[0]
+            if not any(b is batch for b, _ in self.queues[name]):
+                self.queues[name].append((batch, []))
+        for name, queue in self.queues.items():
+            held = sum(len(b.objects) - len(over) for b, over in queue)
+            self.most[name] = max(self.most[name], held)
+            left = round(seconds / self.takes[name] * self.slots[name])
+            while queue and left:
+                batch, over = queue[0]
+                fresh = [*range(len(over), len(batch.objects))][:left]
+                left -= len(fresh)
+                over.extend(fresh)
+                self.done[name] += len(fresh)
+                self.scheduler.dispatcher.reported(message.Report(
+                    batch.id, batch.worker, done=fresh,
+                    seconds=len(fresh) * self.takes[name]))
+                if len(over) == len(batch.objects):
+                    queue.popleft()
+                    self.scheduler.bus.open.pop(batch.id)
+        self.scheduler.dispatcher.pump_all()
+        self.world.advance(seconds, sweep=0.25)
+
+
+def at_work(world, objects, *jobs, **options):
+    """A scheduler that has just claimed *objects* of each job."""
+    if isinstance(objects, int):
+        objects = [f'object-{n}' for n in range(objects)]
+    jobs = jobs or (job(objects=True),)
+    options.setdefault('workers', [])
+    me = world.scheduler(
+        *jobs, finishes=False,
+        catalogues={j.name: objects for j in jobs}, **options)
+    world.advance(60, sweep=None)
+    while any(state.pieces for state in me.ticker._states.values()):
+        world.turn(takes=0.001)
+    return me
+
+
+def sizes(scheduler):
+    """Worker to how many objects it was given."""
+    given = collections.Counter(s.worker for s in scheduler.starts)
+    return dict(given)
+
+
+def lines(caplog, event):
+    return [r.getMessage() for r in caplog.records
+            if r.getMessage().startswith(event)]
+
+
+# -- who gets what
+
+def test_without_a_worker_all_of_it_waits_here(world, caplog):
+    me = at_work(world, 1000)
+
+    world.advance(50)
+
+    assert me.bus.batches == []
+    assert me.dispatcher.waiting == 1000
+    warned = lines(caplog, 'no worker')
+    assert len(warned) == 2
+    assert 'partition=default jobs=1' in warned[0]
+    me.assert_accounted_for()
+
+
+def test_an_unmeasured_job_fills_the_slots_of_a_worker_and_no_more(world):
+    me = at_work(world, 100, workers=[worker(slots=8)])
+
+    assert sizes(me) == {'w': 8}
+    assert me.dispatcher.waiting == 92
+
+
+def test_a_measured_job_fills_half_a_second_of_a_worker(world):
+    me = at_work(world, 100_000, workers=[worker(slots=10)])
+
+    for _ in range(12):
+        me.finish(each=0.01)
+
+    # 10 ms each, ten at a time: 500 of them take half a second.
+    assert me.dispatcher.outstanding == pytest.approx(500, abs=1)
+
+
+def test_the_shortest_handlers_have_a_window_too(world):
+    me = at_work(world, 100_000, workers=[worker(slots=10)])
+
+    for _ in range(3):
+        me.finish(each=1e-9)
+
+    assert 10_000 <= me.dispatcher.outstanding <= 25_000
+
+
+def test_two_workers_share_a_small_burst_evenly(world):
+    me = at_work(world, 100, workers=[
+        worker('w1', slots=100), worker('w2', slots=100)])
+
+    assert sizes(me) == {'w1': 50, 'w2': 50}
+    assert len(me.bus.batches) == 2
+
+
+def test_two_workers_share_a_long_burst_evenly(world):
+    me = at_work(world, 4000)
+    crew = Workers(world, me, {'w1': 0.05, 'w2': 0.05})
+
+    crew.join('w1', 'w2')
+    for _ in range(200):
+        crew.turn(0.1)
+
+    assert sum(crew.done.values()) == 4000
+    assert abs(crew.done['w1'] - crew.done['w2']) < 250
+
+
+def test_a_worker_that_joins_under_load_has_work_at_once(world):
+    me = at_work(world, 4000)
+    crew = Workers(world, me, {'w1': 0.05, 'w2': 0.05})
+    crew.join('w1')
+    for _ in range(20):
+        crew.turn(0.1)
+    assert me.dispatcher.waiting > 2000
+
+    crew.join('w2')
+
+    assert [b for b in me.bus.open.values() if b.worker.startswith('w2~')]
+
+
+def test_a_slow_worker_does_not_hoard(world):
+    """It is twenty times as slow; the last of a burst is not left to it."""
+    me = at_work(world, 6000)
+    crew = Workers(world, me, {'quick': 0.01, 'slow': 0.2})
+    crew.join('quick', 'slow')
+    turns = 0
+    while me.count('done') < 6000:
+        crew.turn(0.1)
+        turns += 1
+
+    # At their pace together: 6000 / (1000 + 50) s.
+    assert turns / 10 < 1.35 * 6000 / 1050
+    assert crew.most['slow'] <= 150
+
+
+def test_one_batch_holds_so_many_objects_at_the_most(world):
+    me = at_work(world, 1234, workers=[worker(slots=5000)], batch_size=500)
+
+    assert [len(b.objects) for b in me.bus.batches] == [500, 500, 234]
+
+
+def test_a_batch_is_of_one_job_and_one_tick(world):
+    me = at_work(world, 10, job('a', objects=True, misfire='all'),
+                 job('b', objects=True))
+    world.stand_still(60)
+    world.advance(0)
+
+    me.dispatcher.workers_changed('default', [worker(slots=1000)])
+    me.dispatcher.pump_all()
+
+    for batch in me.bus.batches:
+        assert len({s.tick for s in me.starts
+                    if s.job == batch.job and s.object in batch.objects
+                    and world_.seconds_of(batch.tick) == s.tick}) == 1
+    assert {(b.job, world_.seconds_of(b.tick)) for b in me.bus.batches} == {
+        ('a', 60), ('b', 120)}
+
+
+def test_higher_priorities_go_first(world):
+    me = at_work(
+        world, 30, job('low', objects=True, priority=-1),
+        job('high', objects=True, priority=5), job('usual', objects=True))
+
+    me.dispatcher.workers_changed('default', [worker(slots=45)])
+    me.dispatcher.pump_all()
+
+    assert [b.job for b in me.bus.batches] == ['high', 'usual']
+    assert [b.priority for b in me.bus.batches] == [5, 0]
+    me.finish()
+    assert collections.Counter(s.job for s in me.starts)['low'] > 0
+
+
+def test_jobs_of_one_priority_take_turns(world):
+    """The backlog of one does not keep a small one waiting."""
+    me = at_work(world, 50_000, job('big', objects=True),
+                 job('small', every=90.0, scope='group'),
+                 workers=[worker(slots=10)])
+    crew = Workers(world, me, {'w': 0.05})
+    crew.slots['w'] = 10
+
+    for _ in range(400):
+        crew.turn(0.1)
+
+    begun = [s.at for s in me.starts if s.job == 'small']
+    assert begun
+    assert begun[0] - 90 < 1.0
+    assert me.dispatcher.waiting > 10_000
+
+
+def test_more_jobs_than_anybody_counts_may_be_stuck(world):
+    """Fifty jobs that no worker knows do not hide the one that it knows."""
+    jobs = [job(f'strange-{n}', objects=True, priority=1) for n in range(50)]
+    me = at_work(world, 3, *jobs, job('known', objects=True),
+                 workers=[worker(slots=10)])
+
+    for _ in range(100):
+        for batch in list(me.bus.open.values()):
+            if batch.job != 'known':
+                me.refuse(batch, work.UNKNOWN_JOB)
+        me.dispatcher.pump_all()
+
+    assert [b.job for b in me.bus.open.values()] == ['known']
+
+
+def test_max_in_flight_bounds_a_job_over_all_workers(world):
+    me = at_work(world, 100, job(objects=True, max_in_flight=3),
+                 workers=[worker('w1', 50), worker('w2', 50)])
+    seen = []
+
+    while me.bus.open:
+        seen.append(me.dispatcher.outstanding)
+        me.finish(next(iter(me.bus.open.values())))
+
+    assert max(seen) == 3
+    assert me.count('done') == 100
+
+
+def test_max_in_flight_is_divided_by_the_schedulers(world):
+    me = at_work(world, 100, job(objects=True, max_in_flight=9))
+    me.dispatcher.schedulers_changed(3)
+
+    me.dispatcher.workers_changed('default', [worker(slots=300)])
+    me.dispatcher.pump_all()
+
+    assert me.dispatcher.outstanding == 3
+
+
+def test_schedulers_share_the_slots_of_the_workers(world):
+    me = at_work(world, 100)
+    me.dispatcher.workers_changed('default', [worker(slots=40)])
+    me.dispatcher.schedulers_changed(4)
+
+    me.dispatcher.pump_all()
+
+    assert me.dispatcher.outstanding == 10
+
+
+def test_partitions_have_workers_of_their_own(world):
+    me = at_work(world, 10, job('cpu', objects=True, topic='cpu'),
+                 job('net', objects=True, topic='net'))
+
+    me.dispatcher.workers_changed('net', [worker('n', slots=50)])
+    me.dispatcher.pump_all()
+
+    assert {(b.job, b.partition) for b in me.bus.batches} == {('net', 'net')}
+    assert me.dispatcher.waiting == 10
+
+
+# -- what a worker refuses
+
+def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
+    me = at_work(world, 10, workers=[
+        worker('old', slots=5), worker('new', slots=5)])
+
+    for batch in list(me.bus.open.values()):
+        if batch.worker.startswith('old'):
+            me.refuse(batch, work.UNKNOWN_JOB)
+    for _ in range(5):
+        me.dispatcher.pump_all()
+        for batch in list(me.bus.open.values()):
+            assert batch.worker.startswith('new')
+        me.finish()
+
+    assert me.count('done') == 10
+    assert sum(1 for b in me.bus.batches
+               if b.worker.startswith('old')) == 1
+    assert {s.attempt for s in me.starts} == {1}
+    me.assert_accounted_for()
+
+
+def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
+    me = at_work(world, 10, workers=[worker(slots=50)])
+    me.refuse(me.bus.batches[0], work.UNKNOWN_JOB)
+
+    world.advance(50)
+
+    assert len(me.bus.batches) == 1
+    assert me.dispatcher.waiting == 10
+    told = lines(caplog, 'no worker')
+    assert len(told) == 2
+    assert 'do not know the job' in told[0]
+
+    me.dispatcher.workers_changed('default', [worker(nonce='1' * 16)])
+    me.dispatcher.pump_all()
+    assert me.dispatcher.outstanding == 10
+
+
+def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
+    me = at_work(world, 10, workers=[worker(slots=50)])
+    me.refuse(me.bus.batches[0], work.DRAINING)
+    me.dispatcher.pump_all()
+    assert len(me.bus.batches) == 1
+
+    world.advance(1)
+
+    assert len(me.bus.batches) == 2
+
+
+def test_a_refusal_of_one_job_does_not_keep_back_another(world):
+    """A member that is unsure refuses what the ring divides, and no more."""
+    me = at_work(world, 10, job('ours', objects=True),
+                 job('mine', every=3600.0, offset=60.5),
+                 workers=[worker(slots=50)])
+    me.refuse(me.bus.batches[0], work.NOT_A_MEMBER)
+
+    world.advance(0.5)
+
+    assert [s.at for s in me.starts if s.job == 'mine'] == [60.5]
+
+
+def test_a_worker_that_drains_keeps_what_it_has_and_gets_no_more(world):
+    me = at_work(world, 30, workers=[worker(slots=10)])
+
+    me.dispatcher.workers_changed('default', [worker(slots=0, generation=2)])
+    world.advance(1)
+    assert me.dispatcher.outstanding == 10
+    me.finish()
+
+    assert me.count('done') == 10
+    assert me.dispatcher.outstanding == 0
+    assert me.dispatcher.waiting == 20
+
+
+# -- what is lost
+
+def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
+    me = at_work(world, 10, workers=[
+        worker('w1', slots=5), worker('w2', slots=5)])
+    first = {s.object: s for s in me.starts if s.worker == 'w1'}
+
+    me.dispatcher.workers_changed('default', [worker('w2', slots=50)])
+    me.dispatcher.pump_all()
+
+    again = {s.object: s for s in me.starts[10:]}
+    assert again.keys() == first.keys()
+    for key, start in again.items():
+        assert start.worker == 'w2'
+        assert start.attempt == first[key].attempt + 1 == 2
+        assert start.fence > first[key].fence
+        assert start.tick == first[key].tick
+    assert me.count('repeated') == 5
+
+
+def test_a_worker_that_was_gone_in_between_is_another_one(world):
+    """Same process, next tenure: it gave up what it held."""
+    me = at_work(world, 10, workers=[worker(slots=10)])
+
+    me.dispatcher.workers_changed('default', [worker(slots=10, tenure=2)])
+    me.dispatcher.pump_all()
+
+    assert me.count('repeated') == 10
+    assert me.dispatcher.outstanding == 10
+
+
+def test_a_worker_under_a_new_term_keeps_what_it_holds(world):
+    me = at_work(world, 10, workers=[worker(slots=10)])
+
+    me.dispatcher.workers_changed('default', [
+        worker(slots=20, generation=2)])
+    me.finish()
+
+    assert me.count('repeated') == 0
+    assert me.count('done') == 10
+
+
+def test_a_report_for_a_batch_that_was_taken_back_is_dropped(world, caplog):
+    caplog.set_level(logging.INFO, DISPATCH)
+    me = at_work(world, 10, workers=[worker('w1', slots=10)])
+    old = me.bus.batches[0]
+    me.dispatcher.workers_changed('default', [worker('w2', slots=10)])
+    me.dispatcher.pump_all()
+
+    for _ in range(3):
+        me.dispatcher.reported(message.Report(
+            old.id, old.worker, done=[*range(10)], seconds=1.0))
+
+    assert me.count('done') == 0
+    assert len(lines(caplog, 'report dropped')) == 1
+    me.bus.open.pop(old.id)
+    me.finish()
+    assert me.count('done') == 10
+    me.assert_accounted_for()
+
+
+def test_a_report_in_the_name_of_another_worker_is_dropped(world):
+    me = at_work(world, 10, workers=[worker('w1', slots=10)])
+    batch = me.bus.batches[0]
+
+    me.dispatcher.reported(message.Report(
+        batch.id, worker('w2').entry, done=[*range(10)], seconds=1.0))
+
+    assert me.count('done') == 0
+    assert me.dispatcher.outstanding == 10
+
+
+@pytest.mark.parametrize('seed', range(20))
+def test_a_report_that_comes_twice_counts_once(world, seed):
+    chance = random.Random(seed)
+    me = at_work(world, 20, job(objects=True, retries=chance.randint(0, 1)),
+                 workers=[worker(slots=20)])
+    batch = me.bus.batches[0]
+    left = [*range(20)]
+    chance.shuffle(left)
+    reports = []
+    while left:
+        part = [left.pop() for _ in range(min(len(left), 3))]
+        reports.append(message.Report(
+            batch.id, batch.worker, done=part[:1],
+            failed=[(i, 'Boom: no') for i in part[1:2]],
+            refused=[(i, work.DRAINING) for i in part[2:]], seconds=0.5))
+    reports *= 2
+    chance.shuffle(reports)
+
+    for report in reports:
+        me.dispatcher.reported(report)
+        # Indexes that are not in the batch are no one's.
+        me.dispatcher.reported(message.Report(
+            batch.id, batch.worker, done=[99, 9999], failed=[(77, 'x')]))
+        assert me.dispatcher.outstanding >= 0
+    me.bus.open.clear()
+
+    assert me.dispatcher.outstanding == 0
+    window = next(iter(me.dispatcher._workers['default'].values())).window
+    assert (window.held, window.seconds) == (0, 0.0)
+    assert me.count('done') == 7
+    me.assert_accounted_for()
+
+
+def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
+    me = at_work(world, 10, workers=[
+        worker('w1', slots=5), worker('w2', slots=5)], lease=60.0)
+    silent = next(b for b in me.bus.batches if b.worker.startswith('w1'))
+    other = next(b for b in me.bus.batches if b.worker.startswith('w2'))
+
+    for _ in range(7):
+        world.advance(10)
+        me.dispatcher.reported(message.Report(other.id, other.worker))
+
+    assert me.count('repeated') == 5
+    assert {s.object for s in me.starts[10:]} == set()
+    assert other.id in me.dispatcher._sent
+    assert silent.id not in me.dispatcher._sent
+    assert len(lines(caplog, 'no sign of work')) == 1
+    del me.bus.open[silent.id]
+    me.finish(other)
+    # The silent one is not tried again before the others had it.
+    assert {s.worker for s in me.starts[10:]} == {'w2'}
+    assert {s.attempt for s in me.starts[10:]} == {2}
+
+
+def test_a_sign_of_life_renews_the_lease(world):
+    me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
+    batch = me.bus.batches[0]
+
+    for _ in range(20):
+        world.advance(20)
+        me.dispatcher.reported(message.Report(batch.id, batch.worker))
+
+    assert me.count('repeated') == 0
+
+
+def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
+    """The signs that came meanwhile are still to be read."""
+    me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
+    world.advance(10)
+
+    world.stand_still(3600)
+    world.advance(1)
+    assert me.count('repeated') == 0
+    world.advance(60)
+
+    assert me.count('repeated') == 10
+
+
+def test_a_run_that_takes_its_workers_down_is_given_up(world, caplog):
+    me = at_work(world, ['poison'], workers=[worker('w0')])
+
+    for n in range(1, 20):
+        me.bus.open.clear()
+        me.dispatcher.workers_changed('default', [worker(f'w{n}')])
+        me.dispatcher.pump_all()
+
+    assert [s.attempt for s in me.starts] == [1, 2, 3, 4, 5, 6]
+    assert me.count('dead') == 1
+    assert 'its worker is gone, attempt 6' in lines(
+        caplog, 'not repeated')[0]
+    me.assert_accounted_for()
+
+
+@pytest.mark.parametrize('how', ['gone', 'silent', 'unsent', 'failed'])
+def test_at_most_once_is_not_repeated(world, caplog, how):
+    me = at_work(world, 10, job(
+        objects=True, delivery='at_most_once', retries=3),
+        workers=[worker('w1', slots=10)])
+    batch = me.bus.batches[0]
+
+    if how == 'gone':
+        me.dispatcher.workers_changed('default', [])
+    elif how == 'silent':
+        world.advance(59.5)
+        assert me.count('dead') == 0
+        world.advance(1)
+    elif how == 'unsent':
+        me.unsend(batch)
+    else:
+        me.finish(batch, failed=[*range(10)])
+    me.bus.open.pop(batch.id, None)
+    me.dispatcher.workers_changed('default', [worker('w2', slots=10)])
+    world.advance(10)
+
+    assert [s for s in me.starts if s.tick == 60] == me.starts[:10]
+    assert me.count('dead') == 10
+    assert me.count('repeated') == 0
+    if how != 'failed':
+        assert len(lines(caplog, 'not repeated')) == 1
+
+
+def test_at_most_once_that_was_refused_did_not_run_and_is_given_anew(world):
+    me = at_work(world, 10, job(objects=True, delivery='at_most_once'),
+                 workers=[worker('w1', slots=10)])
+
+    me.refuse(me.bus.batches[0])
+    world.advance(2)
+
+    assert me.dispatcher.outstanding == 10
+    assert me.count('dead') == 0
+
+
+# -- the broker is away
+
+def test_what_could_not_be_sent_backs_off_and_doubles_once(world, caplog):
+    me = at_work(world, 10, workers=[worker(slots=10)])
+    sent_at = []
+
+    for _ in range(4):
+        batch, = me.bus.open.values()
+        sent_at.append(world.clock.seconds)
+        me.unsend(batch)
+        while not me.bus.open:
+            world.advance(0.25)
+
+    gaps = [b - a for a, b in zip(sent_at, sent_at[1:], strict=False)]
+    assert gaps == [1.0, 2.0, 2.0]
+    assert {s.attempt for s in me.starts} == {1}
+    assert [s.fence for s in me.starts if s.object == 'object-0'] == sorted(
+        {s.fence for s in me.starts if s.object == 'object-0'})
+    assert len(lines(caplog, 'not sent')) == 1
+    me.assert_accounted_for()
+
+
+def test_the_back_off_begins_anew_when_the_broker_has_taken_one(world):
+    me = at_work(world, 10, workers=[worker(slots=10)])
+    for _ in range(3):
+        me.unsend(me.bus.batches[-1])
+        world.advance(2)
+    me.dispatcher.sent(me.bus.batches[-1])
+
+    me.unsend(me.bus.batches[-1])
+    before = len(me.bus.batches)
+    world.advance(1)
+
+    assert len(me.bus.batches) == before + 1
+
+
+def test_what_one_worker_cannot_be_sent_goes_to_another_at_once(world):
+    me = at_work(world, 10, workers=[worker('w1', slots=10)])
+    me.dispatcher.workers_changed('default', [
+        worker('w1', slots=10), worker('w2', slots=10)])
+
+    me.unsend(me.bus.batches[0])
+    me.dispatcher.pump_all()
+
+    assert [b.worker.partition('~')[0] for b in me.bus.batches] == [
+        'w1', 'w2']
+    assert me.dispatcher.outstanding == 10
+
+
+def test_news_of_a_batch_that_is_settled_changes_nothing(world):
+    me = at_work(world, 10, workers=[worker(slots=10)])
+    batch = me.bus.batches[0]
+    me.finish()
+
+    me.dispatcher.sent(batch)
+    me.dispatcher.unsent(batch, 'too late')
+
+    assert me.count('done') == 10
+    me.assert_accounted_for()
+
+
+# -- runs that fail
+
+def test_a_failed_run_is_tried_again_with_a_back_off_and_then_dead(
+        world, caplog):
+    me = at_work(world, ['a'], job(
+        every=3600.0, objects=True, retries=3, retry_backoff=4.0),
+        workers=[worker()])
+    world.advance(3540, sweep=None)
+
+    failed_at = []
+    while me.bus.open:
+        failed_at.append(world.clock.seconds)
+        me.finish(failed=[0])
+        for _ in range(400):
+            if me.bus.open:
+                break
+            world.advance(0.25)
+
+    assert [s.attempt for s in me.starts] == [1, 2, 3, 4]
+    fences = [s.fence for s in me.starts]
+    assert fences == sorted(set(fences))
+    pauses = [s.at - t for s, t in zip(
+        me.starts[1:], failed_at, strict=False)]
+    for pause, whole in zip(pauses, (4, 8, 16), strict=True):
+        assert whole / 2 <= pause <= whole + 0.25
+    assert me.count('retried') == 3
+    assert me.count('dead') == 1
+    line, = lines(caplog, 'runs failed for good')
+    assert "job=poll objects=1 first='a' attempt=4 error=Boom" in line
+    me.assert_accounted_for()
+
+
+def test_the_pause_before_a_retry_is_capped(world):
+    me = at_work(world, ['a'], job(
+        every=86_400.0, objects=True, retries=50, retry_backoff=1.0),
+        workers=[worker()])
+    world.advance(86_340, sweep=None)
+
+    for _ in range(12):
+        me.finish(failed=[0])
+        world.advance(60.3)
+
+    assert [s.attempt for s in me.starts] == [*range(1, 14)]
+
+
+def test_ten_thousand_runs_that_fail_alike_are_one_line(world, caplog):
+    me = at_work(world, 10_000, workers=[worker(slots=10_000)])
+
+    for batch in list(me.bus.open.values()):
+        me.finish(batch, failed=[*range(len(batch.objects))])
+    world.advance(1)
+
+    assert me.count('dead') == 10_000
+    line, = lines(caplog, 'runs failed for good')
+    assert 'objects=10000' in line
+
+
+# -- claims that were overtaken
+
+def test_a_later_tick_takes_the_place_of_claims_that_wait(world):
+    me = at_work(world, 10)
+    world.advance(60)
+
+    me.dispatcher.workers_changed('default', [worker(slots=100)])
+    me.dispatcher.pump_all()
+
+    assert {s.tick for s in me.starts} == {120}
+    assert len(me.starts) == 10
+    assert me.count('superseded') == 10
+    assert me.dispatcher.waiting == 0
+    me.assert_accounted_for()
+
+
+def test_claims_that_nobody_takes_do_not_pile_up(world):
+    me = at_work(world, 1000)
+
+    world.advance(60 * 50, sweep=None)
+
+    assert me.dispatcher.waiting <= 2000
+    queue = me.dispatcher._queues['poll']
+    assert sum(map(len, queue.groups)) == me.dispatcher.waiting
+    me.assert_accounted_for()
+
+
+def test_a_superseded_claim_is_refused_at_its_start(world):
+    """A part of the objects was overtaken, and the rest still runs."""
+    me = at_work(world, 10)
+    me.reader.given['poll'] = ['object-3']
+    world.advance(60)
+
+    me.dispatcher.workers_changed('default', [worker(slots=100)])
+    me.dispatcher.pump_all()
+
+    ran = collections.Counter((s.object, s.tick) for s in me.starts)
+    assert ran == {
+        **{(f'object-{n}', 60): 1 for n in range(10) if n != 3},
+        ('object-3', 120): 1}
+    assert me.count('superseded') == 1
+    me.assert_accounted_for()
+
+
+def test_a_closed_dispatcher_gives_out_nothing(world):
+    me = at_work(world, 10)
+
+    me.dispatcher.close()
+    me.dispatcher.workers_changed('default', [worker(slots=100)])
+    me.dispatcher.pump_all()
+
+    assert me.bus.batches == []
+
+
+def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
+    me = at_work(world, 10)
+
+    for n in range(500):
+        me.dispatcher.workers_changed('default', [
+            worker('w', nonce=f'{n:016x}')])
+        me.dispatcher.pump_all()
+        for batch in list(me.bus.open.values()):
+            me.unsend(batch)
+
+    dispatcher = me.dispatcher
+    assert len(dispatcher._workers['default']) == 1
+    assert len(dispatcher._sent) == 0
+    assert len(dispatcher._told._last) < 5
+    me.assert_accounted_for()
+
+
+def test_the_reasons_of_a_worker_are_what_the_scheduler_knows():
+    assert {work.UNKNOWN_JOB, work.DRAINING, work.NOT_A_MEMBER} == {
+        'unknown job', 'draining', 'not sure of its membership'}
+    assert dispatch.work is work

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much a worker may hold, as arithmetic."""
+
+import hypothesis
+import pytest
+from hypothesis import strategies
+
+from distperiodic.core import pace
+
+
+def window(slots=10):
+    return pace.Window(slots, pace.Pace())
+
+
+def test_the_pace_of_a_job_follows_what_was_measured():
+    seen = pace.Pace()
+    assert seen.of('poll') is None
+
+    seen.note('poll', 10, 1.0)
+    assert seen.of('poll') == 0.1
+    for _ in range(20):
+        seen.note('poll', 5, 5.0)
+
+    assert seen.of('poll') == pytest.approx(1.0)
+    assert seen.of('other') is None
+
+
+def test_a_worker_takes_a_job_of_unknown_length_once_per_slot():
+    worker = window(slots=10)
+
+    assert worker.room(worker.cost('poll')) == 10
+    worker.give(10, 0.0)
+
+    assert worker.room(worker.cost('poll')) == 0
+
+
+def test_a_worker_takes_half_a_second_of_a_known_job():
+    worker = window(slots=10)
+    worker.note('poll', 1, 0.1)
+
+    assert worker.room(worker.cost('poll')) == pytest.approx(50, abs=1)
+
+
+def test_a_worker_takes_as_many_long_runs_as_it_has_slots():
+    worker = window(slots=10)
+    worker.note('poll', 1, 3600.0)
+
+    assert worker.room(worker.cost('poll')) == 10
+    worker.give(10, worker.cost('poll'))
+
+    assert worker.room(worker.cost('poll')) == 0
+    assert worker.room(worker.cost('other')) == 10
+
+
+def test_a_backlog_of_a_known_job_leaves_room_for_an_unknown_one():
+    worker = window(slots=10)
+    worker.note('poll', 1, 0.001)
+    cost = worker.cost('poll')
+    worker.give(worker.room(cost), cost)
+
+    assert worker.room(cost) == 0
+    assert not worker.full
+    assert worker.room(worker.cost('unknown')) == 10
+
+
+def test_a_worker_is_full_when_no_job_has_room():
+    worker = window(slots=2)
+    worker.note('poll', 1, 1e-9)
+    cost = worker.cost('poll')
+
+    worker.give(2, 0.0)
+    worker.give(worker.room(cost), cost)
+
+    assert worker.full
+    assert worker.room(cost) == 0
+    assert worker.room(0.0) == 0
+
+
+def test_a_worker_is_judged_by_its_own_pace_once_that_is_known():
+    everywhere = pace.Pace()
+    quick, slow = pace.Window(10, everywhere), pace.Window(10, everywhere)
+
+    quick.note('poll', 10, 0.01)
+    assert slow.cost('poll') == quick.cost('poll')
+    slow.note('poll', 10, 1.0)
+    for _ in range(10):
+        quick.note('poll', 10, 0.01)
+
+    assert slow.cost('poll') == pytest.approx(100 * quick.cost('poll'))
+    assert slow.room(slow.cost('poll')) < quick.room(quick.cost('poll')) / 50
+
+
+def test_a_worker_without_slots_counts_as_one_slot():
+    assert window(slots=0).slots == 1
+
+
+@hypothesis.given(strategies.lists(strategies.tuples(
+    strategies.integers(1, 500), strategies.sampled_from(
+        [0.0, 2e-5, 0.0123, 3.7]))), strategies.randoms())
+def test_what_was_given_and_settled_leaves_nothing(given, chance):
+    worker = window()
+    for runs, cost in given:
+        worker.give(runs, cost)
+    chance.shuffle(given)
+
+    for runs, cost in given:
+        assert worker.held > 0
+        worker.settle(runs, cost)
+
+    assert (worker.held, worker.seconds, worker.unmeasured) == (0, 0.0, 0)

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pool, with threads: bounded, and without waiting for time to pass."""
+
+import collections
+import logging
+import random
+import threading
+
+import pytest
+
+from distperiodic.adapters import pool as pool_
+from tests import waiting
+
+LIMIT = 20.0
+
+
+class Parts:
+    """Work in so many parts, each a call of *function*."""
+
+    def __init__(self, number, function):
+        self.left = number
+        self.function = function
+
+    def take(self):
+        if not self.left:
+            return None, False
+        self.left -= 1
+        return self.left, self.left > 0
+
+    def run(self, part):
+        self.function(part)
+
+
+@pytest.fixture
+def make():
+    """Pools that are stopped at the end."""
+    made = []
+
+    def pool(size):
+        made.append(pool_.Pool(size, f'test-{len(made)}'))
+        return made[-1]
+    yield pool
+    for one in made:
+        one.stop()
+
+
+def threads_of(name):
+    return [t for t in threading.enumerate() if t.name.startswith(name)]
+
+
+def test_a_part_runs_in_a_thread_of_the_pool(make):
+    ran = threading.Event()
+    names = []
+
+    def note(part):
+        names.append(threading.current_thread().name)
+        ran.set()
+    make(2).submit(0, Parts(1, note))
+
+    assert ran.wait(LIMIT)
+    assert names == ['test-0-1']
+    assert threading.current_thread().name not in names
+
+
+def test_no_thread_is_started_before_there_is_work(make):
+    make(50)
+
+    assert threads_of('test-0') == []
+
+
+def test_all_threads_work_at_once_where_there_is_work_for_them(make):
+    together = threading.Barrier(8)
+    pool = make(8)
+
+    passed = threading.Event()
+    pool.submit(0, Parts(8, lambda part: together.wait(LIMIT)))
+    pool.submit(0, Parts(1, lambda part: passed.set()))
+
+    assert passed.wait(LIMIT)
+    assert not together.broken
+
+
+def test_work_that_comes_in_quick_succession_wakes_a_thread_for_each(make):
+    """Also if the first one takes long: an idle thread is not passed by."""
+    for _ in range(200):
+        together = threading.Barrier(3)
+        pool = make(3)
+        for _ in range(3):
+            pool.submit(0, Parts(1, lambda part, together=together: (
+                together.wait(LIMIT))))
+        over = threading.Event()
+        pool.submit(0, Parts(1, lambda part, over=over: over.set()))
+
+        assert over.wait(LIMIT)
+        assert not together.broken
+        pool.stop()
+
+
+def test_the_pool_never_has_more_threads_than_its_size(make):
+    pool = make(3)
+    seen = set()
+    over = threading.Semaphore(0)
+
+    def note(part):
+        seen.add(threading.get_ident())
+        over.release()
+    for _ in range(500):
+        pool.submit(0, Parts(2, note))
+    for _ in range(1000):
+        assert over.acquire(timeout=LIMIT)
+
+    assert len(seen) <= 3
+    assert len(threads_of('test-0')) <= 3
+
+
+def test_the_most_urgent_work_is_taken_first(make):
+    pool = make(1)
+    began, go, over = (threading.Event() for _ in range(3))
+    order = []
+
+    def first(part):
+        began.set()
+        assert go.wait(LIMIT)
+    pool.submit(0, Parts(1, first))
+    assert began.wait(LIMIT)
+    for priority in (1, 5, 3, 5, -2):
+        pool.submit(priority, Parts(
+            2, lambda part, priority=priority: order.append(priority)))
+    pool.submit(-10, Parts(1, lambda part: over.set()))
+    go.set()
+
+    assert over.wait(LIMIT)
+    assert order == [5, 5, 5, 5, 3, 3, 1, 1, -2, -2]
+
+
+@pytest.mark.parametrize('error', [
+    RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_part_that_raises_costs_no_thread(make, error, caplog):
+    pool = make(1)
+    over = threading.Event()
+
+    def fail(part):
+        raise error('on purpose')
+    pool.submit(0, Parts(3, fail))
+    pool.submit(0, Parts(1, lambda part: over.set()))
+
+    assert over.wait(LIMIT)
+    assert len(threads_of('test-0')) == 1
+    assert len([r for r in caplog.records
+                if r.levelno == logging.ERROR]) == 3
+
+
+def test_handlers_that_hang_block_nobody_while_the_pool_has_room(make):
+    pool = make(4)
+    forever = threading.Event()
+    began = threading.Semaphore(0)
+    ran = []
+    over = threading.Event()
+
+    def hang(part):
+        began.release()
+        forever.wait(LIMIT)
+
+    def note(part):
+        ran.append(part)
+        if len(ran) == 100:
+            over.set()
+    for _ in range(3):
+        pool.submit(0, Parts(1, hang))
+    for _ in range(3):
+        assert began.acquire(timeout=LIMIT)
+    for _ in range(100):
+        pool.submit(0, Parts(1, note))
+
+    assert over.wait(LIMIT)
+    forever.set()
+
+
+def test_a_thread_that_was_written_off_is_replaced(make):
+    pool = make(1)
+    forever, began, over = (threading.Event() for _ in range(3))
+    hanging = []
+
+    def hang(part):
+        hanging.append(threading.get_ident())
+        began.set()
+        forever.wait(LIMIT)
+    pool.submit(0, Parts(1, hang))
+    assert began.wait(LIMIT)
+    pool.submit(0, Parts(1, lambda part: over.set()))
+    assert not over.is_set()
+
+    assert pool.write_off(hanging[0]) == 1
+    assert over.wait(LIMIT)
+
+    # It returns after all, and ends by itself.
+    forever.set()
+    waiting.wait_until(lambda: len(threads_of('test-0')) == 1, LIMIT,
+                       'the thread that hung has not ended')
+    assert pool.write_off(hanging[0]) == 0
+
+
+def test_writing_off_a_thread_that_is_already_back_loses_no_work(make):
+    pool = make(1)
+    idents = []
+    for number in range(50):
+        over = threading.Event()
+
+        def note(part, over=over):
+            idents.append(threading.get_ident())
+            over.set()
+        pool.submit(0, Parts(1, note))
+        assert over.wait(LIMIT)
+        if number % 3 == 0:
+            pool.write_off(idents[-1])
+
+    assert len(idents) == 50
+
+
+def test_a_stopped_pool_takes_nothing_more(make):
+    pool = make(2)
+    began, go = threading.Event(), threading.Event()
+    ran = []
+
+    def first(part):
+        began.set()
+        go.wait(LIMIT)
+    pool.submit(0, Parts(1, first))
+    assert began.wait(LIMIT)
+    pool.submit(0, Parts(1, ran.append))
+    pool.stop()
+    go.set()
+    pool.submit(0, Parts(1, ran.append))
+
+    waiting.wait_until(lambda: not threads_of('test-0'), LIMIT,
+                       'threads of a stopped pool go on')
+    assert len(ran) <= 1
+
+
+def test_where_no_thread_can_be_started_the_others_do_the_work(
+        make, monkeypatch, caplog):
+    pool = make(4)
+    began, go = threading.Event(), threading.Event()
+    ran = threading.Semaphore(0)
+
+    def first(part):
+        began.set()
+        go.wait(LIMIT)
+    pool.submit(0, Parts(1, first))
+    assert began.wait(LIMIT)
+
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+    for _ in range(5):
+        pool.submit(0, Parts(1, lambda part: ran.release()))
+    go.set()
+
+    for _ in range(5):
+        assert ran.acquire(timeout=LIMIT)
+    assert len([r for r in caplog.records
+                if r.getMessage().startswith('no thread')]) == 1
+
+
+@pytest.mark.parametrize('seed', range(5))
+def test_under_contention_nothing_is_lost_and_nothing_runs_twice(make, seed):
+    """Many submitters, short and failing parts, threads written off."""
+    chance = random.Random(seed)
+    pool = make(chance.randint(1, 6))
+    ran = collections.Counter()
+    lock = threading.Lock()
+    total = 0
+    over = threading.Semaphore(0)
+    work = []
+    for number in range(300):
+        parts = chance.randint(1, 8)
+        total += parts
+
+        def run(part, number=number):
+            with lock:
+                ran[number, part] += 1
+            over.release()
+            if number % 20 == seed:
+                raise SystemExit(3)
+        work.append((chance.randint(-2, 2), Parts(parts, run)))
+
+    def submit(mine):
+        for priority, source in mine:
+            pool.submit(priority, source)
+            if priority == 2:
+                pool.write_off(next(iter(pool._threads), 0))
+    submitters = [threading.Thread(target=submit, args=(work[n::4],))
+                  for n in range(4)]
+    for thread in submitters:
+        thread.start()
+    for thread in submitters:
+        thread.join(LIMIT)
+    for _ in range(total):
+        assert over.acquire(timeout=LIMIT)
+
+    assert sum(ran.values()) == total
+    assert set(ran.values()) == {1}
+    waiting.wait_until(lambda: len(threads_of('test-0')) <= pool.size, LIMIT,
+                       'threads that were written off have not ended')

@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A world in which time passes when a test says so.
+
+Each scheduler has the real flow and the real store in memory; the clock, the
+views, the way to the workers and the catalogues are the test's. Times in it
+are seconds since the world began, at a midnight.
+"""
+
+import collections
+import dataclasses
+import types
+
+from distperiodic import exceptions
+from distperiodic.adapters import memory
+from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import cron as cron_
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import message
+from distperiodic.core import ring as ring_
+from distperiodic.core import schedule
+from distperiodic.flow import dispatch
+from distperiodic.flow import tick as tick_
+from distperiodic.flow import work
+
+#: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
+#: spacing used here has a tick at it.
+BEGIN = 19_677 * 86_400
+
+#: One start of one object, as its worker was told.
+Start = collections.namedtuple(
+    'Start', 'at job object tick fence attempt worker member')
+
+
+class Clock:
+    """The wall and the monotonic clock, apart from each other."""
+
+    def __init__(self):
+        self.wall = BEGIN * schedule.SECOND
+        self.boot = 1000 * schedule.SECOND
+
+    def now(self):
+        return self.wall
+
+    def monotonic(self):
+        return self.boot / schedule.SECOND
+
+    def pass_us(self, micros):
+        self.wall += micros
+        self.boot += micros
+
+    def set_back(self, seconds):
+        self.wall -= round(seconds * schedule.SECOND)
+
+    @property
+    def seconds(self):
+        """Seconds of the wall clock since the world began."""
+        return self.wall / schedule.SECOND - BEGIN
+
+
+def seconds_of(instant):
+    """*instant* in seconds since the world began."""
+    return instant / schedule.SECOND - BEGIN
+
+
+def job(name='poll', *, every=60.0, cron=None, offset=0.0, **options):
+    """A job; ``objects=True`` gives it a catalogue."""
+    if options.get('objects') is True:
+        options['objects'] = f'list_{name}'.replace('-', '_')
+    if options.get('objects'):
+        options['scope'] = job_.Scope.OBJECTS
+    rule = cron_.Cron(cron) if cron else schedule.Every(every, offset)
+    return job_.Job(name, rule, **options)
+
+
+def thing(key, **attributes):
+    """An object with an id and, for example, a spacing."""
+    return types.SimpleNamespace(id=key, **attributes)
+
+
+def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1):
+    return member_.Member(name, nonce, generation, slots=slots,
+                          tenure=tenure)
+
+
+class Membership:
+    """What one scheduler sees; None: nothing yet."""
+
+    def __init__(self):
+        self.seen = None
+
+    def view(self, group):
+        if self.seen is None:
+            raise exceptions.ViewUnknown('nothing yet')
+        return self.seen
+
+
+class Bus:
+    """Takes down each batch; the test says what becomes of it."""
+
+    def __init__(self, scheduler):
+        self._scheduler = scheduler
+        self.batches = []
+        self.open = {}
+
+    def send(self, batch):
+        self.batches.append(batch)
+        self.open[batch.id] = batch
+        self._scheduler.note(batch)
+
+
+class Reader:
+    """Catalogues by the job's name: objects, an exception, or Ellipsis for
+    a method that does not return."""
+
+    def __init__(self):
+        self.given = {}
+        self.asked = []
+        self._known = {}
+
+    def read(self, job, tick, ticket, arcs):
+        self.asked.append(types.SimpleNamespace(
+            job=job, tick=tick, ticket=ticket, arcs=arcs, answered=False))
+
+    def reading(self, job):
+        given = self.given[job.name]
+        if isinstance(given, Exception):
+            return given
+        known = self._known.setdefault(
+            job.name, catalogue_.Catalogues(keep=1))
+        own = {}
+        for obj in given:
+            rule = job_.own_schedule(obj)
+            if rule is not None:
+                own[catalogue_.id_of(obj)] = rule
+        return tick_.Reading(known.of(given), own)
+
+
+class Scheduler:
+    """One member's flow, driven as its service drives it.
+
+    :param workers: of each partition; default: one that takes 10,000.
+    :param finishes: whether each run is done as soon as it was begun.
+    """
+
+    def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
+                 finishes=True, lease=60.0, batch_size=500):
+        self.world = world
+        self.name = name
+        self.jobs = {j.name: j for j in jobs}
+        self.finishes = finishes
+        self.starts = []
+        self.membership = Membership()
+        self.store = memory.MemoryClaimStore()
+        self.bus = Bus(self)
+        self.reader = Reader()
+        self.reader.given.update(catalogues or {})
+        self.dispatcher = dispatch.Dispatcher(
+            self.jobs, claims=self.store, bus=self.bus, clock=world.clock,
+            me=lambda: f'{name}~{"0" * 16}~1~f1', batch_size=batch_size,
+            lease=lease)
+        self.ticker = tick_.Ticker(
+            self.jobs, clock=world.clock, membership=self.membership,
+            group='group', identity=name, claims=self.store,
+            dispatcher=self.dispatcher, reader=self.reader)
+        for topic in {j.topic for j in jobs}:
+            self.dispatcher.workers_changed(
+                topic, [worker(slots=10_000)] if workers is None else workers)
+
+    # -- what a test looks at
+
+    def note(self, batch):
+        at = self.world.clock.seconds
+        for key, fence, attempt in zip(
+                batch.objects, batch.fences, batch.attempts, strict=True):
+            self.starts.append(Start(
+                at, batch.job, key, seconds_of(batch.tick), fence, attempt,
+                batch.worker.partition('~')[0], self.name))
+
+    def ticks(self, job=None, key=None):
+        """The ticks that were started, in the order of their starts."""
+        return [s.tick for s in self.starts
+                if job in (None, s.job) and key in (None, s.object)]
+
+    def count(self, outcome, job=None):
+        return sum(n for (name, what), n in self.ticker.counts.items()
+                   if what == outcome and job in (None, name))
+
+    def assert_accounted_for(self):
+        """Each claim that was won is in one place or came to one end."""
+        ended = sum(self.count(what) for what in (
+            'done', 'dead', 'superseded', 'left to others'))
+        dispatcher = self.dispatcher
+        assert self.count('claimed') == (
+            ended + dispatcher.waiting + dispatcher.outstanding
+            + dispatcher.retrying)
+        assert dispatcher.outstanding == sum(
+            len(b.objects) for b in self.bus.open.values())
+
+    # -- what happens to it
+
+    def finish(self, batch=None, *, failed=(), done=None, each=0.001):
+        """Report *batch*, or all that are open, as run to the end.
+
+        :param failed: indexes that failed.
+        :param done: indexes that are done; default: all others.
+        :param each: seconds that one run took.
+        """
+        for one in [batch] if batch else list(self.bus.open.values()):
+            over = done
+            if over is None:
+                over = [i for i in range(len(one.objects))
+                        if i not in failed]
+            self.bus.open.pop(one.id, None)
+            self.dispatcher.reported(message.Report(
+                one.id, one.worker, done=list(over),
+                failed=[(i, 'Boom: it failed') for i in failed],
+                seconds=each * (len(over) + len(failed))))
+        self.dispatcher.pump_all()
+
+    def refuse(self, batch, reason=work.DRAINING):
+        self.bus.open.pop(batch.id)
+        self.dispatcher.reported(message.Report(
+            batch.id, batch.worker,
+            refused=[(i, reason) for i in range(len(batch.objects))]))
+
+    def unsend(self, batch, reason='the broker is away'):
+        self.bus.open.pop(batch.id)
+        self.dispatcher.unsent(batch, reason)
+
+    def answer(self):
+        """Let all catalogue methods return that do."""
+        for asked in self.reader.asked:
+            if not asked.answered and (
+                    self.reader.given[asked.job.name] is not ...):
+                asked.answered = True
+                self.ticker.catalogue_read(
+                    asked.job.name, asked.ticket,
+                    self.reader.reading(asked.job))
+
+    def step(self):
+        """One turn of the service's loop; returns seconds to the next."""
+        pause = self.ticker.run_due()
+        self.answer()
+        while self.finishes and self.bus.open:
+            self.finish()
+        if any(not a.answered and self.reader.given[a.job.name] is not ...
+               for a in self.reader.asked):
+            return 0.0
+        return min(pause, self.ticker.run_due())
+
+
+class World:
+    """One clock and the schedulers under it."""
+
+    #: As the service: leases, retries and back-offs are looked at so often.
+    SWEEP = 0.25
+
+    def __init__(self):
+        self.clock = Clock()
+        self.schedulers = []
+        self._rings = {}
+
+    def scheduler(self, *jobs, name='me', sees='itself', **options):
+        """Start one.
+
+        :param sees: the names of the members in its view; 'itself': it
+            alone; None: it has no view yet.
+        """
+        made = Scheduler(self, name, jobs, **options)
+        self.schedulers.append(made)
+        if sees is not None:
+            self.show(made, [name] if sees == 'itself' else sees)
+        return made
+
+    def show(self, scheduler, names, *, tenure=1, trusted=True, since=None):
+        """Give *scheduler* a view of the members *names*.
+
+        :param since: seconds ago that the group became so; default: now.
+        """
+        names = tuple(sorted(names))
+        ring = self._rings.setdefault(
+            names, ring_.Ring(dict.fromkeys(names, 40)))
+        members = tuple(
+            member_.Member(n, '0' * 16, 1, 40, tenure=tenure) for n in names)
+        me = next(m for m in members if m.identity == scheduler.name)
+        now = self.clock.monotonic()
+        scheduler.membership.seen = member_.View(
+            'group', members, ring, version=1, since=now - (since or 0.0),
+            me=me, trusted_until=float('inf') if trusted else 0.0)
+        scheduler.ticker.view_changed()
+
+    def show_all(self, names):
+        """All schedulers of *names* see each other at once."""
+        for scheduler in self.schedulers:
+            if scheduler.name in names:
+                self.show(scheduler, names)
+
+    def distrust(self, scheduler):
+        """*scheduler* cannot know any more whether it is in the group."""
+        scheduler.membership.seen = dataclasses.replace(
+            scheduler.membership.seen, trusted_until=0.0)
+        scheduler.ticker.view_changed()
+
+    def trust(self, scheduler):
+        """It is sure again, without a gap in between."""
+        scheduler.membership.seen = dataclasses.replace(
+            scheduler.membership.seen, trusted_until=float('inf'))
+        scheduler.ticker.view_changed()
+
+    def advance(self, seconds, sweep=SWEEP):
+        """Let time pass, and everybody do what is due in it.
+
+        :param sweep: seconds between two sweeps; None: none.
+        """
+        end = self.clock.boot + round(seconds * schedule.SECOND)
+        next_sweep = self.clock.boot
+        while True:
+            pause = min(s.step() for s in self.schedulers)
+            if sweep is not None and self.clock.boot >= next_sweep:
+                next_sweep += round(sweep * schedule.SECOND)
+                for scheduler in self.schedulers:
+                    scheduler.dispatcher.sweep()
+                continue
+            left = end - self.clock.boot
+            if left <= 0:
+                return
+            step = min(left, round(pause * schedule.SECOND))
+            if sweep is not None:
+                step = min(step, next_sweep - self.clock.boot)
+            self.clock.pass_us(max(1, step))
+
+    def turn(self, takes):
+        """Each scheduler does what is due, and *takes* so many seconds."""
+        for scheduler in self.schedulers:
+            scheduler.step()
+            self.clock.pass_us(round(takes * schedule.SECOND))
+
+    def stand_still(self, seconds):
+        """Time passes and nobody does anything: the process was stopped."""
+        self.clock.pass_us(round(seconds * schedule.SECOND))
+
+    def starts(self):
+        return sorted(s for one in self.schedulers for s in one.starts)
