@@ -59,9 +59,12 @@ class ThreadReader:
     threads as jobs with objects. They are daemons: a method that never
     returns keeps neither another job nor the end of the process waiting.
 
+    An object that cannot be used is left out, and told of; the others run.
+
     :param method: the catalogue method of a job, by the job's name.
-    :param answer: takes job, ticket, and (catalogue, own schedules) or the
-        exception. It is called in the thread that read.
+    :param answer: takes job, ticket, and the exception or (catalogue, own
+        schedules, whether it holds no more than the arcs that were asked
+        for). It is called in the thread that read.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
@@ -70,6 +73,8 @@ class ThreadReader:
         self._answer = answer
         self._known: dict[str, catalogue.Catalogues] = {}
         self._looked_at: dict[str, catalogue.Catalogue] = {}
+        #: What was told of the objects that a job leaves out.
+        self._left_out: dict[str, str] = {}
         self._takes_arcs: dict[str, bool] = {}
         self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
             queue.SimpleQueue())
@@ -79,11 +84,15 @@ class ThreadReader:
     def read(self, job: job_.Job, tick: int, ticket: int,
              arcs: Sequence[ring_.Arc]) -> None:
         with self._lock:
-            if not self._idle:
-                threading.Thread(target=self._work, daemon=True,
-                                 name='distperiodic-catalogue').start()
-            else:
+            if self._idle:
                 self._idle -= 1
+            else:
+                try:
+                    threading.Thread(target=self._work, daemon=True,
+                                     name='distperiodic-catalogue').start()
+                except RuntimeError as exc:
+                    self._answer(job.name, ticket, exc)
+                    return
         self._requests.put((job, tick, ticket, arcs))
 
     def _work(self) -> None:
@@ -94,9 +103,10 @@ class ThreadReader:
             except BaseException as exc:
                 LOG.debug('catalogue method failed: job=%s', job.name,
                           exc_info=True)
-                found = exc if isinstance(exc, Exception) else (
-                    RuntimeError(f'{type(exc).__name__}: {exc}'))
+                found = _as_told(exc)
             self._answer(job.name, ticket, found)
+            # Else it would be kept while this thread waits.
+            found = None
             with self._lock:
                 self._idle += 1
 
@@ -117,7 +127,12 @@ class ThreadReader:
         objects = given if isinstance(given, (list, tuple)) else list(given)
         known = self._known.setdefault(
             job.name, catalogue.Catalogues(keep=1))
-        found = known.of(objects)
+        try:
+            found, own = known.of(objects), _schedules(objects)
+            self._left_out.pop(job.name, None)
+        except Exception:
+            objects = self._usable(job, objects)
+            found, own = known.of(objects), _schedules(objects)
         if found is not self._looked_at.get(job.name):
             self._looked_at[job.name] = found
             duplicate = found.duplicate
@@ -129,19 +144,51 @@ class ThreadReader:
         if job.spread:
             # Here and not in the thread of the flow: it is a long sort.
             found.by_phase(job.schedule.period_us(tick))
-        return found, self._schedules(objects)
+        return found, own, takes_arcs
 
-    @staticmethod
-    def _schedules(
-            objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
-        own: dict[str, schedule.Schedule] = {}
-        if set(map(type, objects)) <= {str, int}:
-            return own
+    def _usable(self, job: job_.Job, objects: Sequence[Any]) -> list[Any]:
+        """Those that have an id, and no schedule that is none."""
+        usable, problem, number = [], '', 0
         for obj in objects:
-            rule = job_.own_schedule(obj)
-            if rule is not None:
-                own[catalogue.id_of(obj)] = rule
+            try:
+                catalogue.id_of(obj)
+                job_.own_schedule(obj)
+            except Exception as exc:
+                problem = problem or str(_as_told(exc))
+                number += 1
+            else:
+                usable.append(obj)
+        told = f'objects={number} first={problem}'
+        if self._left_out.get(job.name) != told:
+            self._left_out[job.name] = told
+            LOG.error(
+                'objects left out: job=%s method=%s %s; they do not run '
+                'until the method gives them otherwise, the others do',
+                job.name, job.objects, told)
+        return usable
+
+
+def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
+    """The objects with a schedule of their own, by their id."""
+    own: dict[str, schedule.Schedule] = {}
+    if set(map(type, objects)) <= {str, int}:
         return own
+    for obj in objects:
+        rule = job_.own_schedule(obj)
+        if rule is not None:
+            own[catalogue.id_of(obj)] = rule
+    return own
+
+
+def _as_told(exc: BaseException) -> Exception:
+    """*exc*, or one that can be raised and shown in its place."""
+    try:
+        text = str(exc)
+        if isinstance(exc, Exception):
+            return exc
+    except BaseException:
+        text = 'an exception without a text'
+    return RuntimeError(f'{type(exc).__name__}: {text}')
 
 
 def host_name() -> str:

@@ -35,6 +35,7 @@ from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -71,6 +72,8 @@ class Reading:
     catalogue: catalogue_.Catalogue
     #: Ids that carry their own schedule.
     schedules: Mapping[str, schedule.Schedule]
+    #: Whether it holds the objects of this member's arcs and no others.
+    partial: bool = False
 
 
 @dataclasses.dataclass(slots=True)
@@ -85,9 +88,9 @@ class _Piece:
 class _State:
     """Where one job stands."""
 
-    __slots__ = ('behind', 'due', 'held', 'immediate', 'job', 'last', 'own',
-                 'pieces', 'reading', 'reading_since', 'since', 'ticket',
-                 'waiting', 'wave')
+    __slots__ = ('asked', 'behind', 'due', 'held', 'immediate', 'job', 'last',
+                 'own', 'partial', 'pieces', 'reading', 'reading_since',
+                 'since', 'ticket', 'waiting', 'wave')
 
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
@@ -103,11 +106,15 @@ class _State:
         #: Of the read under way; None: there is none.
         self.ticket: int | None = None
         self.reading_since = 0.0
+        #: For whose ring it was begun, and when.
+        self.asked: tuple[ring_.Ring | None, Instant] = (None, last)
         #: Ticks that wait for it.
         self.reading: tuple[Instant, ...] = ()
         #: From when on the period that was under way is ours; None: it is
         #: already, or it does not matter.
         self.since: Instant | None = None
+        #: Whether its catalogue holds only what was ours when it was read.
+        self.partial = False
         self.own = own_time.OwnSchedules()
         self.wave: own_time.Wave | None = None
         self.pieces: collections.deque[_Piece] = collections.deque()
@@ -138,6 +145,7 @@ class Ticker:
         self._order = itertools.count()
         self._heap: list[tuple[Instant, int, _State, str]] = []
         self._tenure: int | None = None
+        self._ring: ring_.Ring | None = None
         self._held = 0
         self._closed = False
         self._told = quiet.Quiet(clock, 30.0)
@@ -253,6 +261,9 @@ class Ticker:
             return None
         if view.me.tenure != self._tenure:
             self._enter(view, view.me.tenure)
+        if view.ring is not self._ring:
+            self._ring = view.ring
+            self._look_for_newcomers()
         if self._held:
             self._go_on()
         return view
@@ -287,6 +298,21 @@ class Ticker:
                 # tick of the job, and only the catalogue knows of them.
                 state.since = self._began if ours else since
                 self._push(now, state, _LOOK)
+
+    def _look_for_newcomers(self) -> None:
+        """Objects may have become ours that have a time of their own, and
+        that a catalogue of our arcs alone does not know yet."""
+        now = self._clock.now()
+        for state in self._states.values():
+            if self._has_newcomers(state):
+                if state.since is None:
+                    state.since = now
+                self._push(now, state, _LOOK)
+
+    @staticmethod
+    def _has_newcomers(state: _State) -> bool:
+        return state.partial and (
+            state.wave is not None or bool(state.own.schedules))
 
     def _leave(self, state: _State, until: Instant) -> None:
         """Leave to others what was due up to *until* and did not begin."""
@@ -358,6 +384,7 @@ class Ticker:
                 state.reading = ticks
                 state.reading_since = self._clock.monotonic()
                 state.ticket = next(self._tickets)
+                state.asked = view.ring, now
                 self._reader.read(job, state.last, state.ticket,
                                   view.ring.arcs(self._identity))
         elif ticks:
@@ -450,6 +477,7 @@ class Ticker:
             self._hold(state)
             return
         since, state.since = state.since, None
+        state.partial = reading.partial
         state.own.replace(reading.schedules, now)
         self._push_own(state, now)
         if ticks:
@@ -461,9 +489,12 @@ class Ticker:
                 self._claim_all(state, ticks, self._mine(view, reading))
         elif ticks:
             self._begin_wave(state, ticks, reading, now, view, None)
-        elif since is not None and state.wave is None:
+        elif since is not None:
             self._begin_wave(
                 state, (state.last,), reading, now, view, since)
+        ring, asked = state.asked
+        if ring is not view.ring and self._has_newcomers(state):
+            state.since = asked
         self._dispatcher.pump_all()
 
     def _in_time(self, job: job_.Job, ticks: tuple[Instant, ...],
