@@ -384,8 +384,9 @@ def test_an_answer_that_nobody_waits_for_is_dropped(world):
 
     for ticket in (asked.ticket, 0, asked.ticket + 100):
         me.ticker.catalogue_read(
-            'poll', ticket, me.reader.reading(asked.job))
-    me.ticker.catalogue_read('gone', 1, me.reader.reading(asked.job))
+            'poll', ticket, me.reader.reading(asked.job, asked.arcs))
+    me.ticker.catalogue_read(
+        'gone', 1, me.reader.reading(asked.job, asked.arcs))
 
     assert len(me.starts) == before
 
@@ -427,11 +428,16 @@ def test_spread_runs_each_object_once_a_period_at_its_own_phase(world):
     assert max(a_second.values()) < 30
 
 
-def test_members_that_come_and_go_run_each_object_once_a_period(world):
+@pytest.mark.parametrize('partial', [set(), {'poll'}])
+def test_members_that_come_and_go_run_each_object_once_a_period(
+        world, partial):
+    """Also where a catalogue method yields the objects of its arcs alone."""
     objects = ids(300)
     everyone = [world.scheduler(
         job(every=60.0, objects=True, spread=True), name=name, sees=None,
         catalogues={'poll': objects}) for name in 'abc']
+    for one in everyone:
+        one.reader.partial = partial
     world.show_all('ab')
     world.schedulers = everyone[:2]
     world.advance(90)
@@ -593,22 +599,48 @@ def test_an_objects_own_missed_ticks_follow_the_misfire_policy(
     assert me.count('missed') == 7 - len(ran)
 
 
-def test_objects_with_their_own_time_move_with_the_ring(world):
+@pytest.mark.parametrize('partial', [set(), {'poll'}])
+def test_objects_with_their_own_time_move_with_the_ring(world, partial):
     objects = [thing(key, spacing=10.0) for key in ids(50)]
     everyone = [world.scheduler(
         job(every=3600.0, objects=True), name=name, sees=None,
         catalogues={'poll': objects}) for name in 'ab']
+    for one in everyone:
+        one.reader.partial = partial
     world.schedulers = everyone[:1]
     world.show_all('a')
     world.advance(35)
     world.schedulers = everyone
     world.show_all('ab')
     world.advance(30)
+    world.schedulers = everyone[:1]
+    world.show_all('a')
+    world.advance(30)
 
-    ran = collections.Counter((s.object, s.tick) for s in world.starts())
+    ran = collections.Counter(
+        (s.object, s.tick) for one in everyone for s in one.starts)
     assert ran == {(f'object-{n}', tick): 1 for n in range(50)
-                   for tick in (10, 20, 30, 40, 50, 60)}
+                   for tick in range(10, 91, 10)}
     assert everyone[1].starts
+
+
+def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
+    """The arcs that were asked for are not those of this member any more."""
+    me = world.scheduler(job(every=60.0, objects=True, spread=True), name='a',
+                         sees='ab', catalogues={'poll': ids(300)})
+    me.reader.partial = {'poll'}
+    world.advance(59)
+    me.reader.given['poll'] = ...
+    world.advance(2)
+
+    world.show(me, 'a')
+    me.reader.given['poll'] = ids(300)
+    world.advance(58.9)
+
+    # But for those whose time came before it was alone, and theirs was b.
+    ran = collections.Counter(s.object for s in me.starts if s.tick == 60)
+    assert set(ran.values()) == {1}
+    assert 290 <= len(ran) <= 300
 
 
 # -- scopes

@@ -115,6 +115,8 @@ class Reader:
 
     def __init__(self):
         self.given = {}
+        #: Jobs whose method yields the objects of the arcs alone.
+        self.partial = set()
         self.asked = []
         self._known = {}
 
@@ -122,10 +124,15 @@ class Reader:
         self.asked.append(types.SimpleNamespace(
             job=job, tick=tick, ticket=ticket, arcs=arcs, answered=False))
 
-    def reading(self, job):
+    def reading(self, job, arcs):
         given = self.given[job.name]
         if isinstance(given, Exception):
             return given
+        partial = job.name in self.partial
+        if partial:
+            given = [obj for obj in given if any(
+                low <= ring_.position_of(catalogue_.id_of(obj)) <= high
+                for low, high in arcs)]
         known = self._known.setdefault(
             job.name, catalogue_.Catalogues(keep=1))
         own = {}
@@ -133,7 +140,7 @@ class Reader:
             rule = job_.own_schedule(obj)
             if rule is not None:
                 own[catalogue_.id_of(obj)] = rule
-        return tick_.Reading(known.of(given), own)
+        return tick_.Reading(known.of(given), own, partial)
 
 
 class Scheduler:
@@ -236,7 +243,7 @@ class Scheduler:
                 asked.answered = True
                 self.ticker.catalogue_read(
                     asked.job.name, asked.ticket,
-                    self.reader.reading(asked.job))
+                    self.reader.reading(asked.job, asked.arcs))
 
     def step(self):
         """One turn of the service's loop; returns seconds to the next."""

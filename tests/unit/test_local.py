@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What of a scheduler lives in its own process: bus, reader, seat."""
+
+import logging
+import os
+import queue
+import re
+import threading
+
+import pytest
+
+from distperiodic import exceptions
+from distperiodic.adapters import local
+from distperiodic.core import member
+from distperiodic.core import message
+from distperiodic.core import ring
+from distperiodic.core import schedule
+from tests.unit.world import job
+from tests.unit.world import thing
+
+LIMIT = 20.0
+LOCAL = 'distperiodic.adapters.local'
+ARCS = (ring.Arc(ring.MIN_POSITION, 0),)
+
+
+class Reading:
+    """A reader over methods by the name of the job."""
+
+    def __init__(self, **methods):
+        self.answers = queue.SimpleQueue()
+        self.reader = local.ThreadReader(
+            methods.get, lambda *answer: self.answers.put(answer))
+        self.tickets = iter(range(1, 10 ** 6))
+
+    def ask(self, name='poll', **options):
+        ticket = next(self.tickets)
+        self.reader.read(
+            job(name, objects=True, **options), 60_000_000, ticket, ARCS)
+        return ticket
+
+    def read(self, name='poll', **options):
+        """Ask and wait; the exception or (catalogue, schedules, partial)."""
+        ticket = self.ask(name, **options)
+        answer = self.answers.get(timeout=LIMIT)
+        assert answer[:2] == (name, ticket)
+        return answer[2]
+
+
+def gives(*objects):
+    return Reading(poll=lambda context: list(objects))
+
+
+def errors(caplog, event):
+    return [r.getMessage() for r in caplog.records
+            if r.getMessage().startswith(event)]
+
+
+# -- the bus
+
+def test_work_of_this_process_goes_to_its_own_pool():
+    class Further:
+        sent = []
+
+        def send(self, batch):
+            self.sent.append(batch.job)
+    here, further = [], Further()
+    bus = local.LocalBus(lambda batch: here.append(batch.job), {'mine'},
+                         further)
+
+    for name in ('mine', 'ours'):
+        bus.send(message.Batch('1', name, 0, ['a'], [1], [1], 's', 'w'))
+
+    assert (here, further.sent) == (['mine'], ['ours'])
+
+
+def test_without_a_way_to_workers_all_work_is_done_here():
+    here = []
+    bus = local.LocalBus(lambda batch: here.append(batch.job), {'mine'})
+
+    bus.send(message.Batch('1', 'ours', 0, ['a'], [1], [1], 's', 'w'))
+
+    assert here == ['ours']
+
+
+# -- the reader
+
+def test_a_catalogue_is_read_in_a_thread_of_its_own():
+    threads = []
+    reading = Reading(poll=lambda context: [
+        threads.append(threading.current_thread()) or 'a'])
+
+    found, own, partial = reading.read()
+
+    assert found.ids == ['a']
+    assert (own, partial) == ({}, False)
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
+
+
+def test_the_method_is_told_the_job_and_the_tick():
+    seen = []
+    reading = Reading(poll=lambda context: seen.append(context) or [])
+
+    reading.read()
+
+    assert seen[0].job == 'poll'
+    assert seen[0].tick == schedule.datetime_of(60_000_000)
+
+
+def test_a_method_that_takes_arcs_gets_the_part_of_this_member():
+    def poll(context, arcs):
+        return [f'{arcs}']
+    found, _, partial = Reading(poll=poll).read()
+
+    assert found.ids == [f'{ARCS}']
+    assert partial
+
+
+@pytest.mark.parametrize('given', [
+    ['a', 'b'], ('a', 'b'), {'a': 1, 'b': 2}, iter(['a', 'b']),
+    (key for key in 'ab'), [thing('a'), thing('b')]])
+def test_a_method_may_yield_its_objects_in_any_way(given):
+    found, _, _ = Reading(poll=lambda context: given).read()
+
+    assert found.ids == ['a', 'b']
+
+
+@pytest.mark.parametrize('given', [None, 'node-1', b'node-1', 7, object()])
+def test_what_is_not_a_list_of_objects_is_an_error(given):
+    answer = Reading(poll=lambda context: given).read()
+
+    assert isinstance(answer, Exception)
+    if given is None:
+        assert str(answer) == (
+            'list_poll returned None; return a list of objects, an empty '
+            'one if there are none')
+
+
+@pytest.mark.parametrize('error', [
+    RuntimeError('no database'), SystemExit(3), KeyboardInterrupt(),
+    GeneratorExit()])
+def test_whatever_a_method_raises_is_the_answer(error):
+    def poll(context):
+        raise error
+    reading = Reading(poll=poll)
+
+    answer = reading.read()
+
+    assert isinstance(answer, Exception)
+    assert type(error).__name__ in f'{type(answer).__name__}: {answer}'
+    # The thread goes on.
+    assert isinstance(reading.read(), Exception)
+
+
+def test_an_exception_without_a_text_is_an_answer_too():
+    class Wordless(Exception):
+        def __str__(self):
+            raise RuntimeError('no text')
+
+    def poll(context):
+        raise Wordless
+
+    answer = Reading(poll=poll).read()
+
+    assert str(answer) == 'Wordless: an exception without a text'
+
+
+def test_a_generator_that_fails_half_way_is_an_error():
+    def poll(context):
+        yield 'a'
+        raise ConnectionError('gone')
+
+    assert isinstance(Reading(poll=poll).read(), ConnectionError)
+
+
+def test_a_method_that_never_returns_keeps_no_other_waiting():
+    forever = threading.Event()
+    reading = Reading(hangs=lambda context: forever.wait(LIMIT) and [],
+                      poll=lambda context: ['a'])
+
+    for _ in range(3):
+        reading.ask('hangs')
+    found, _, _ = reading.read()
+
+    assert found.ids == ['a']
+    forever.set()
+
+
+def test_a_thread_that_is_free_reads_the_next_catalogue():
+    before = threading.active_count()
+    reading = gives('a')
+
+    for _ in range(50):
+        reading.read()
+
+    # It answers a moment before it is free: a second one may be needed.
+    assert threading.active_count() <= before + 2
+
+
+def test_where_no_thread_can_be_started_the_read_has_failed(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, 'start', refuse)
+
+    answer = gives('a').read()
+
+    assert str(answer) == "can't start new thread"
+
+
+def test_an_unchanged_list_is_the_same_catalogue():
+    objects = [f'object-{n}' for n in range(100)]
+    reading = Reading(poll=lambda context: list(objects))
+
+    first, _, _ = reading.read()
+    second, _, _ = reading.read()
+    objects.append('another')
+    third, _, _ = reading.read()
+
+    assert first is second
+    assert third is not first
+    assert len(third) == 101
+
+
+def test_a_reader_keeps_one_catalogue_of_each_job():
+    reading = Reading(poll=lambda context: [next(numbers)])
+    numbers = iter(range(10 ** 6))
+
+    for _ in range(20):
+        reading.read()
+
+    assert len(reading.reader._known['poll']._recent) == 1
+
+
+def test_the_order_of_a_spread_job_is_made_in_the_readers_thread():
+    reading = gives('a', 'b')
+
+    found, _, _ = reading.read(spread=True)
+
+    assert found._phases[0] == 60_000_000
+
+
+def test_objects_bring_their_own_schedules():
+    found, own, _ = gives(
+        thing('quick', spacing=5.0), thing('plain', spacing=None),
+        thing('nightly', cron='0 2 * * *', timezone='Europe/Berlin'),
+        thing(7, spacing=5.0)).read()
+
+    assert found.ids == ['quick', 'plain', 'nightly', '7']
+    assert {key: rule.describe() for key, rule in own.items()} == {
+        'quick': 'every 5 s', '7': 'every 5 s',
+        'nightly': 'cron 0 2 * * * (Europe/Berlin)'}
+
+
+def test_a_schedule_that_changes_under_an_unchanged_id_is_seen():
+    objects = [thing('a', spacing=5.0)]
+    reading = Reading(poll=lambda context: objects)
+    first, before, _ = reading.read()
+
+    objects[0] = thing('a', spacing=7.0)
+    second, after, _ = reading.read()
+
+    assert first is second
+    assert before['a'] != after['a']
+
+
+def test_two_objects_with_one_id_are_told_of_once(caplog):
+    reading = gives('a', 'b', 'a')
+
+    for _ in range(5):
+        found, _, _ = reading.read()
+
+    line, = errors(caplog, 'duplicate id')
+    assert "job=poll method=list_poll id='a'" in line
+
+
+class _Broken:
+    @property
+    def id(self):
+        raise OSError('lazy loading failed')
+
+
+@pytest.mark.parametrize('bad', [
+    object(), thing(''), thing('x' * 2000), thing(b'bytes'), thing(True),
+    thing('\ud800'), thing('a', spacing=0), thing('a', cron='never'),
+    thing('a', spacing=1, cron='* * * * *'), _Broken()],
+    ids=lambda bad: type(bad).__name__)
+def test_an_object_that_cannot_be_used_is_left_out_and_told_of_once(
+        caplog, bad):
+    reading = gives(thing('one'), bad, thing('two', spacing=5.0))
+
+    for _ in range(5):
+        found, own, _ = reading.read()
+
+    assert found.ids == ['one', 'two']
+    assert list(own) == ['two']
+    line, = errors(caplog, 'objects left out')
+    assert line.startswith(
+        'objects left out: job=poll method=list_poll objects=1 first=')
+
+
+def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
+    objects = ['one', thing('')]
+    reading = Reading(poll=lambda context: objects)
+    reading.read()
+
+    objects[1] = 'two'
+    found, _, _ = reading.read()
+    assert found.ids == ['one', 'two']
+    objects[1] = thing('')
+    reading.read()
+
+    assert len(errors(caplog, 'objects left out')) == 2
+    assert all(r.levelno == logging.ERROR for r in caplog.records)
+
+
+# -- the number of a process on its host
+
+def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
+    seats = [local.Seat(str(tmp_path), 'scheduler') for _ in range(3)]
+    other = local.Seat(str(tmp_path), 'worker')
+    assert [s.number for s in seats] == [0, 1, 2]
+    assert other.number == 0
+
+    seats[1].leave()
+    seats[1].leave()
+    again = local.Seat(str(tmp_path), 'scheduler')
+
+    assert again.number == 1
+    for seat in (seats[0], seats[2], again, other):
+        seat.leave()
+
+
+def test_a_process_that_ends_frees_its_seat(tmp_path):
+    child = os.fork()
+    if not child:
+        local.Seat(str(tmp_path), 'scheduler')
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    seat = local.Seat(str(tmp_path), 'scheduler')
+
+    assert seat.number == 0
+    seat.leave()
+
+
+def test_a_directory_that_cannot_hold_locks_is_a_configuration_error(
+        tmp_path):
+    path = tmp_path / 'a-file'
+    path.write_text('')
+
+    with pytest.raises(exceptions.ConfigError, match='set .*state_path'):
+        local.Seat(str(path), 'scheduler')
+
+
+@pytest.mark.parametrize('name', [
+    'node-1.example.org', 'Büro-PC', '_node', '-', '', '...', 'a b', '名'])
+def test_any_host_name_begins_an_identity(monkeypatch, name):
+    monkeypatch.setattr(local.socket, 'gethostname', lambda: name)
+
+    assert re.fullmatch('[A-Za-z0-9._-]+', local.host_name())
+    assert member.check_identity(f'{local.host_name()}:0')

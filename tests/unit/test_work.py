@@ -1,0 +1,607 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a batch that arrives to the reports that leave, in virtual time."""
+
+import collections
+import datetime
+import logging
+import random
+import threading
+
+import pytest
+
+from distperiodic.adapters import pool as pool_
+from distperiodic.core import message
+from distperiodic.flow import work
+from tests import waiting
+from tests.unit import world as world_
+from tests.unit.world import job
+
+LIMIT = 20.0
+SENDER = 'scheduler~0000000000000000~1~f1.t1.r40'
+WORKER = 'worker~0000000000000000~1~f1.t1.s10'
+
+
+class Hand:
+    """A pool that is worked by hand, by this thread or by another."""
+
+    def __init__(self):
+        self.queue = collections.deque()
+        self.written_off = []
+
+    def submit(self, priority, source):
+        self.queue.append(source)
+
+    def write_off(self, ident):
+        self.written_off.append(ident)
+        return len(self.written_off)
+
+    def take(self):
+        """(source, part) of the next part; None: there is none."""
+        while self.queue:
+            part, more = self.queue[0].take()
+            source = self.queue[0] if more else self.queue.popleft()
+            if part is not None:
+                return source, part
+        return None
+
+    def run_one(self):
+        source, part = self.take()
+        source.run(part)
+
+    def run_all(self):
+        while (taken := self.take()) is not None:
+            taken[0].run(taken[1])
+
+    def run_aside(self):
+        """One part, in a thread of its own that may hang."""
+        source, part = self.take()
+        thread = threading.Thread(target=source.run, args=(part,),
+                                  daemon=True)
+        thread.start()
+        return thread
+
+
+class Bench:
+    """One workshop, its handlers and what it reports.
+
+    :param jobs: (job, handler) pairs.
+    """
+
+    def __init__(self, *jobs, pool=None):
+        self.clock = world_.Clock()
+        self.pool = Hand() if pool is None else pool
+        self.reports = []
+        self.reason = None
+        self.shop = work.Workshop(
+            {j.name: (j, handler) for j, handler in jobs}, clock=self.clock,
+            pool=self.pool, report=self._take,
+            may_start=lambda batch: self.may_start(batch))
+        self.numbers = iter(range(1, 10 ** 6))
+
+    def may_start(self, batch):
+        return self.reason
+
+    def _take(self, report, to_entry):
+        self.reports.append((report, to_entry))
+
+    def batch(self, objects=3, name='poll', **fields):
+        if isinstance(objects, int):
+            objects = [f'object-{n}' for n in range(objects)]
+        made = message.Batch(
+            f'batch-{next(self.numbers)}', name,
+            world_.BEGIN * 1_000_000 + 60_000_000, objects,
+            [7 + n for n in range(len(objects))], [1] * len(objects),
+            SENDER, WORKER)
+        for field, value in fields.items():
+            setattr(made, field, value)
+        return made
+
+    def accept(self, *args, **fields):
+        batch = self.batch(*args, **fields)
+        self.shop.accept(batch)
+        return batch
+
+    def pass_time(self, seconds):
+        """Time passes, with a look at it every quarter of a second."""
+        end = self.clock.boot + round(seconds * 1_000_000)
+        while self.clock.boot < end:
+            self.clock.pass_us(min(250_000, end - self.clock.boot))
+            self.shop.watch()
+
+    def told(self, batch):
+        """What became of the objects of *batch*: index to word, each once."""
+        became = {}
+        for report, to_entry in self.reports:
+            if report.batch == batch.id:
+                assert (report.worker, to_entry) == (
+                    batch.worker, batch.sender)
+                for index, word in [
+                        *((i, 'done') for i in report.done),
+                        *report.failed, *report.refused]:
+                    assert index not in became
+                    became[index] = word
+        return became
+
+
+def objects_job(**options):
+    return job(objects=True, **options)
+
+
+def lines(caplog, event):
+    return [r for r in caplog.records if r.getMessage().startswith(event)]
+
+
+# -- what a handler gets
+
+def test_a_handler_is_told_about_its_run():
+    seen = []
+    bench = Bench((objects_job(timeout=30.0),
+                   lambda context, key: seen.append((context, key))))
+
+    bench.accept(['node/ä'], fences=[42], attempts=[3])
+    bench.pool.run_all()
+
+    (context, key), = seen
+    assert key == context.object == 'node/ä'
+    assert (context.job, context.fence, context.attempt) == ('poll', 42, 3)
+    tick = datetime.datetime(2023, 11, 16, 0, 1, tzinfo=datetime.UTC)
+    assert context.tick == tick
+    assert context.tick.tzinfo is datetime.UTC
+    assert context.deadline == tick - datetime.timedelta(seconds=30)
+    assert context.key == f'poll/node/ä/{int(tick.timestamp()) * 10 ** 6}'
+    assert context.cancelled is False
+    assert context.progress is None
+    assert 'job=poll' in repr(context)
+
+
+def test_a_job_without_a_timeout_has_no_deadline():
+    seen = []
+    bench = Bench((objects_job(), lambda context, key: seen.append(context)))
+
+    bench.accept(1)
+    bench.pool.run_all()
+
+    assert seen[0].deadline is None
+
+
+@pytest.mark.parametrize('scope', ['member', 'group'])
+def test_a_job_without_objects_gets_the_context_alone(scope):
+    seen = []
+    bench = Bench((job(scope=scope), lambda *args: seen.append(args)))
+
+    bench.accept(['me'])
+    bench.pool.run_all()
+
+    assert [len(args) for args in seen] == [1]
+
+
+# -- old news
+
+def test_a_batch_that_comes_twice_runs_once(caplog):
+    caplog.set_level(logging.INFO, 'distperiodic.flow.work')
+    ran = []
+    bench = Bench((objects_job(), lambda context, key: ran.append(key)))
+    batch = bench.batch(3)
+
+    bench.shop.accept(batch)
+    bench.shop.accept(batch)
+    bench.pool.run_all()
+    bench.shop.accept(batch)
+    bench.pool.run_all()
+
+    assert ran == ['object-0', 'object-1', 'object-2']
+    assert len(lines(caplog, 'batch dropped')) == 2
+    assert bench.told(batch) == dict.fromkeys(range(3), 'done')
+
+
+def test_two_schedulers_may_use_the_same_number_for_a_batch():
+    ran = []
+    bench = Bench((objects_job(), lambda context, key: ran.append(key)))
+
+    bench.accept(1, id='1', sender='a~0000000000000000~1~f1')
+    bench.accept(1, id='1', sender='b~0000000000000000~1~f1')
+    bench.pool.run_all()
+
+    assert len(ran) == 2
+
+
+def test_what_a_worker_remembers_of_batches_is_bounded():
+    bench = Bench((job(), lambda context: None))
+
+    for _ in range(12_000):
+        bench.accept(['me'])
+        bench.pool.run_all()
+
+    assert len(bench.shop._seen) == 10_000
+    assert bench.shop._loads == {}
+    assert len(bench.shop._running) == 1
+
+
+def test_an_unknown_job_is_refused_and_told_of_once(caplog):
+    bench = Bench((objects_job(), lambda context, key: None))
+
+    batches = [bench.accept(2, name=f'strange-{n}') for n in range(100)]
+
+    for batch in batches:
+        assert bench.told(batch) == dict.fromkeys(
+            range(2), work.UNKNOWN_JOB)
+    line, = lines(caplog, 'work refused')
+    assert 'job=strange-0' in line.getMessage()
+    assert len(bench.shop._told._last) == 1
+
+
+def test_a_worker_that_may_not_start_work_refuses_it_at_its_turn():
+    ran = []
+    bench = Bench((objects_job(), lambda context, key: ran.append(key)))
+    batch = bench.accept(3)
+    bench.pool.run_one()
+
+    bench.reason = work.NOT_A_MEMBER
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert ran == ['object-0']
+    assert bench.told(batch) == {
+        0: 'done', 1: work.NOT_A_MEMBER, 2: work.NOT_A_MEMBER}
+
+
+# -- handlers that fail
+
+class _Unheard(BaseException):
+    pass
+
+
+class _Wordless(Exception):
+    def __str__(self):
+        raise RuntimeError('no text')
+
+
+@pytest.mark.parametrize('error,text', [
+    (ValueError('no such node'), 'ValueError: no such node'),
+    (SystemExit(3), 'SystemExit: 3'),
+    (KeyboardInterrupt(), 'KeyboardInterrupt: '),
+    (GeneratorExit(), 'GeneratorExit: '),
+    (_Unheard('x'), '_Unheard: x'),
+    (_Wordless(), '_Wordless: an exception without a text'),
+    (ValueError('x' * 10 ** 6), 'ValueError: ' + 'x' * 988)])
+def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
+    def handler(context, key):
+        if key == 'object-1':
+            raise error
+    bench = Bench((objects_job(), handler))
+
+    batch = bench.accept(3)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == {0: 'done', 1: text, 2: 'done'}
+    assert bench.shop.busy == 0
+
+
+def test_ten_thousand_objects_that_fail_alike_are_one_warning(caplog):
+    caplog.set_level(logging.DEBUG, 'distperiodic.flow.work')
+
+    def handler(context, key):
+        if key.endswith('7'):
+            raise KeyError(key)
+        raise ConnectionError('the database is away')
+    bench = Bench((objects_job(), handler))
+
+    for _ in range(20):
+        bench.accept(500)
+    bench.pool.run_all()
+
+    told = lines(caplog, 'run failed')
+    warned = [r for r in told if r.levelno == logging.WARNING]
+    assert len(told) == 10_000
+    assert len(warned) == 2
+    assert all(r.exc_info for r in warned)
+    assert not any(r.exc_info for r in told if r not in warned)
+
+
+def test_an_error_of_the_library_itself_loses_no_object():
+    bench = Bench((objects_job(), lambda context, key: None))
+    batch = bench.accept(3)
+
+    def fail(batch):
+        raise LookupError('a bug')
+    bench.may_start = fail
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == dict.fromkeys(
+        range(3), 'LookupError: a bug')
+
+
+# -- handlers that take long
+
+def hanging(until, began=None, others=lambda: None):
+    """A handler that hangs for object-1 and is quick for all others."""
+    def handler(context, key):
+        seen[key] = context
+        others()
+        if key == 'object-1':
+            if began is not None:
+                began.set()
+            assert until.wait(LIMIT)
+    seen = {}
+    return handler, seen
+
+
+def warm(bench, name='poll'):
+    """Let the workshop learn that the handler is short: parts are long."""
+    for _ in range(30):
+        bench.accept(['warm'] * 2, name=name)
+        bench.pool.run_all()
+    assert bench.shop.part_size(name) == 64
+    bench.reports.clear()
+
+
+def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
+    until, began = threading.Event(), threading.Event()
+    handler, seen = hanging(until, began)
+    bench = Bench((objects_job(timeout=5.0), handler))
+    warm(bench)
+    batch = bench.accept(10)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.pass_time(4.75)
+    assert not bench.pool.written_off
+    bench.pass_time(0.5)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.pool.written_off == [thread.ident]
+    assert seen['object-1'].cancelled
+    assert bench.told(batch) == {
+        n: 'done' if n != 1 else 'timeout after 5 s' for n in range(10)}
+    line, = lines(caplog, 'run timed out')
+    assert "object='object-1' timeout=5.0 hanging=1" in line.getMessage()
+    assert bench.shop.busy == 0
+
+    # It returns after all: too late to count.
+    until.set()
+    thread.join(LIMIT)
+    bench.pass_time(1)
+    assert len(bench.told(batch)) == 10
+    assert not any(c.cancelled for k, c in seen.items() if k != 'object-1')
+
+
+def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
+    """The watch and the handler's end meet; neither loses the object."""
+    for _ in range(200):
+        until, began = threading.Event(), threading.Event()
+        handler, _ = hanging(until, began)
+        bench = Bench((objects_job(timeout=5.0), handler))
+        batch = bench.accept(['object-1'])
+        thread = bench.pool.run_aside()
+        assert began.wait(LIMIT)
+        bench.clock.pass_us(5_000_000)
+
+        until.set()
+        bench.shop.watch()
+        thread.join(LIMIT)
+        bench.shop.watch()
+
+        assert list(bench.told(batch)) == [0]
+        assert bench.shop.busy == 0
+
+
+def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
+    """It has no timeout, and its thread holds a part of 64."""
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began)
+    bench = Bench((objects_job(), handler))
+    warm(bench)
+    batch = bench.accept(60)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+    assert bench.pool.take() is None
+
+    bench.pass_time(0.5)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}
+    assert bench.shop.busy == 1
+    until.set()
+    thread.join(LIMIT)
+    assert len(bench.told(batch)) == 60
+
+
+def test_results_do_not_wait_for_a_run_that_takes_long():
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began, lambda: bench.clock.pass_us(5_000))
+    bench = Bench((objects_job(), handler))
+    batch = bench.accept(3)
+    bench.pool.run_one()
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+    bench.pool.run_one()
+
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == {0: 'done', 2: 'done'}
+    until.set()
+    thread.join(LIMIT)
+
+
+def test_handlers_are_told_when_nobody_waits_for_them_any_more():
+    """With a timeout or without one."""
+    until = threading.Event()
+    for options in ({}, {'timeout': 100.0}):
+        began = threading.Event()
+        handler, seen = hanging(until, began)
+        bench = Bench((objects_job(**options), handler))
+        bench.accept(['object-1'])
+        bench.pool.run_aside()
+        assert began.wait(LIMIT)
+
+        bench.shop.cancel()
+
+        assert seen['object-1'].cancelled
+    until.set()
+
+
+# -- an end to it
+
+def test_drain_hands_back_what_waits_and_finishes_what_runs():
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began)
+    bench = Bench((objects_job(), handler))
+    first = bench.accept(['object-1', 'object-2'])
+    second = bench.accept(5)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.shop.drain()
+    third = bench.accept(2)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.told(first) == {1: work.DRAINING}
+    assert bench.told(second) == dict.fromkeys(range(5), work.DRAINING)
+    assert bench.told(third) == dict.fromkeys(range(2), work.DRAINING)
+    assert bench.shop.busy == 1
+    until.set()
+    thread.join(LIMIT)
+    assert bench.told(first) == {0: 'done', 1: work.DRAINING}
+    assert bench.shop.busy == 0
+
+
+def test_a_part_that_a_thread_holds_is_handed_back_too():
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began)
+    bench = Bench((objects_job(), handler))
+    warm(bench)
+    batch = bench.accept(30)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.shop.drain()
+    until.set()
+    thread.join(LIMIT)
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == {
+        n: 'done' if n < 2 else work.DRAINING for n in range(30)}
+
+
+def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():
+    ran = []
+    bench = Bench((objects_job(), lambda context, key: ran.append('ours')),
+                  (job('mine'), lambda context: ran.append('mine')))
+    ours, mine = bench.accept(3), bench.accept(['me'], name='mine')
+
+    bench.shop.hand_back(work.NOT_A_MEMBER)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert ran == ['mine']
+    assert bench.told(ours) == dict.fromkeys(range(3), work.NOT_A_MEMBER)
+    assert bench.told(mine) == {0: 'done'}
+
+
+# -- reports
+
+def test_the_results_of_short_runs_are_reported_together():
+    bench = Bench((objects_job(), lambda context, key: None))
+    warm(bench)
+
+    batch = bench.accept(500)
+    bench.pool.run_all()
+
+    assert len(bench.reports) <= 2
+    assert bench.told(batch) == dict.fromkeys(range(500), 'done')
+
+
+def test_the_results_of_longer_runs_are_reported_every_now_and_then():
+    def handler(context, key):
+        bench.clock.pass_us(5_000)
+    bench = Bench((objects_job(), handler))
+
+    batch = bench.accept(100)
+    bench.pool.run_all()
+
+    assert 20 <= len(bench.reports) <= 30
+    assert bench.told(batch) == dict.fromkeys(range(100), 'done')
+    assert sum(r.seconds for r, _ in bench.reports) == pytest.approx(0.5)
+
+
+def test_a_thread_takes_long_runs_one_by_one():
+    def handler(context, key):
+        bench.clock.pass_us(5_000)
+    bench = Bench((objects_job(), handler))
+    assert bench.shop.part_size('poll') == 1
+
+    bench.accept(10)
+    bench.pool.run_all()
+
+    assert bench.shop.part_size('poll') == 1
+
+
+def test_a_sign_of_life_is_given_for_each_batch_that_is_here():
+    bench = Bench((objects_job(), lambda context, key: None))
+    batches = [bench.accept(2) for _ in range(3)]
+
+    bench.shop.give_signs()
+
+    assert [(r.batch, r.size) for r, _ in bench.reports] == [
+        (b.id, 0) for b in batches]
+    bench.pool.run_all()
+    bench.reports.clear()
+    bench.shop.give_signs()
+    assert bench.reports == []
+
+
+# -- all at once
+
+@pytest.mark.parametrize('seed', range(4))
+def test_under_contention_each_object_is_reported_exactly_once(seed):
+    """Real threads; handlers that fail; batches handed back meanwhile."""
+    chance = random.Random(seed)
+    pool = pool_.Pool(chance.randint(1, 8), f'shop-{seed}')
+    ran = collections.Counter()
+    lock = threading.Lock()
+
+    def handler(context, key):
+        with lock:
+            ran[context.fence] += 1
+        if context.fence % 13 == 0:
+            raise SystemExit(key)
+    bench = Bench((objects_job(), handler), (job('mine'), lambda c: None),
+                  pool=pool)
+    fences = iter(range(10 ** 6))
+    batches = []
+
+    for number in range(200):
+        size = chance.choice([1, 2, 30, 300])
+        batches.append(bench.accept(
+            size, fences=[next(fences) for _ in range(size)],
+            priority=chance.randint(0, 2)))
+        if number % 7 == 0:
+            bench.accept(['me'], name='mine')
+        if number % 50 == 17:
+            bench.shop.hand_back(work.NOT_A_MEMBER)
+        if number % 5 == 0:
+            bench.clock.pass_us(chance.randint(0, 100_000))
+            bench.shop.watch()
+    bench.shop.hand_back(work.NOT_A_MEMBER)
+    bench.clock.pass_us(1_000_000)
+
+    def over():
+        bench.shop.watch()
+        return bench.shop.busy == 0
+    waiting.wait_until(over, LIMIT, 'objects got lost')
+    pool.stop()
+
+    assert set(ran.values()) == {1}
+    for batch in batches:
+        told = bench.told(batch)
+        assert sorted(told) == [*range(len(batch.objects))]
+        for index, fence in enumerate(batch.fences):
+            expected = 'done' if fence % 13 else (
+                f'SystemExit: object-{index}')
+            assert told[index] == (
+                expected if fence in ran else work.NOT_A_MEMBER)
