@@ -128,6 +128,7 @@ class Proxy:
             self._over = True
             self._knock.send(b'.')
             self._thread.join(5)
+            self._knock.close()
 
     def __enter__(self) -> 'Proxy':
         return self
@@ -150,8 +151,8 @@ class Proxy:
                 self._deliver(pair)
         for pair in list(self._pairs):
             self._end(pair, reset=False)
-        for one in (self._listener, self._door, self._knock):
-            one.close()
+        self._listener.close()
+        self._door.close()
         self._selector.close()
 
     def _pause(self) -> float | None:

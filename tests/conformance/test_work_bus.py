@@ -18,6 +18,9 @@ from distperiodic.adapters import messaging
 from distperiodic.core import message
 from tests.waiting import wait_until
 
+# Servers take their time to start.
+pytestmark = pytest.mark.timeout(180)
+
 TICK = 1_700_000_000_000_000
 
 

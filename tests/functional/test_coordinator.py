@@ -258,12 +258,10 @@ def test_a_killed_member_is_gone_within_its_session(
 
 
 def test_members_that_join_at_once_all_come_to_know_each_other(
-        zookeeper, join, observe, figure):
+        zookeeper, join, figure):
     number = 30
-    watcher = observe(zookeeper.url, session_timeout=20)
     rings = [join(zookeeper.url, f'm{n:02}', start=False, session_timeout=20)
              for n in range(number)]
-    before = watcher.view(watcher.group).version
     began = time.monotonic()
     threads = [threading.Thread(target=one.start) for one in rings]
     for thread in threads:
@@ -272,13 +270,29 @@ def test_members_that_join_at_once_all_come_to_know_each_other(
         thread.join()
 
     all_know(rings)
-    taken = time.monotonic() - began
-    wait_until(lambda: len(watcher.now) == number)
 
-    figure(f'{number} that join at once all know each other after', taken)
+    figure(f'{number} that join at once all know each other after',
+           time.monotonic() - began)
     assert shared(rings)
-    rebuilt = watcher.view(watcher.group).version - before
-    assert rebuilt <= min(number, taken / 0.025 + 2)
+
+
+def test_a_crowd_that_joins_is_seen_in_a_few_views(
+        zookeeper, group, observe, raw, figure):
+    client = raw(zookeeper)
+    watcher = observe(zookeeper.url)
+    crowd = [member.Member(f'm{n:03}', f'{n:016x}', 1, 40)
+             for n in range(300)]
+    before = watcher.view(group).version
+    began = time.monotonic()
+
+    for one in crowd:
+        client.create(f'/tooz/{group}/{one.entry}', ephemeral=True)
+    seen = watcher.wait(*(one.identity for one in crowd))
+
+    figure('300 entries made in a row are all seen after', seen - began)
+    rebuilt = watcher.view(group).version - before
+    # A look every 25 ms at the most.
+    assert rebuilt <= (seen - began) / 0.025 + 2
 
 
 def test_members_of_different_points_agree(zookeeper, join):
@@ -399,7 +413,7 @@ def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
 
     way.set('delay', 0.3)
 
-    holds(lambda: knows(one, 'a'), 6.0, 'it was not sure any more')
+    holds(lambda: knows(one, 'a'), 4.5, 'it was not sure any more')
     assert one._membership.me.entry == entry
     assert len(watcher.seen) == 1
 
@@ -621,7 +635,7 @@ def test_a_second_member_of_the_same_name_is_refused(
 def test_of_two_of_the_same_name_at_once_one_is_refused(
         zookeeper, join, group, raw):
     client = raw(zookeeper)
-    for turn in range(3):
+    for turn in range(2):
         rings = [join(zookeeper.url, f'm{turn}', start=False,
                       session_timeout=1) for _ in range(2)]
         outcomes = {}
@@ -897,25 +911,21 @@ def test_stopping_long_after_the_server_went_is_bounded(fragile, join):
     assert time.monotonic() - began < 4.0
 
 
-def test_a_server_that_nobody_can_reach_is_told_within_a_bound(closing):
+def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
     url = f'zookeeper://user:hunter2@{ports.HOST}:{ports.free_port()}'
-    for make in (
-            lambda: coordinator.HashRing(url, 'g', session_timeout=1),
-            lambda: coordinator.Coordinator(url, session_timeout=1)):
-        one = make()
+    for one, timeout in (
+            (coordinator.HashRing(url, 'g', session_timeout=1), None),
+            (coordinator.Coordinator(url, session_timeout=1), 0.5)):
         began = time.monotonic()
         with pytest.raises(exceptions.CoordinationUnavailable) as told:
-            one.start()
-        assert time.monotonic() - began < 1.5 + 2.0 + 1.0 + 2.0
+            one.start(timeout)
+        bound = 1.5 * 1 + 2.0 if timeout is None else timeout
+        assert time.monotonic() - began < bound + 1.0 + 2.0
         assert not one.is_started()
         assert f'{ports.HOST}:' in str(told.value)
         assert 'check backend_url' in str(told.value)
         assert 'hunter2' not in str(told.value)
         assert len(str(told.value).splitlines()) == 1
-        began = time.monotonic()
-        with pytest.raises(exceptions.CoordinationUnavailable):
-            one.start(timeout=0.5)
-        assert time.monotonic() - began < 0.5 + 1.0 + 2.0
 
 
 def test_a_server_that_never_answers_is_told_within_a_bound(way, join):
@@ -954,12 +964,13 @@ def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
         secret.stop()
         secret.close()
     accepted = way.accepted
+    one = join(way.url, 'a', start=False, session_timeout=10)
 
     with pytest.raises(exceptions.CoordinationUnavailable,
                        match='NoAuth|not auth|refuses'):
-        join(way.url, 'a', session_timeout=4)
+        one.start(timeout=2.5)
 
-    assert way.accepted - accepted < 15
+    assert way.accepted - accepted < 10
 
 
 def test_no_thread_and_no_connection_is_left_after_a_stop(mortal, way, join):
@@ -978,11 +989,10 @@ def test_no_thread_and_no_connection_is_left_after_a_stop(mortal, way, join):
 
 def test_a_member_at_rest_asks_little(mortal, way, join, record_property):
     join(way.url, 'a', session_timeout=4)
-    for _ in range(2):
-        start, heard = time.monotonic(), way.received['client']
-        holds(lambda: True, 4.0, '')
-        sent = way.received['client'] - heard
-        seconds = time.monotonic() - start
+    began, before = time.monotonic(), way.received['client']
+    wait_until(lambda: time.monotonic() > began + 4.0)
+    sent = way.received['client'] - before
+    seconds = time.monotonic() - began
     record_property('bytes a second', round(sent / seconds))
 
     # A read of the group is less than 100 bytes, a ping 12.
@@ -993,7 +1003,9 @@ def test_it_logs_who_came_and_went_and_nothing_while_nothing_happens(
         zookeeper, group, join, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     one = join(zookeeper.url, 'a')
-    join(zookeeper.url, 'b').stop()
+    other = join(zookeeper.url, 'b')
+    all_know([one, other])
+    other.stop()
     wait_until(lambda: knows(one, 'a'))
     ours = [r.getMessage() for r in caplog.records
             if r.name.startswith('distperiodic') and group in r.getMessage()]
