@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that run handlers, the most urgent batch first.
+"""Threads that run handlers, the most urgent first, the others in turn.
 
 The threads are daemons: a handler that never returns must not keep the
 process from ending. Such a thread can be written off; another takes its
@@ -21,7 +21,11 @@ LOG = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Work that several threads may share, each taking a part."""
+    """Work that several threads may share, each taking a part.
+
+    Sources of one priority take turns, part by part, so that one of them is
+    not kept waiting by all that another has.
+    """
 
     def take(self) -> tuple[Any, bool]:
         """A part to run (None: nothing is left), and whether more is left.
@@ -40,6 +44,7 @@ class Pool:
         self.size = size
         self._name = name
         self._queue: list[tuple[int, int, Source]] = []
+        self._queued: set[Source] = set()
         self._order = itertools.count()
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
@@ -55,10 +60,12 @@ class Pool:
         self._told = False
 
     def submit(self, priority: int, source: Source) -> None:
-        """Queue *source*; those of higher priority are taken first."""
+        """Queue *source*, unless it is; higher priorities are taken first."""
         with self._lock:
-            heapq.heappush(
-                self._queue, (-priority, next(self._order), source))
+            if source not in self._queued:
+                self._queued.add(source)
+                heapq.heappush(
+                    self._queue, (-priority, next(self._order), source))
             if not self._coming:
                 self._call_one()
 
@@ -145,10 +152,14 @@ class Pool:
             self._waiting += 1
             self._ready.wait()
             self._coming -= 1
-        source = self._queue[0][2]
+        priority, _, source = self._queue[0]
         part, more = source.take()
-        if not more:
+        if more:
+            heapq.heapreplace(
+                self._queue, (priority, next(self._order), source))
+        else:
             heapq.heappop(self._queue)
+            self._queued.discard(source)
         if self._queue and not self._coming:
             self._call_one()
         return source, part

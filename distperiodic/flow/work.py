@@ -59,7 +59,7 @@ _Item = TypeVar('_Item')
 class Submit(Protocol):
     """The pool, as far as the workshop needs it."""
 
-    def submit(self, priority: int, source: 'Load') -> None: ...
+    def submit(self, priority: int, source: 'Lane') -> None: ...
 
     def write_off(self, ident: int) -> int: ...
 
@@ -77,15 +77,13 @@ class _Refused(NamedTuple):
 class Load:
     """One batch at this worker, with what is left of it."""
 
-    __slots__ = ('batch', 'handler', 'job', 'left', 'over', 'queue',
-                 'reported', 'seconds', 'workshop')
+    __slots__ = ('batch', 'job', 'lane', 'left', 'over', 'queue',
+                 'reported', 'seconds')
 
-    def __init__(self, batch: message.Batch, job: job_.Job,
-                 handler: Callable[..., Any], workshop: 'Workshop'):
+    def __init__(self, batch: message.Batch, lane: 'Lane'):
         self.batch = batch
-        self.job = job
-        self.handler = handler
-        self.workshop = workshop
+        self.lane = lane
+        self.job = lane.job
         #: Indexes that nobody has taken.
         self.queue: collections.deque[int] = collections.deque(
             range(len(batch.objects)))
@@ -98,19 +96,45 @@ class Load:
         self.seconds = 0.0
         self.reported = 0.0
 
-    def take(self) -> 'tuple[collections.deque[int] | None, bool]':
-        queue = self.queue
-        number = len(queue)
-        if number > 1:
-            size = self.workshop.part_size(self.job.name)
-            if size < number:
-                return collections.deque(
-                    itertools.islice(_drain(queue), size)), bool(queue)
-        # All of it. Whoever else takes from it shares it with the thread.
-        return queue if number else None, False
 
-    def run(self, part: 'collections.deque[int]') -> None:
-        self.workshop.run(self, part)
+#: A batch, and the indexes of it that one thread runs.
+_Part = tuple[Load, collections.deque[int]]
+
+
+class Lane:
+    """The batches of one job, oldest first. Jobs take turns in the pool, and
+    not batches: the job with the most would have the most turns."""
+
+    __slots__ = ('handler', 'job', 'loads', 'workshop')
+
+    def __init__(self, job: job_.Job, handler: Callable[..., Any],
+                 workshop: 'Workshop'):
+        self.job = job
+        self.handler = handler
+        self.workshop = workshop
+        self.loads: collections.deque[Load] = collections.deque()
+
+    def take(self) -> 'tuple[_Part | None, bool]':
+        """The next part for a thread, and whether there is another."""
+        loads = self.loads
+        while loads:
+            load = loads[0]
+            # All that is left of it, mostly. Whoever else takes from it, to
+            # hand it back, shares it with the thread.
+            part = load.queue
+            if len(part) > 1:
+                size = self.workshop.part_size(self.job.name)
+                if size < len(part):
+                    part = collections.deque(
+                        itertools.islice(_drain(part), size))
+            if part is load.queue or not load.queue:
+                loads.popleft()
+            if part:
+                return (load, part), bool(loads)
+        return None, False
+
+    def run(self, part: '_Part') -> None:
+        self.workshop.run(*part)
 
 
 class _Running:
@@ -149,7 +173,8 @@ class Workshop:
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], str | None]):
-        self._jobs = jobs
+        self._lanes = {name: Lane(job, handler, self)
+                       for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
         self._report = report
@@ -169,15 +194,15 @@ class Workshop:
         only where taking costs more than running.
         """
         mean = self._pace.of(job)
-        if mean is None or mean > _PART_SECONDS / 2:
+        if mean is None:
             return 1
-        return min(_PART_RUNS, int(_PART_SECONDS / (mean + 1e-6)) + 1)
+        return max(1, min(_PART_RUNS, int(_PART_SECONDS / (mean + 1e-6))))
 
     def accept(self, batch: message.Batch) -> None:
         """Queue *batch*, or refuse it to its sender with the reason."""
         key = (batch.sender, batch.id)
-        known = self._jobs.get(batch.job)
-        load = None if known is None else Load(batch, *known, self)
+        lane = self._lanes.get(batch.job)
+        load = None if lane is None else Load(batch, lane)
         with self._lock:
             doubled = key in self._seen
             if not doubled:
@@ -194,22 +219,26 @@ class Workshop:
                      'delivered before', batch.id, batch.sender)
             return
         if load is not None:
-            self._pool.submit(batch.priority, load)
+            self._submit(load)
             return
-        if known is None and self._told.may('unknown'):
+        if lane is None and self._told.may('unknown'):
             LOG.warning(
                 'work refused: job=%s sender=%s reason=this worker does not '
                 'know the job; run the same --tasks everywhere, or give the '
                 'job a partition of its own', batch.job, batch.sender)
-        reason = UNKNOWN_JOB if known is None else DRAINING
+        reason = UNKNOWN_JOB if lane is None else DRAINING
         self._report(message.Report(
             batch.id, batch.worker,
             refused=[(i, reason) for i in range(len(batch.objects))]),
             batch.sender)
 
+    def _submit(self, load: Load) -> None:
+        load.lane.loads.append(load)
+        self._pool.submit(load.job.priority, load.lane)
+
     def run(self, load: Load, part: 'collections.deque[int]') -> None:
         """Run the objects of *part*, one after the other, in this thread."""
-        batch, job, handler = load.batch, load.job, load.handler
+        batch, job, handler = load.batch, load.job, load.lane.handler
         per_object = job.scope is job_.Scope.OBJECTS
         timeout = job.timeout
         deadline = None
@@ -353,7 +382,7 @@ class Workshop:
         rest = list(_drain(running.part))
         if rest:
             load.queue.extend(rest)
-            self._pool.submit(load.batch.priority, load)
+            self._submit(load)
 
     def give_signs(self) -> None:
         """Tell the senders which batches are still here; their leases run
