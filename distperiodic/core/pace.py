@@ -67,7 +67,9 @@ class Window:
             seconds = self._elsewhere.of(job)
             if seconds is None:
                 return 0.0
-        return max(seconds / self.slots, _OVERHEAD)
+        # A run that takes longer has its slot for the whole horizon, and the
+        # other slots are as free as ever.
+        return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
         """It holds *runs* more, each of *cost* seconds."""
