@@ -300,9 +300,12 @@ class Dispatcher:
         if sent is None:
             return
         worker = sent.worker
+        now = self._clock.monotonic()
         pause = _BACK_OFF[min(worker.failures, len(_BACK_OFF) - 1)]
-        worker.failures += 1
-        worker.not_before = self._clock.monotonic() + pause
+        if now >= worker.not_before:
+            # Several at a time fail for one reason, and count once.
+            worker.failures += 1
+            worker.not_before = now + pause
         if self._told.may('unsent'):
             LOG.warning(
                 'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
