@@ -600,6 +600,16 @@ def test_what_could_not_be_sent_backs_off_and_doubles_once(world, caplog):
     me.assert_accounted_for()
 
 
+def test_batches_that_fail_together_count_as_one_failure(world):
+    me = at_work(world, 10, workers=[worker(slots=10)], batch_size=2)
+    for batch in list(me.bus.open.values()):
+        me.unsend(batch)
+
+    world.advance(1)
+
+    assert me.dispatcher.outstanding == 10
+
+
 def test_the_back_off_begins_anew_when_the_broker_has_taken_one(world):
     me = at_work(world, 10, workers=[worker(slots=10)])
     for _ in range(3):

@@ -52,6 +52,18 @@ def test_a_worker_takes_as_many_long_runs_as_it_has_slots():
     assert worker.room(worker.cost('other')) == 10
 
 
+def test_a_run_that_takes_hours_leaves_the_other_slots_their_room():
+    worker = window(slots=10)
+    worker.note('long', 1, 3600.0)
+    worker.note('quick', 1, 0.001)
+    empty = worker.room(worker.cost('quick'))
+
+    worker.give(1, worker.cost('long'))
+
+    assert worker.room(worker.cost('quick')) == pytest.approx(
+        0.9 * empty, abs=1)
+
+
 def test_a_backlog_of_a_known_job_leaves_room_for_an_unknown_one():
     worker = window(slots=10)
     worker.note('poll', 1, 0.001)

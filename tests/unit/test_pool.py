@@ -2,6 +2,7 @@
 """The pool, with threads: bounded, and without waiting for time to pass."""
 
 import collections
+import itertools
 import logging
 import random
 import threading
@@ -12,6 +13,7 @@ from distperiodic.adapters import pool as pool_
 from tests import waiting
 
 LIMIT = 20.0
+NUMBERS = itertools.count()
 
 
 class Parts:
@@ -37,15 +39,16 @@ def make():
     made = []
 
     def pool(size):
-        made.append(pool_.Pool(size, f'test-{len(made)}'))
+        made.append(pool_.Pool(size, f'pool-{next(NUMBERS)}.'))
         return made[-1]
     yield pool
     for one in made:
         one.stop()
 
 
-def threads_of(name):
-    return [t for t in threading.enumerate() if t.name.startswith(name)]
+def threads_of(pool):
+    return [t for t in threading.enumerate()
+            if t.name.startswith(pool._name)]
 
 
 def test_a_part_runs_in_a_thread_of_the_pool(make):
@@ -55,17 +58,18 @@ def test_a_part_runs_in_a_thread_of_the_pool(make):
     def note(part):
         names.append(threading.current_thread().name)
         ran.set()
-    make(2).submit(0, Parts(1, note))
+    pool = make(2)
+    pool.submit(0, Parts(1, note))
 
     assert ran.wait(LIMIT)
-    assert names == ['test-0-1']
+    assert names == [f'{pool._name}-1']
     assert threading.current_thread().name not in names
 
 
 def test_no_thread_is_started_before_there_is_work(make):
-    make(50)
+    pool = make(50)
 
-    assert threads_of('test-0') == []
+    assert threads_of(pool) == []
 
 
 def test_all_threads_work_at_once_where_there_is_work_for_them(make):
@@ -110,7 +114,7 @@ def test_the_pool_never_has_more_threads_than_its_size(make):
         assert over.acquire(timeout=LIMIT)
 
     assert len(seen) <= 3
-    assert len(threads_of('test-0')) <= 3
+    assert len(threads_of(pool)) <= 3
 
 
 def test_the_most_urgent_work_is_taken_first(make):
@@ -133,6 +137,54 @@ def test_the_most_urgent_work_is_taken_first(make):
     assert order == [5, 5, 5, 5, 3, 3, 1, 1, -2, -2]
 
 
+def test_sources_of_one_priority_take_turns(make):
+    pool = make(1)
+    began, go, over = (threading.Event() for _ in range(3))
+    order = []
+
+    def first(part):
+        began.set()
+        assert go.wait(LIMIT)
+    pool.submit(0, Parts(1, first))
+    assert began.wait(LIMIT)
+    for name, number in (('long', 1000), ('short', 2), ('other', 1)):
+        pool.submit(0, Parts(
+            number, lambda part, name=name: order.append(name)))
+    pool.submit(-1, Parts(1, lambda part: over.set()))
+    go.set()
+
+    assert over.wait(LIMIT)
+    assert order[:5] == ['long', 'short', 'other', 'long', 'short']
+    assert order[5:] == ['long'] * 998
+
+
+def test_a_source_that_is_queued_is_not_queued_again(make):
+    pool = make(1)
+    began, go, over = (threading.Event() for _ in range(3))
+    ran = []
+
+    def first(part):
+        began.set()
+        assert go.wait(LIMIT)
+    pool.submit(0, Parts(1, first))
+    assert began.wait(LIMIT)
+    source = Parts(3, ran.append)
+    for _ in range(100):
+        pool.submit(0, source)
+    assert len(pool._queue) == 1
+    pool.submit(-1, Parts(1, lambda part: over.set()))
+    go.set()
+    assert over.wait(LIMIT)
+
+    # Once it is empty it may come again.
+    over.clear()
+    source.left = 2
+    pool.submit(0, source)
+    pool.submit(-1, Parts(1, lambda part: over.set()))
+    assert over.wait(LIMIT)
+    assert len(ran) == 5
+
+
 @pytest.mark.parametrize('error', [
     RuntimeError, SystemExit, KeyboardInterrupt, GeneratorExit])
 def test_a_part_that_raises_costs_no_thread(make, error, caplog):
@@ -142,10 +194,10 @@ def test_a_part_that_raises_costs_no_thread(make, error, caplog):
     def fail(part):
         raise error('on purpose')
     pool.submit(0, Parts(3, fail))
-    pool.submit(0, Parts(1, lambda part: over.set()))
+    pool.submit(-1, Parts(1, lambda part: over.set()))
 
     assert over.wait(LIMIT)
-    assert len(threads_of('test-0')) == 1
+    assert len(threads_of(pool)) == 1
     assert len([r for r in caplog.records
                 if r.levelno == logging.ERROR]) == 3
 
@@ -195,7 +247,7 @@ def test_a_thread_that_was_written_off_is_replaced(make):
 
     # It returns after all, and ends by itself.
     forever.set()
-    waiting.wait_until(lambda: len(threads_of('test-0')) == 1, LIMIT,
+    waiting.wait_until(lambda: len(threads_of(pool)) == 1, LIMIT,
                        'the thread that hung has not ended')
     assert pool.write_off(hanging[0]) == 0
 
@@ -232,7 +284,7 @@ def test_a_stopped_pool_takes_nothing_more(make):
     go.set()
     pool.submit(0, Parts(1, ran.append))
 
-    waiting.wait_until(lambda: not threads_of('test-0'), LIMIT,
+    waiting.wait_until(lambda: not threads_of(pool), LIMIT,
                        'threads of a stopped pool go on')
     assert len(ran) <= 1
 
@@ -300,5 +352,5 @@ def test_under_contention_nothing_is_lost_and_nothing_runs_twice(make, seed):
 
     assert sum(ran.values()) == total
     assert set(ran.values()) == {1}
-    waiting.wait_until(lambda: len(threads_of('test-0')) <= pool.size, LIMIT,
+    waiting.wait_until(lambda: len(threads_of(pool)) <= pool.size, LIMIT,
                        'threads that were written off have not ended')

@@ -368,6 +368,25 @@ def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
     assert not any(c.cancelled for k, c in seen.items() if k != 'object-1')
 
 
+def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began)
+    bench = Bench((objects_job(timeout=0.1), handler))
+    warm(bench)
+    batch = bench.accept(100)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.pass_time(0.25)
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+
+    assert bench.told(batch) == {
+        n: 'done' if n != 1 else 'timeout after 0.1 s' for n in range(100)}
+    until.set()
+    thread.join(LIMIT)
+
+
 def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
     """The watch and the handler's end meet; neither loses the object."""
     for _ in range(200):
@@ -444,6 +463,43 @@ def test_handlers_are_told_when_nobody_waits_for_them_any_more():
     until.set()
 
 
+def test_the_backlog_of_one_job_does_not_keep_another_waiting():
+    order = []
+
+    def handler(context, key):
+        bench.clock.pass_us(1_000_000)
+        order.append('slow')
+    bench = Bench((objects_job(), handler),
+                  (job('quick'), lambda context: order.append('quick')))
+    pool = pool_.Pool(1, 'one-by-one')
+    gate = threading.Event()
+    pool.submit(9, _Gate(gate))
+    bench.pool = bench.shop._pool = pool
+    batches = [bench.accept(50) for _ in range(4)]
+    batches.append(bench.accept(['me'], name='quick'))
+    gate.set()
+
+    waiting.wait_until(lambda: bench.shop.busy == 0, LIMIT,
+                       'the work was not done')
+    pool.stop()
+
+    assert len(order) == 201
+    assert order.index('quick') <= 2
+
+
+class _Gate:
+    """Holds a thread of a pool until the event."""
+
+    def __init__(self, event):
+        self.event = event
+
+    def take(self):
+        return 1, False
+
+    def run(self, part):
+        assert self.event.wait(LIMIT)
+
+
 # -- an end to it
 
 def test_drain_hands_back_what_waits_and_finishes_what_runs():
@@ -475,7 +531,7 @@ def test_a_part_that_a_thread_holds_is_handed_back_too():
     handler, _ = hanging(until, began)
     bench = Bench((objects_job(), handler))
     warm(bench)
-    batch = bench.accept(30)
+    batch = bench.accept(100)
     thread = bench.pool.run_aside()
     assert began.wait(LIMIT)
 
@@ -485,7 +541,7 @@ def test_a_part_that_a_thread_holds_is_handed_back_too():
     bench.pass_time(0.25)
 
     assert bench.told(batch) == {
-        n: 'done' if n < 2 else work.DRAINING for n in range(30)}
+        n: 'done' if n < 2 else work.DRAINING for n in range(100)}
 
 
 def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():
