@@ -90,7 +90,8 @@ def test_every_command_is_documented():
 
 @pytest.mark.parametrize('path', sorted({
     path for page in SOURCE.rglob('*.rst') for path in re.findall(
-        r'``((?:tests|examples|etc|doc)/[\w./-]+)``', page.read_text())}))
+        r'``((?:tests|examples|etc|doc/source)/[\w./-]+)``',
+        page.read_text())}))
 def test_a_file_that_a_page_names_is_there(path):
     assert (ROOT / path).exists()
 
