@@ -142,12 +142,12 @@ def test_skip_runs_the_newest_tick_only_within_its_grace(world):
 
 def test_a_single_tick_beyond_its_grace_is_dropped_too(world):
     me = world.scheduler(job(every=10.0, misfire='skip', grace=0.2))
-    world.advance(9)
+    world.advance(19)
 
     world.stand_still(1.5)
     world.advance(10)
 
-    assert me.ticks() == [20]
+    assert me.ticks() == [10, 30]
     assert me.count('missed') == 1
 
 
@@ -720,6 +720,35 @@ def test_back_in_the_same_tenure_the_misfire_policy_decides(world):
     assert me.ticks('skip') == [60]
 
 
+def test_a_tick_at_the_very_moment_of_return_hides_none_before_it(world):
+    me = world.scheduler(job(scope='group', misfire='all'))
+    world.advance(60)
+    world.distrust(me)
+    world.advance(70)
+    world.stand_still(50)
+
+    world.trust(me)
+    world.advance(0)
+
+    assert me.ticks() == [60, 120, 180]
+
+
+def test_a_tick_at_the_very_moment_of_an_answer_hides_none_before_it(world):
+    me = world.scheduler(job(every=10.0, objects=True, misfire='all'),
+                         catalogues={'poll': ['a']})
+    world.advance(9)
+    me.reader.given['poll'] = ...
+    world.advance(16)
+    world.stand_still(5)
+
+    me.reader.given['poll'] = ['a']
+    me.answer()
+    me.finish()
+    world.advance(1)
+
+    assert me.ticks() == [10, 20, 30]
+
+
 def test_nobody_needs_to_say_that_the_view_is_trusted_again(world):
     me = world.scheduler(job(every=3600.0, objects=True),
                          catalogues={'poll': ['a']})
@@ -750,22 +779,24 @@ def test_ticks_before_a_new_tenure_belong_to_others(world):
     assert me.count('ticks left to others') == 6
 
 
-def test_a_stall_that_cost_the_tenure_leaves_its_ticks_to_others(world):
+@pytest.mark.parametrize('stall,newest', [(15, 20), (35, 40)])
+def test_a_stall_that_cost_the_tenure_leaves_its_ticks_to_others(
+        world, stall, newest):
     """The membership was quicker to return than the flow."""
     me = world.scheduler(
         job(every=10.0, objects=True), job('mine', every=10.0),
         catalogues={'poll': ['a']})
     world.advance(10)
 
-    world.stand_still(35)
+    world.stand_still(stall)
     world.show(me, ['me', 'you'], tenure=2)
     world.advance(1)
     assert me.ticks('poll') == [10]
-    assert me.ticks('mine') == [10, 40]
+    assert me.ticks('mine') == [10, newest]
 
     world.show(me, ['me'], tenure=2)
     world.advance(10)
-    assert me.ticks('poll') == [10, 50]
+    assert me.ticks('poll') == [10, newest + 10]
 
 
 def test_a_tick_that_came_just_after_the_tenure_began_is_ours(world):
@@ -800,8 +831,9 @@ def test_claims_that_wait_are_abandoned_in_a_new_tenure(world):
 
 def test_ticks_that_wait_for_a_run_are_abandoned_in_a_new_tenure(world):
     me = world.scheduler(job(objects=True, overlap='wait'), finishes=False,
-                         catalogues={'poll': ['a']})
+                         lease=1000.0, catalogues={'poll': ['a']})
     world.advance(130)
+    assert len(me.bus.open) == 1
 
     world.show(me, ['me'], tenure=2)
     me.finish()
