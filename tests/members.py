@@ -145,7 +145,7 @@ class _Child:
         return None
 
     def start(self):
-        self.ring.start()
+        self.ring.start(20)
         threading.Thread(target=self._keep_asking, daemon=True).start()
         return self.entry()
 

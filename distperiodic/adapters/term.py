@@ -191,9 +191,9 @@ class KazooTerm(Term):
         # would come back so long after the server.
         self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
-        self._note_granted_timeout()
+        self._wrap_handshake()
 
-    def _note_granted_timeout(self) -> None:
+    def _wrap_handshake(self) -> None:
         # kazoo keeps the timeout that the server granted in a local
         # variable. Its _connect returns two thirds of it, in milliseconds,
         # once a connection, to the loop that reads the socket.
@@ -206,6 +206,15 @@ class KazooTerm(Term):
             return answer
 
         connection._connect = connect_and_note
+        invoke = connection._invoke
+
+        def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
+            # Only for the handshake. A server that has just begun to listen
+            # can lose it, and kazoo would wait for as long as the session.
+            return invoke(min(timeout, max(1.0, self._asked / 3)),
+                          *args, **kwargs)
+
+        connection._invoke = invoke_within
 
     @property
     def timeout(self) -> float:

@@ -78,7 +78,7 @@ def join(group, closing):
         one = coordinator.HashRing(url, group, member_id=identity, **options)
         closing.callback(one.stop, 1.0)
         if start:
-            one.start()
+            one.start(SOON)
         return one
     return join
 
@@ -478,6 +478,18 @@ def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
     figure('the server is back after 7 s, it is found after',
            time.monotonic() - back)
     assert one._membership.me.tenure == 1
+
+
+def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
+        mortal, way, join):
+    """A server that has just begun to listen loses one now and then."""
+    join(way.url, 'a', session_timeout=9)
+    way.set('reset')
+    way.set('drop')
+    accepted = way.accepted
+
+    wait_until(lambda: way.accepted >= accepted + 2, 8.0,
+               'it waited for the answer for as long as the session')
 
 
 def test_a_server_that_lost_its_data(fragile, join, figure):
@@ -930,10 +942,11 @@ def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
 
 def test_a_server_that_never_answers_is_told_within_a_bound(way, join):
     way.set('drop')
+    one = join(way.url, 'a', start=False, session_timeout=1)
     began = time.monotonic()
 
     with pytest.raises(exceptions.CoordinationUnavailable):
-        join(way.url, 'a', session_timeout=1)
+        one.start()
 
     assert time.monotonic() - began < 1.5 + 2.0 + 1.0 + 2.0
 
