@@ -97,7 +97,8 @@ class Process:
     def freeze(self) -> float:
         """Stop it, but not while it holds a lock on a file: with
         ``file://`` that would hold up all others, which is a known limit
-        and no part of what a freeze is to show."""
+        and no part of what a freeze is to show.
+        """
         while True:
             at = self.signal(signal.SIGSTOP)
             while self._state() != 'T':

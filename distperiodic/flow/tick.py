@@ -301,7 +301,8 @@ class Ticker:
 
     def _look_for_newcomers(self) -> None:
         """Objects may have become ours that have a time of their own, and
-        that a catalogue of our arcs alone does not know yet."""
+        that a catalogue of our arcs alone does not know yet.
+        """
         now = self._clock.now()
         for state in self._states.values():
             if self._has_newcomers(state):

@@ -103,7 +103,8 @@ _Part = tuple[Load, collections.deque[int]]
 
 class Lane:
     """The batches of one job, oldest first. Jobs take turns in the pool, and
-    not batches: the job with the most would have the most turns."""
+    not batches: the job with the most would have the most turns.
+    """
 
     __slots__ = ('handler', 'job', 'loads', 'workshop')
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hundred members of one group on a real ZooKeeper, and two hundred more.
+"""A hundred members of one group on a real ZooKeeper, and two hundred at once.
 
 Ten processes hold ten members each, a client and a session per member. Beside
-ours, members that use tooz as its documentation says: a heartbeat thread, and
-``run_watchers()`` every 0.1 s. Times are by the machine's monotonic clock,
+ours, members that use tooz as its documentation says (a heartbeat thread, and
+``run_watchers()`` every 0.1 s), and such that are told by kazoo. Times are by
+the machine's monotonic clock,
 from the request to join until the last of the others knew.
 
     pytest -s -o timeout=0 tests/benchmarks/test_membership.py
@@ -96,10 +97,6 @@ class Polling:
         except coordination.GroupAlreadyExist:
             pass
         if self._seen is not None:
-            self.coordinator.watch_join_group(
-                self.group, lambda event: self._note(event, True))
-            self.coordinator.watch_leave_group(
-                self.group, lambda event: self._note(event, False))
             threading.Thread(target=self._poll, daemon=True).start()
 
     def _note(self, event, present):
@@ -108,6 +105,10 @@ class Polling:
                    present] = time.monotonic()
 
     def _poll(self):
+        self.coordinator.watch_join_group(
+            self.group, lambda event: self._note(event, True))
+        self.coordinator.watch_leave_group(
+            self.group, lambda event: self._note(event, False))
         while not self._over.wait(POLL):
             self.coordinator.run_watchers()
 
@@ -122,7 +123,30 @@ class Polling:
         self.coordinator.stop()
 
 
-KINDS = {'distperiodic': Ours, 'tooz': Polling}
+class Pushed(Polling):
+    """The same with kazoo's watch on the group: what a push costs by itself,
+    with no ring, no trust and no second look behind it.
+    """
+
+    def _poll(self):
+        path = self.coordinator._path_group(self.group)
+        known = set()
+
+        def changed(children):
+            now = time.monotonic()
+            nonlocal known
+            names = set(children)
+            self.views += 1
+            for name in names ^ known:
+                self._seen[self.name, name, name in names] = now
+            known = names
+
+        self.coordinator._coord.ChildrenWatch(path, changed)
+
+
+KINDS = {'distperiodic, pushed': Ours, 'tooz, polled': Polling,
+         'tooz and a bare ChildrenWatch': Pushed}
+OURS = 'distperiodic, pushed'
 
 
 def hold(kind, url, orders, answers):
@@ -242,7 +266,7 @@ def stamped_join(crowd, number):
     asked = []
     name = f'late-{number}'
     one = KINDS[crowd.kind](crowd.url, crowd.group, name, None)
-    if crowd.kind == 'distperiodic':
+    if crowd.kind == OURS:
         from distperiodic.adapters import term
 
         join = term.Term.join
@@ -331,7 +355,7 @@ def print_joins(measured):
         for kind, (rate, figures) in measured.items():
             others = sorted(figures['others'])
             last = measuring.Figure.of(figures['joined'])
-            row(f'{kind}, {"pushed" if kind == "distperiodic" else "polled"}',
+            row(kind,
                 measuring.ms(others[len(others) // 2]),
                 measuring.ms(others[len(others) * 99 // 100]),
                 measuring.ms(last.median), measuring.spread(last),
@@ -349,10 +373,9 @@ def print_joins_at_once(measured):
         for kind, answers in measured.items():
             known = measuring.Figure.of([a[1] for a in answers])
             views = [v for a in answers for v in a[3]]
-            ours = kind == 'distperiodic'
-            what = ('pushed, connecting too' if ours
-                    else 'polled, connected before')
-            row(f'{kind}, {what}',
+            ours = kind == OURS
+            what = 'connecting too' if ours else 'connected before'
+            row(f'{kind}; {what}',
                 measuring.ms(statistics.median(a[0] for a in answers)),
                 measuring.ms(known.median), measuring.spread(known),
                 f'{statistics.median(a[2] for a in answers):,.0f}',

@@ -111,7 +111,8 @@ class Bus:
 
 class Reader:
     """Catalogues by the job's name: objects, an exception, or Ellipsis for
-    a method that does not return."""
+    a method that does not return.
+    """
 
     def __init__(self):
         self.given = {}
