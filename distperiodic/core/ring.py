@@ -100,30 +100,32 @@ def _read(digests: list[bytes]) -> 'array[int]':
     return halves[::2]
 
 
+#: Points in order, and the owner of each.
+_Placed = tuple[list[int], list[str]]
+
+
 class Ring:
     """Points in order, and the member each belongs to.
+
+    The points are placed when somebody first asks: of a crowd of changes
+    only the rings that are used are built.
 
     :param members: member identity to its number of points. More points
         are more weight: a member with twice the points owns about twice the
         objects.
     """
 
-    __slots__ = ('members', '_points', '_owners', '_arcs', '_tables')
+    __slots__ = ('members', '_arcs', '_base', '_known', '_tables')
 
     def __init__(self, members: Mapping[str, int]):
         self.members: dict[str, int] = dict(members)
         self._arcs: dict[str, tuple[Arc, ...]] = {}
         self._tables: dict[str, bytes] = {}
-        digests: list[bytes] = []
-        owners: list[str] = []
-        # Two members on one point: the lesser name comes first.
-        for name, count in sorted(self.members.items()):
-            digests += _digests(name, count)
-            owners += itertools.repeat(name, count)
-        points = list(_read(digests))
-        order = sorted(range(len(points)), key=points.__getitem__)
-        self._points = list(map(points.__getitem__, order))
-        self._owners = list(map(owners.__getitem__, order))
+        #: Threads may place the points at the same time, and then do the
+        #: same; None: nobody has yet.
+        self._known: _Placed | None = None
+        #: A ring with its points placed, to begin from; None: from nothing.
+        self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
         """The ring of *members*, built from this one.
@@ -133,82 +135,34 @@ class Ring:
         """
         if self.members == members:
             return self
-        gone = {m for m, n in self.members.items() if members.get(m) != n}
-        come = [m for m, n in members.items() if self.members.get(m) != n]
-        if len(gone) + len(come) > len(members) // 2:
-            return Ring(members)
-        ring = Ring.__new__(Ring)
-        ring.members = dict(members)
-        ring._arcs = {}
-        ring._tables = {}
-        ring._points, ring._owners = self._points, self._owners
-        if gone:
-            ring._points, ring._owners = self._without(gone)
-        if come:
-            ring._points, ring._owners = ring._with(come)
+        ring = Ring(members)
+        ring._base = self._base if self._known is None else self
         return ring
 
-    def _without(self, gone: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Points and owners, but for those of the members *gone*."""
-        points: list[int] = []
-        owners: list[str] = []
-        done = 0
-        for at in sorted(itertools.chain.from_iterable(
-                map(self._places, gone))):
-            points += self._points[done:at]
-            owners += self._owners[done:at]
-            done = at + 1
-        points += self._points[done:]
-        owners += self._owners[done:]
-        return points, owners
-
-    def _with(self, come: Iterable[str]) -> tuple[list[int], list[str]]:
-        """Points and owners, and among them those of the members *come*."""
-        points: list[int] = []
-        owners: list[str] = []
-        done = 0
-        for point, name in sorted(itertools.chain.from_iterable(
-                zip(points_of(name, self.members[name]),
-                    itertools.repeat(name)) for name in come)):
-            at = bisect.bisect_left(self._points, point, done)
-            # The lesser name first, as in a ring that is built anew.
-            while (at < len(self._points) and self._points[at] == point
-                   and self._owners[at] < name):
-                at += 1
-            points += self._points[done:at]
-            owners += self._owners[done:at]
-            points.append(point)
-            owners.append(name)
-            done = at
-        points += self._points[done:]
-        owners += self._owners[done:]
-        return points, owners
-
-    def _places(self, member: str) -> list[int]:
-        """The indexes of *member*'s points, in order."""
-        places: list[int] = []
-        at = 0
-        for point in sorted(points_of(member, self.members.get(member, 0))):
-            at = bisect.bisect_left(self._points, point, at)
-            while self._owners[at] != member:
-                at += 1
-            places.append(at)
-            at += 1
-        return places
+    def _placed(self) -> _Placed:
+        known = self._known
+        if known is None:
+            base = self._base
+            known = self._known = (
+                _place(self.members) if base is None
+                else _place_from(base._placed(), base.members, self.members))
+            self._base = None
+        return known
 
     def __len__(self) -> int:
         """How many points there are."""
-        return len(self._points)
+        return sum(self.members.values())
 
     def owner_at(self, position: int) -> str:
         """The member whose point comes next after *position*.
 
         :raises LookupError: the ring has no members.
         """
-        if not self._points:
+        points, owners = self._known or self._placed()
+        if not points:
             raise LookupError('the ring has no members')
-        at = bisect.bisect_right(self._points, position)
-        return self._owners[at if at < len(self._owners) else 0]
+        at = bisect.bisect_right(points, position)
+        return owners[at if at < len(owners) else 0]
 
     def owner_of(self, object_id: str) -> str:
         """The member that owns *object_id*."""
@@ -249,14 +203,15 @@ class Ring:
 
         :returns: (point, member) pairs, each member once.
         """
-        start = bisect.bisect_right(self._points, position)
+        points, owners = self._placed()
+        start = bisect.bisect_right(points, position)
         seen = set()
-        for step in range(len(self._points)):
-            at = (start + step) % len(self._points)
-            owner = self._owners[at]
+        for step in range(len(points)):
+            at = (start + step) % len(points)
+            owner = owners[at]
             if owner not in seen:
                 seen.add(owner)
-                yield self._points[at], owner
+                yield points[at], owner
 
     def arcs(self, member: str) -> tuple[Arc, ...]:
         """All positions that *member* owns, as disjoint intervals in order.
@@ -269,8 +224,9 @@ class Ring:
         return arcs
 
     def _cut(self, member: str) -> Iterator[Arc]:
-        points = self._points
-        mine = self._places(member)
+        placed = self._placed()
+        points, _ = placed
+        mine = _places(placed, member, self.members.get(member, 0))
         if not mine:
             return
         stretches = [(points[at - 1] if at else MIN_POSITION, points[at] - 1)
@@ -292,3 +248,84 @@ class Ring:
         """The part of all positions that is *member*'s, 0 to 1."""
         return sum(
             arc.high - arc.low + 1 for arc in self.arcs(member)) / (1 << 64)
+
+
+def _place(members: Mapping[str, int]) -> _Placed:
+    digests: list[bytes] = []
+    owners: list[str] = []
+    # Two members on one point: the lesser name comes first.
+    for name, count in sorted(members.items()):
+        digests += _digests(name, count)
+        owners += itertools.repeat(name, count)
+    points = list(_read(digests))
+    order = sorted(range(len(points)), key=points.__getitem__)
+    return (list(map(points.__getitem__, order)),
+            list(map(owners.__getitem__, order)))
+
+
+def _place_from(placed: _Placed, before: Mapping[str, int],
+                after: Mapping[str, int]) -> _Placed:
+    """What _place(*after*) gives, made of what *before* gave."""
+    gone = [(m, n) for m, n in before.items() if after.get(m) != n]
+    come = [(m, n) for m, n in after.items() if before.get(m) != n]
+    if len(gone) + len(come) > len(after) // 2:
+        return _place(after)
+    if gone:
+        placed = _without(placed, gone)
+    if come:
+        placed = _with(placed, come)
+    return placed
+
+
+def _without(placed: _Placed, gone: Iterable[tuple[str, int]]) -> _Placed:
+    """Points and owners, but for those of the members *gone*."""
+    old_points, old_owners = placed
+    points: list[int] = []
+    owners: list[str] = []
+    done = 0
+    for at in sorted(itertools.chain.from_iterable(
+            _places(placed, name, count) for name, count in gone)):
+        points += old_points[done:at]
+        owners += old_owners[done:at]
+        done = at + 1
+    points += old_points[done:]
+    owners += old_owners[done:]
+    return points, owners
+
+
+def _with(placed: _Placed, come: Iterable[tuple[str, int]]) -> _Placed:
+    """Points and owners, and among them those of the members *come*."""
+    old_points, old_owners = placed
+    points: list[int] = []
+    owners: list[str] = []
+    done = 0
+    for point, name in sorted(itertools.chain.from_iterable(
+            zip(points_of(name, count), itertools.repeat(name))
+            for name, count in come)):
+        at = bisect.bisect_left(old_points, point, done)
+        # The lesser name first, as in a ring that is built anew.
+        while (at < len(old_points) and old_points[at] == point
+               and old_owners[at] < name):
+            at += 1
+        points += old_points[done:at]
+        owners += old_owners[done:at]
+        points.append(point)
+        owners.append(name)
+        done = at
+    points += old_points[done:]
+    owners += old_owners[done:]
+    return points, owners
+
+
+def _places(placed: _Placed, member: str, count: int) -> list[int]:
+    """The indexes of *member*'s points, in order."""
+    points, owners = placed
+    places: list[int] = []
+    at = 0
+    for point in sorted(points_of(member, count)):
+        at = bisect.bisect_left(points, point, at)
+        while owners[at] != member:
+            at += 1
+        places.append(at)
+        at += 1
+    return places

@@ -340,7 +340,7 @@ class Digest:
 
 
 def points(one):
-    return one._points, one._owners
+    return one._placed()
 
 
 def owners(one):
