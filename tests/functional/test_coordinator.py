@@ -858,6 +858,8 @@ def test_a_group_that_is_only_watched_is_pushed_as_well_after_a_new_term(
 
         # Probed, it would take a quarter of the session, for each group.
         wait_until(lambda: ['w'] in seen, 5.0, f'it saw {seen}')
+        # The one who looks on may well know before the one who joined.
+        worker.wait_joined(SOON)
     finally:
         worker.stop()
     assert f'a~{a.me.nonce}' not in str(worker.view(f'{group}.workers'))
