@@ -413,6 +413,8 @@ class Membership:
         ring = old.ring.changed_to(points) if old else ring_.Ring(points)
         now = self._clock.monotonic()
         same = old is not None and old.members == members
+        joined = _names(entries - group.entries)
+        left = _names(group.entries - entries)
         group.entries = entries
         group.view = member_.View(
             group.name, members, ring,
@@ -420,13 +422,10 @@ class Membership:
             since=old.since if same and old else now,
             me=me, trusted_until=until)
         if not same:
-            names = frozenset(m.identity for m in members)
-            before = frozenset(m.identity for m in old.members) if (
-                old) else frozenset()
             LOG.info(
                 'view: group=%s members=%d version=%d joined=%s left=%s',
                 group.name, len(members), group.view.version,
-                _some(names - before), _some(before - names))
+                _some(joined - left), _some(left - joined))
         self._call(group)
 
     def _call(self, group: _Group) -> None:
@@ -438,6 +437,11 @@ class Membership:
                 listener(view)
             except Exception:
                 LOG.exception('a listener failed: group=%s', group.name)
+
+
+def _names(entries: Iterable[str]) -> frozenset[str]:
+    members = map(member_.parse_entry, entries)
+    return frozenset(m.identity for m in members if m is not None)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -81,7 +81,8 @@ def test_ring_of_a_thousand():
                   lambda: lambda: theirs(names)),
         'build, from the entries of the group': (
             lambda: lambda: built(few), None),
-        'one join': (lambda: lambda: used(old.changed_to(grown)), one_node_more),
+        'one join': (
+            lambda: lambda: used(old.changed_to(grown)), one_node_more),
         'one join, from the entries of the group': (
             lambda: lambda: changed(old, more), None),
         'one leave': (lambda: lambda: used(new.changed_to(points)), None),
