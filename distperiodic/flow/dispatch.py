@@ -23,7 +23,6 @@ import random
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
-from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
@@ -74,12 +73,13 @@ class _Sent:
                  'worker')
 
     def __init__(self, batch: message.Batch, worker: _Worker,
-                 queue: '_Queue', claims: list[claim_.Claim], cost: float,
-                 sign: float):
+                 queue: '_Queue', claims: list[claim_.Claim | None],
+                 cost: float, sign: float):
         self.batch = batch
         self.worker = worker
         self.queue = queue
-        self.claims: list[claim_.Claim | None] = [*claims]
+        #: In the order of the batch; None: it was settled.
+        self.claims = claims
         self.left = len(claims)
         self.cost = cost
         self.sign = sign
@@ -106,8 +106,8 @@ class _Queue:
     def __init__(self, job: job_.Job):
         self.job = job
         #: Each of one tick.
-        self.groups: collections.deque[
-            collections.deque[claim_.Claim]] = collections.deque()
+        self.groups: collections.deque[list[claim_.Claim]] = (
+            collections.deque())
         self.size = 0
         #: How many of them were superseded while they waited.
         self.void = 0
@@ -179,10 +179,10 @@ class Dispatcher:
 
     # -- what comes in
 
-    def offer(self, job: job_.Job, claims: Sequence[claim_.Claim],
+    def offer(self, job: job_.Job, claims: list[claim_.Claim],
               superseded: int = 0) -> None:
         """Queue claims of one job and tick; :meth:`pump` gives them to
-        workers.
+        workers. The list is ours from now on.
 
         :param superseded: how many claims that wait here they made void.
         """
@@ -193,7 +193,7 @@ class Dispatcher:
         if groups and groups[-1][0].tick == claims[0].tick:
             groups[-1].extend(claims)
         else:
-            groups.append(collections.deque(claims))
+            groups.append(claims)
         queue.size += len(claims)
         self.waiting += len(claims)
         if superseded:
@@ -209,9 +209,8 @@ class Dispatcher:
         """Where no worker takes them, superseded claims would pile up."""
         newest = queue.newest()
         before = queue.size
-        kept = [collections.deque(
-            c for c in group if c.fence == newest[c.object])
-            for group in queue.groups]
+        kept = [[c for c in group if c.fence == newest[c.object]]
+                for group in queue.groups]
         queue.groups = collections.deque(group for group in kept if group)
         queue.size = sum(map(len, queue.groups))
         queue.void = 0
@@ -481,9 +480,10 @@ class Dispatcher:
         if len(group) <= number:
             queue.groups.popleft()
             shares.pop(name, None)
-            claims = list(group)
+            claims = group
         else:
-            claims = [group.popleft() for _ in range(number)]
+            claims = group[:number]
+            del group[:number]
         queue.size -= len(claims)
         self.waiting -= len(claims)
         entry = best.entry
@@ -498,7 +498,8 @@ class Dispatcher:
             str(next(self._batch_ids)), name, granted[0].tick,
             [c.object for c in granted], [c.fence for c in granted],
             [c.attempt for c in granted], me, entry, job.topic, job.priority)
-        self._sent[batch.id] = _Sent(batch, best, queue, granted, cost, now)
+        self._sent[batch.id] = _Sent(
+            batch, best, queue, [*granted], cost, now)
         best.batches.add(batch.id)
         best.window.give(len(granted), cost)
         queue.in_flight += len(granted)
