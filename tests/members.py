@@ -23,6 +23,8 @@ import time
 from typing import Any
 from typing import NamedTuple
 
+from tests.waiting import wait_until
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 #: The objects that a child keeps asking about.
@@ -88,6 +90,17 @@ class Process:
     def asked(self) -> list[Asked]:
         """What it asked since the last time, oldest first."""
         return [Asked(*one) for one in self.do('asked')]
+
+    def asked_until_sure(self, after: float) -> list[Asked]:
+        """The same, up to a view that it knows, asked for after an
+        instant."""
+        found: list[Asked] = []
+
+        def sure() -> bool:
+            found.extend(self.asked())
+            return any(one.known and one.at > after for one in found)
+        wait_until(sure, 20, 'it did not come to know its view')
+        return found
 
     def signal(self, number: signal.Signals) -> float:
         """Send it a signal; returns when, in monotonic seconds."""

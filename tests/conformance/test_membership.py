@@ -231,8 +231,7 @@ def test_who_was_frozen_is_sure_of_nothing_until_it_is_back(enter, spawn):
     thawed = b.signal(signal.SIGCONT)
     a.wait('a', 'b')
 
-    wait_until(lambda: b.do('members') == ['a', 'b'])
-    asked = b.asked() + wait_until(b.asked)
+    asked = b.asked_until_sure(taken_over)
     good = [one for one in asked if one.known and one.at > taken_over]
     assert [one for one in good if one.entry == before] == []
     assert any(not one.known for one in asked if one.at > thawed)
