@@ -93,7 +93,8 @@ class Process:
 
     def asked_until_sure(self, after: float) -> list[Asked]:
         """The same, up to a view that it knows, asked for after an
-        instant."""
+        instant.
+        """
         found: list[Asked] = []
 
         def sure() -> bool:
