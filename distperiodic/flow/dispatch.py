@@ -170,7 +170,8 @@ class Dispatcher:
         #: Objects that wait for their next attempt.
         self.retrying = 0
         #: Told the objects of a job whose runs came to an end.
-        self.freed: Callable[[str, list[str]], None] = lambda job, ids: None
+        self.freed: Callable[
+            [job_.Job, list[str]], None] = lambda job, ids: None
         #: Whether this member may start now what the ring divides.
         self.sure: Callable[[], bool] = lambda: True
         #: (job, outcome) to how many objects.
@@ -287,7 +288,7 @@ class Dispatcher:
             self._again(job, refused)
         self._settle(sent, settled)
         if free:
-            self.freed(job.name, free)
+            self.freed(job, free)
 
     def unsent(self, batch: message.Batch, reason: str) -> None:
         """The bus could not hand *batch* to the broker.
@@ -558,7 +559,7 @@ class Dispatcher:
             'not repeated: job=%s delivery=%s objects=%d first=%r reason=%s; '
             'nothing runs them again for this tick', job.name,
             job.delivery.value, len(claims), claims[0].object, reason)
-        self.freed(job.name, [c.object for c in claims])
+        self.freed(job, [c.object for c in claims])
 
     def _again(self, job: job_.Job, claims: list[claim_.Claim]) -> None:
         anew = self._claims.take_back(job.name, claims)

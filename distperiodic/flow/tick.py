@@ -21,7 +21,6 @@ Everything here happens in one thread, the owner of the flow. It never
 sleeps and never waits: :meth:`Ticker.run_due` says when to call it again.
 """
 
-import collections
 import dataclasses
 import heapq
 import itertools
@@ -32,13 +31,13 @@ from collections.abc import Sequence
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import catalogue as catalogue_
-from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
+from distperiodic.flow import claiming
 from distperiodic.flow import dispatch
 from distperiodic.flow import own_time
 from distperiodic.flow import quiet
@@ -50,11 +49,6 @@ LOG = logging.getLogger(__name__)
 _GRAIN = SECOND // 50
 # How long what cannot run yet waits for the next look.
 _LOOK_AGAIN = SECOND // 4
-# A big tick is claimed in pieces of so many objects, and between two of them
-# other jobs have their turn.
-_PIECE = 2000
-# Ticks of one object that may wait for its earlier runs.
-_MOST_WAITING = 100
 _FOR_EVER = 3600.0
 
 # What an entry of the clockwork is for.
@@ -76,21 +70,12 @@ class Reading:
     partial: bool = False
 
 
-@dataclasses.dataclass(slots=True)
-class _Piece:
-    """What is still to be claimed of the ticks of a job."""
-
-    ticks: tuple[Instant, ...]
-    objects: Sequence[str]
-    at: int = 0
-
-
 class _State:
     """Where one job stands."""
 
     __slots__ = ('asked', 'behind', 'due', 'held', 'immediate', 'job', 'last',
-                 'own', 'partial', 'pieces', 'reading', 'reading_since',
-                 'since', 'ticket', 'waiting', 'wave')
+                 'own', 'partial', 'reading', 'reading_since', 'since',
+                 'ticket', 'wave')
 
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
@@ -117,9 +102,6 @@ class _State:
         self.partial = False
         self.own = own_time.OwnSchedules()
         self.wave: own_time.Wave | None = None
-        self.pieces: collections.deque[_Piece] = collections.deque()
-        #: Objects that wait for their earlier run, and for what ticks.
-        self.waiting: dict[str, collections.deque[Instant]] = {}
 
 
 class Ticker:
@@ -138,8 +120,10 @@ class Ticker:
         self._membership = membership
         self._group = group
         self._identity = identity
-        self._claims = claims
         self._dispatcher = dispatcher
+        self._claimer = claiming.Claimer(
+            jobs, clock=clock, identity=identity, claims=claims,
+            dispatcher=dispatcher)
         self._reader = reader
         self._tickets = itertools.count(1)
         self._order = itertools.count()
@@ -149,14 +133,10 @@ class Ticker:
         self._held = 0
         self._closed = False
         self._told = quiet.Quiet(clock, 30.0)
-        self._told_skipped = quiet.Quiet(clock, 0.9)
-        #: What was skipped and not told yet: tick, first object, number.
-        self._skipped: dict[str, tuple[Instant, str, int]] = {}
         #: Job, number and reason of what was dropped and not told yet.
         self._dropped: list[tuple[str, int, str]] = []
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
-        dispatcher.freed = self._freed
         dispatcher.sure = self._sure
         now = self._seen = self._began = clock.now()
         self._states = {}
@@ -222,8 +202,7 @@ class Ticker:
                 view = self._view()
         if began:
             self._dispatcher.pump_all()
-        if self._skipped:
-            self._tell_skipped()
+        self._claimer.tell()
         if self._dropped:
             self._tell_dropped()
         if not heap:
@@ -319,8 +298,7 @@ class Ticker:
         """Leave to others what was due up to *until* and did not begin."""
         job = state.job
         state.reading = ()
-        state.pieces.clear()
-        state.waiting.clear()
+        self._claimer.leave(job)
         state.own.leave(until)
         if state.wave is not None:
             state.wave.leave(until)
@@ -395,7 +373,7 @@ class Ticker:
                 key = job.name
                 if view.ring.owner_of(key) != self._identity:
                     return
-            self._claim(state, ticks, [key])
+            self._claimer.claim(state.job, ticks, [key])
 
     def _due_ticks(self, state: _State, now: Instant) -> tuple[Instant, ...]:
         """The ticks since the last one that the misfire policy runs."""
@@ -536,7 +514,7 @@ class Ticker:
                 together.setdefault(ticks, []).append(key)
         for ticks in sorted(together):
             if ticks:
-                self._claim(state, ticks, together[ticks])
+                self._claimer.claim(state.job, ticks, together[ticks])
         if state.own.next is not None:
             self._push(max(state.own.next, now + _GRAIN), state, _OWN)
 
@@ -565,7 +543,8 @@ class Ticker:
                 behind = state.wave.behind
         if len(ticks) > 1:
             # Periods that are over: all their objects are due.
-            self._claim(state, ticks[:-1], self._mine(view, reading), behind)
+            self._claimer.claim(state.job, ticks[:-1],
+                                self._mine(view, reading), behind)
         state.wave = own_time.Wave(
             ticks[-1], reading.catalogue,
             state.job.schedule.period_us(ticks[-1]), since,
@@ -604,132 +583,30 @@ class Ticker:
             self.counts[job.name, 'missed'] += len(late)
         mine = take(now)
         if mine:
-            self._claim(state, (wave.tick,), mine, wave.behind if (
+            self._claimer.claim(state.job, (wave.tick,), mine, wave.behind if (
                 wave.behind or now >= wave.end) else None)
 
-    # -- claims
+    # -- big ticks
 
     def _claim_all(self, state: _State, ticks: tuple[Instant, ...],
                    objects: Sequence[str]) -> None:
-        """Claim any number of objects, piece by piece."""
-        if not objects:
-            return
-        state.pieces.append(_Piece(ticks, objects))
-        if len(state.pieces) == 1:
-            self._claim_next(state)
+        self._claimer.claim_all(state.job, ticks, objects)
+        self._push_pieces(state)
 
     def _claim_piece(self, state: _State, now: Instant,
                      view: member_.View | None) -> None:
         if view is None:
             self._push(now + _LOOK_AGAIN, state, _PIECES)
-        elif state.pieces:
-            self._claim_next(state)
+        else:
+            self._claimer.claim_next(state.job)
+            self._push_pieces(state)
 
-    def _claim_next(self, state: _State) -> None:
-        piece = state.pieces[0]
-        self._claim(state, piece.ticks,
-                    piece.objects[piece.at:piece.at + _PIECE])
-        piece.at += _PIECE
-        if piece.at >= len(piece.objects):
-            state.pieces.popleft()
-        if state.pieces:
+    def _push_pieces(self, state: _State) -> None:
+        if self._claimer.unfinished(state.job):
             # Later than now, so that all that is due has its turn first.
             self._push(self._clock.now() + 1, state, _PIECES)
-
-    def _claim(self, state: _State, ticks: Sequence[Instant],
-               objects: Sequence[str],
-               behind: set[str] | None = None) -> None:
-        """Claim *objects* for *ticks*, oldest first, and offer what was won.
-
-        Of several ticks each object runs one after the other, whatever its
-        overlap policy: that one is about runs that take too long.
-
-        :param behind: objects that were claimed for an earlier one of these
-            ticks before; those that are won now are added.
-        """
-        job = state.job
-        name = job.name
-        if behind is None and len(ticks) > 1:
-            behind = set()
-        for tick in ticks:
-            claimed = self._claims.claim(
-                name, tick, objects, owner=self._identity,
-                supersede=job.misfire is not schedule.Misfire.ALL)
-            won = claimed.won
-            if won:
-                self.counts[name, 'claimed'] += len(won)
-                if state.waiting:
-                    self._overtake(state, tick, won)
-                self._dispatcher.offer(job, won, claimed.superseded)
-            if claimed.busy:
-                self._busy(state, tick, claimed.busy, behind or set())
-            if behind is not None:
-                behind.update(c.object for c in won)
-
-    def _busy(self, state: _State, tick: Instant, busy: list[str],
-              behind: set[str]) -> None:
-        """An earlier tick of these objects has not come to its end."""
-        job = state.job
-        if job.overlap is schedule.Overlap.SKIP:
-            over = [key for key in busy if key not in behind]
-            if over:
-                self._skip(job, tick, over[0], len(over))
-            busy = [key for key in busy if key in behind]
-        for key in busy:
-            queue = state.waiting.setdefault(key, collections.deque())
-            if queue and tick < queue[0]:
-                queue.appendleft(tick)
-                continue
-            if job.misfire is schedule.Misfire.ALL:
-                if len(queue) == _MOST_WAITING:
-                    self._skip(job, queue.popleft(), key, 1)
-            elif queue:
-                # One run is going on, one waits: a newer tick replaces it.
-                self._skip(job, queue.popleft(), key, 1)
-            queue.append(tick)
-
-    def _overtake(self, state: _State, tick: Instant,
-                  won: Sequence[claim_.Claim]) -> None:
-        """What waits for an earlier tick than *tick* has no turn any more."""
-        for claim in won:
-            queue = state.waiting.get(claim.object)
-            while queue and queue[0] <= tick:
-                self._skip(state.job, queue.popleft(), claim.object, 1)
-            if queue is not None and not queue:
-                del state.waiting[claim.object]
-
-    def _freed(self, job: str, objects: list[str]) -> None:
-        """Runs came to an end; what waited for them is claimed now."""
-        state = self._states.get(job)
-        if state is None or not state.waiting or self._closed:
-            return
-        for key in objects:
-            queue = state.waiting.get(key)
-            if queue:
-                tick = queue.popleft()
-                if not queue:
-                    del state.waiting[key]
-                self._claim(state, (tick,), (key,), {key})
-
-    def _skip(self, job: job_.Job, tick: Instant, first: str,
-              number: int) -> None:
-        self.counts[job.name, 'skipped'] += number
-        known = self._skipped.get(job.name)
-        if known is not None:
-            tick, first, number = known[0], known[1], known[2] + number
-        self._skipped[job.name] = tick, first, number
-
-    def _tell_skipped(self) -> None:
-        """One line for a job and tick, not one for each look at it."""
-        for name in list(self._skipped):
-            if self._told_skipped.may(name):
-                tick, first, number = self._skipped.pop(name)
-                LOG.info(
-                    'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '
-                    'reason=an earlier run goes on', name,
-                    schedule.datetime_of(tick).isoformat(), number, first,
-                    self._states[name].job.overlap.value)
 
     def close(self) -> None:
         """Begin nothing more; what was claimed comes to its end."""
         self._closed = True
+        self._claimer.close()

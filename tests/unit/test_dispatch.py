@@ -80,7 +80,7 @@ def at_work(world, objects, *jobs, **options):
         *jobs, finishes=False,
         catalogues={j.name: objects for j in jobs}, **options)
     world.advance(60, sweep=None)
-    while any(state.pieces for state in me.ticker._states.values()):
+    while any(me.ticker._claimer.unfinished(j) for j in jobs):
         world.turn(takes=0.001)
     return me
 

@@ -11,7 +11,7 @@ from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import thing
 
-TICK = 'distperiodic.flow.tick'
+FLOW = 'distperiodic.flow'
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ def test_a_thousand_jobs_that_missed_ticks_are_one_line(world, caplog):
 # -- ticks that find the earlier run going on
 
 def test_skip_leaves_out_the_ticks_that_find_a_run_going_on(world, caplog):
-    caplog.set_level(logging.INFO, TICK)
+    caplog.set_level(logging.INFO, FLOW)
     me = world.scheduler(job(every=1.0, objects=True), finishes=False,
                          catalogues={'poll': ids(50)})
 

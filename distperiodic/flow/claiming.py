@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From objects that are due to claims that were won.
+
+    due ─► claim ─► won ─► offer to the dispatcher
+              └──► busy: an earlier tick of the object has not ended
+                     ├─ overlap=skip ─► skipped
+                     └─ overlap=wait ─► waiting ─► its run ends ─► claim
+
+An object that is behind by several ticks runs them one after the other,
+whatever its overlap policy: that one is about runs that take too long.
+"""
+
+import collections
+import dataclasses
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from distperiodic import ports
+from distperiodic.core import claim as claim_
+from distperiodic.core import job as job_
+from distperiodic.core import schedule
+from distperiodic.core.schedule import Instant
+from distperiodic.flow import dispatch
+from distperiodic.flow import quiet
+
+LOG = logging.getLogger(__name__)
+
+# A big tick is claimed in pieces of so many objects, and between two of them
+# other jobs have their turn.
+_PIECE = 2000
+# Ticks of one object that may wait for its earlier runs.
+_MOST_WAITING = 100
+
+
+@dataclasses.dataclass(slots=True)
+class _Piece:
+    """What is still to be claimed of the ticks of a job."""
+
+    ticks: tuple[Instant, ...]
+    objects: Sequence[str]
+    at: int = 0
+
+
+class _Open:
+    """What one job has begun to claim and not claimed yet."""
+
+    __slots__ = ('pieces', 'waiting')
+
+    def __init__(self) -> None:
+        self.pieces: collections.deque[_Piece] = collections.deque()
+        #: Objects that wait for their earlier run, and for what ticks.
+        self.waiting: dict[str, collections.deque[Instant]] = {}
+
+
+class Claimer:
+    """Claims for one member, under the overlap policy of each job.
+
+    :param identity: the owner that stands in the claims.
+    """
+
+    def __init__(self, jobs: Mapping[str, job_.Job], *,
+                 clock: ports.Clock, identity: str,
+                 claims: ports.ClaimStore, dispatcher: dispatch.Dispatcher):
+        self._identity = identity
+        self._claims = claims
+        self._dispatcher = dispatcher
+        self._open = {name: _Open() for name in jobs}
+        self._closed = False
+        self._told_skipped = quiet.Quiet(clock, 0.9)
+        #: What was skipped and not told yet: by job, with the tick, the
+        #: first object and their number.
+        self._skipped: dict[
+            str, tuple[job_.Job, Instant, str, int]] = {}
+        #: (job, outcome) to a number of ticks or objects.
+        self.counts = dispatcher.counts
+        dispatcher.freed = self._freed
+
+    def claim_all(self, job: job_.Job, ticks: tuple[Instant, ...],
+                  objects: Sequence[str]) -> None:
+        """Claim any number of objects: a first piece now, the others at
+        :meth:`claim_next`, for as long as :meth:`unfinished`.
+        """
+        if not objects:
+            return
+        pieces = self._open[job.name].pieces
+        pieces.append(_Piece(ticks, objects))
+        if len(pieces) == 1:
+            self.claim_next(job)
+
+    def unfinished(self, job: job_.Job) -> bool:
+        """Whether there is more to claim of what was begun."""
+        return bool(self._open[job.name].pieces)
+
+    def claim_next(self, job: job_.Job) -> None:
+        """Claim one more piece, if there is any."""
+        pieces = self._open[job.name].pieces
+        if not pieces:
+            return
+        piece = pieces[0]
+        self.claim(job, piece.ticks,
+                   piece.objects[piece.at:piece.at + _PIECE])
+        piece.at += _PIECE
+        if piece.at >= len(piece.objects):
+            pieces.popleft()
+
+    def claim(self, job: job_.Job, ticks: Sequence[Instant],
+              objects: Sequence[str],
+              behind: set[str] | None = None) -> None:
+        """Claim *objects* for *ticks*, oldest first, and offer what was won.
+
+        :param behind: objects that were claimed for an earlier one of these
+            ticks before; those that are won now are added.
+        """
+        name = job.name
+        if behind is None and len(ticks) > 1:
+            behind = set()
+        for tick in ticks:
+            claimed = self._claims.claim(
+                name, tick, objects, owner=self._identity,
+                supersede=job.misfire is not schedule.Misfire.ALL)
+            won = claimed.won
+            if won:
+                self.counts[name, 'claimed'] += len(won)
+                if self._open[name].waiting:
+                    self._overtake(job, tick, won)
+                self._dispatcher.offer(job, won, claimed.superseded)
+            if claimed.busy:
+                self._busy(job, tick, claimed.busy, behind or set())
+            if behind is not None:
+                behind.update(c.object for c in won)
+
+    def _busy(self, job: job_.Job, tick: Instant, busy: list[str],
+              behind: set[str]) -> None:
+        """An earlier tick of these objects has not come to its end."""
+        if job.overlap is schedule.Overlap.SKIP:
+            over = [key for key in busy if key not in behind]
+            if over:
+                self._skip(job, tick, over[0], len(over))
+            busy = [key for key in busy if key in behind]
+        waiting = self._open[job.name].waiting
+        for key in busy:
+            queue = waiting.setdefault(key, collections.deque())
+            if queue and tick < queue[0]:
+                queue.appendleft(tick)
+                continue
+            if job.misfire is schedule.Misfire.ALL:
+                if len(queue) == _MOST_WAITING:
+                    self._skip(job, queue.popleft(), key, 1)
+            elif queue:
+                # One run is going on, one waits: a newer tick replaces it.
+                self._skip(job, queue.popleft(), key, 1)
+            queue.append(tick)
+
+    def _overtake(self, job: job_.Job, tick: Instant,
+                  won: Sequence[claim_.Claim]) -> None:
+        """What waits for an earlier tick than *tick* has no turn any more."""
+        waiting = self._open[job.name].waiting
+        for claim in won:
+            queue = waiting.get(claim.object)
+            while queue and queue[0] <= tick:
+                self._skip(job, queue.popleft(), claim.object, 1)
+            if queue is not None and not queue:
+                del waiting[claim.object]
+
+    def _freed(self, job: job_.Job, objects: list[str]) -> None:
+        """Runs came to an end; what waited for them is claimed now."""
+        waiting = self._open[job.name].waiting
+        if not waiting or self._closed:
+            return
+        for key in objects:
+            queue = waiting.get(key)
+            if queue:
+                tick = queue.popleft()
+                if not queue:
+                    del waiting[key]
+                self.claim(job, (tick,), (key,), {key})
+
+    def _skip(self, job: job_.Job, tick: Instant, first: str,
+              number: int) -> None:
+        self.counts[job.name, 'skipped'] += number
+        known = self._skipped.get(job.name)
+        if known is not None:
+            _, tick, first, before = known
+            number += before
+        self._skipped[job.name] = job, tick, first, number
+
+    def tell(self) -> None:
+        """Log what was skipped: one line for a job and tick, not one for
+        each look at it.
+        """
+        for name in list(self._skipped):
+            if self._told_skipped.may(name):
+                job, tick, first, number = self._skipped.pop(name)
+                LOG.info(
+                    'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '
+                    'reason=an earlier run goes on', name,
+                    schedule.datetime_of(tick).isoformat(), number, first,
+                    job.overlap.value)
+
+    def leave(self, job: job_.Job) -> None:
+        """Leave to others what was begun and not claimed yet."""
+        begun = self._open[job.name]
+        begun.pieces.clear()
+        begun.waiting.clear()
+
+    def close(self) -> None:
+        """Claim nothing more when a run ends."""
+        self._closed = True
