@@ -15,7 +15,8 @@ class Tasks(PeriodicTasks):
 
     @periodic_task(spacing=5, objects='hosts')
     def ping(self, context, host):
-        print(f'{context.tick:%H:%M:%S} {host}')
+        # In one piece: many hosts have their turn at a time.
+        print(f'{context.tick:%H:%M:%S} {host}\n', end='')
 
 
 if __name__ == '__main__':
