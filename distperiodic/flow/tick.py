@@ -44,9 +44,11 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-# Objects with a phase or schedule of their own are begun together if they
-# are due within this time.
-_GRAIN = SECOND // 50
+# Objects with a phase or schedule of their own: the more were due at a look,
+# the longer until the next one, so that few begin to the millisecond, and
+# beyond 4,000 a second many begin together.
+_GRAIN = SECOND // 4000
+_MOST_GRAINS = 80
 # How long what cannot run yet waits for the next look.
 _LOOK_AGAIN = SECOND // 4
 _FOR_EVER = 3600.0
@@ -102,6 +104,11 @@ class _State:
         self.partial = False
         self.own = own_time.OwnSchedules()
         self.wave: own_time.Wave | None = None
+
+
+def _grain(number: int) -> int:
+    """How long to the next look, after one that found so many due."""
+    return _GRAIN * max(1, min(number, _MOST_GRAINS))
 
 
 class Ticker:
@@ -506,7 +513,8 @@ class Ticker:
             return
         job = state.job
         together: dict[tuple[Instant, ...], list[str]] = {}
-        for key, first, newest in state.own.take(now):
+        due = state.own.take(now)
+        for key, first, newest in due:
             if view.ring.owner_of(key) == self._identity:
                 ticks: tuple[Instant, ...] = (newest,)
                 if first != newest or job.grace is not None:
@@ -516,7 +524,8 @@ class Ticker:
             if ticks:
                 self._claimer.claim(state.job, ticks, together[ticks])
         if state.own.next is not None:
-            self._push(max(state.own.next, now + _GRAIN), state, _OWN)
+            self._push(max(state.own.next, now + _grain(len(due))), state,
+                       _OWN)
 
     def _caught_up(self, state: _State, key: str, first: Instant,
                    now: Instant) -> tuple[Instant, ...]:
@@ -564,27 +573,30 @@ class Ticker:
         if view is None:
             self._push(now + _LOOK_AGAIN, state, _WAVE)
             return
-        self._claim_wave(state, wave, now, view)
+        number = self._claim_wave(state, wave, now, view)
         if wave.next is not None:
-            self._push(max(wave.next, now + _GRAIN), state, _WAVE)
+            self._push(max(wave.next, now + _grain(number)), state, _WAVE)
 
     def _claim_wave(self, state: _State, wave: own_time.Wave, now: Instant,
-                    view: member_.View) -> None:
+                    view: member_.View) -> int:
+        """Claim what is due and ours; returns how many were looked at."""
         job = state.job
         positions, ids = wave.catalogue.positions, wave.catalogue.ids
 
-        def take(until: Instant) -> list[str]:
+        def ours(indexes: Sequence[int]) -> list[str]:
             return [
-                ids[i] for i in wave.take(until)
+                ids[i] for i in indexes
                 if view.ring.owner_at(positions[i]) == self._identity
                 and ids[i] not in state.own.schedules]
         if job.misfire is schedule.Misfire.SKIP and job.grace is not None:
-            late = take(now - job.grace_us(wave.tick) - 1)
+            late = ours(wave.take(now - job.grace_us(wave.tick) - 1))
             self.counts[job.name, 'missed'] += len(late)
-        mine = take(now)
+        due = wave.take(now)
+        mine = ours(due)
         if mine:
-            self._claimer.claim(state.job, (wave.tick,), mine, wave.behind if (
+            self._claimer.claim(job, (wave.tick,), mine, wave.behind if (
                 wave.behind or now >= wave.end) else None)
+        return len(due)
 
     # -- big ticks
 

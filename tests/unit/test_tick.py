@@ -7,6 +7,8 @@ import random
 
 import pytest
 
+from distperiodic.core import ring
+from distperiodic.core import schedule
 from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import thing
@@ -416,16 +418,32 @@ def test_spread_runs_each_object_once_a_period_at_its_own_phase(world):
 
     by_object = collections.defaultdict(list)
     for start in me.starts:
-        assert start.tick <= start.at < start.tick + 60.03
+        assert start.tick <= start.at < start.tick + 60.002
         by_object[start.object].append(start)
     assert len(by_object) == 600
     for starts in by_object.values():
         assert [s.tick for s in starts] == [0, 60, 120, 180]
         phases = [s.at - s.tick for s in starts]
-        assert max(phases) - min(phases) < 0.03
+        assert max(phases) - min(phases) < 0.002
     a_second = collections.Counter(
         int(s.at) for s in me.starts if s.tick == 120)
     assert max(a_second.values()) < 30
+
+
+def test_many_that_are_spread_begin_together_and_no_later_than_20_ms(world):
+    me = world.scheduler(job(every=1.0, objects=True, spread=True),
+                         catalogues={'poll': ids(10_000)})
+
+    world.advance(4)
+
+    looks = {s.at for s in me.starts if s.tick == 2}
+    assert 45 <= len(looks) <= 60
+    late = [s.at - s.tick - schedule.phase_us(
+        ring.position_of(s.object), schedule.SECOND) / schedule.SECOND
+        for s in me.starts if s.tick == 2]
+    assert len(late) == 10_000
+    assert 0.0 <= min(late)
+    assert max(late) < 0.021
 
 
 @pytest.mark.parametrize('partial', [set(), {'poll'}])
