@@ -5,8 +5,10 @@ Each port is a contract: an adapter keeps it, the conformance suite of the
 port holds every adapter to it, and the flow knows nothing else.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Protocol
+from typing import TypeVar
 
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
@@ -38,55 +40,117 @@ class Membership(Protocol):
 
 
 class ClaimStore(Protocol):
-    """Who may run what: one row per (job, object).
+    """Who may run what: one row per (job, object), and the leases.
 
-    Every method decides under one conditional write. Losing a race is an
-    answer and not an error: what was lost is left out of the result.
+    Every move is one conditional write of many rows. Losing a race is an
+    answer and not an error: what was lost is left out of the result. Who won
+    is read back from the rows and never taken from a count of the driver's.
+
+    A lease is named by whoever makes it, with a name that is used once. So a
+    call whose answer was lost may be made again: it finds its own mark and
+    gives the answer that was lost.
 
     :raises StoreUnavailable: from any method; nothing was changed, or it is
-        unknown whether it was, and asking again is safe.
+        unknown whether it was, and the same call may be made again.
     """
 
+    def now(self) -> int:
+        """The store's clock, by which leases end: microseconds since the
+        epoch.
+        """
+
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              owner: str, supersede: bool) -> claim_.Claimed:
-        """Take every object of *objects* that nobody took for *tick*.
+              lease: str, holder: str, seconds: float, supersede: bool,
+              fresh: bool = True) -> claim_.Claimed:
+        """Take every object of *objects* that nobody took for *tick* or a
+        later one.
 
         An object whose earlier tick is claimed but was not started is taken
         over if *supersede*, and the old claim is void. One whose earlier
         tick runs, or waits for a retry, is reported as busy and not taken.
 
         :param tick: microseconds since the epoch.
+        :param lease: name of the lease that is to hold what was won; it is
+            of the kind that waits. None is made if nothing was won.
+        :param holder: who holds it.
+        :param seconds: how long, from now.
+        :param fresh: whether objects that nobody ever claimed are taken.
         """
 
-    def start(self, job: str, claims: Sequence[claim_.Claim], *,
-              worker: str) -> list[claim_.Claim]:
-        """Grant *worker* the runs whose fence is still the newest."""
+    def start(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, into: str, holder: str,
+              seconds: float) -> list[claim_.Claim]:
+        """Grant *holder* the runs of *objects* that still wait in *lease*.
 
-    def finish(self, job: str, claims: Sequence[claim_.Claim]) -> int:
-        """End runs as done; returns how many of them counted."""
-
-    def fail(self, job: str, claim: claim_.Claim, *,
-             retry_at: int | None) -> bool:
-        """A run failed: wait for a retry at that instant, or end as dead.
-
-        :returns: whether the fence was still the newest.
+        :param into: name of the lease that is to hold what was granted. If
+            it is there and somebody else's, nothing is granted.
+        :returns: what was granted, in the order of *objects*.
         """
 
-    def take_back(self, job: str,
-                  claims: Sequence[claim_.Claim]) -> list[claim_.Claim]:
-        """Claim anew what was granted and did not run to its end.
+    def finish(self, job: str, tick: int, objects: Sequence[str], *,
+               lease: str) -> int:
+        """End runs of *lease* as done; returns how many of them counted."""
 
-        :returns: the claims under new fences; the old ones are void.
+    def fail(self, job: str, tick: int, failures: Sequence[claim_.Failure],
+             *, lease: str, into: str | None, seconds: float = 0.0) -> int:
+        """Runs of *lease* failed: they wait for a retry, or end as dead.
+
+        :param into: name of the lease that is to hold what waits for its
+            retry; None: they are dead, and kept for an operator.
+        :param seconds: until the retry is due.
+        :returns: how many of them counted.
         """
 
-    def due_retries(
-            self, now: int, limit: int) -> list[tuple[str, claim_.Claim]]:
-        """Take up to *limit* retries whose time has come, oldest first."""
+    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
+                  leases: Sequence[str], into: str, holder: str,
+                  seconds: float, ran: bool = True) -> list[claim_.Claim]:
+        """Claim anew those of *objects* that wait or run in *leases*. The old
+        fences are void.
 
-    def drop(self, job: str, claims: Sequence[claim_.Claim],
-             ending: claim_.State) -> int:
-        """End claims that will not run, as skipped, superseded or
-        cancelled; returns how many counted.
+        :param ran: whether what was granted may have run, and has its next
+            attempt.
+        :param into: name of the lease that waits and holds them then.
+        """
+
+    def renew(self, leases: Sequence[str], *, holder: str,
+              seconds: float) -> set[str]:
+        """Hold *leases* so long from now; returns those that *holder* still
+        holds. One that is not among them is somebody else's.
+        """
+
+    def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
+                gone: Sequence[str], limit: int) -> list[claim_.Lease]:
+        """Take over leases of *jobs* that ended, or whose holder is known to
+        be gone: up to *limit* of them, those that ended first.
+
+        What ran, and what waited for a retry, has its next attempt. The
+        leases are given new names; what waited for a retry is due, and so
+        are taken over by whoever asks first.
+        """
+
+    def drop(self, job: str, tick: int, objects: Sequence[str], *,
+             lease: str, ending: claim_.State, reason: str = '') -> int:
+        """End claims that wait in *lease* and will not run, as skipped,
+        superseded, cancelled or dead; returns how many counted.
+        """
+
+
+_Answer = TypeVar('_Answer')
+
+
+class StoreQueue(Protocol):
+    """The way of the flow to its store, which may be slow, or away."""
+
+    #: Whether the store is away; what is asked waits until it is back.
+    away: bool
+
+    def ask(self, call: Callable[[ClaimStore], _Answer],
+            then: Callable[[_Answer], None]) -> None:
+        """Have *call* made, after all that was asked before, and *then* told
+        its answer, in the thread of the flow.
+
+        It is made again until it is answered, so whatever it does must be
+        fit to be done twice.
         """
 
 

@@ -6,11 +6,15 @@ a tick twice or overlapping with itself; it knows nothing of other members,
 so between them only the ring decides, and it is gone with the process.
 """
 
-import heapq
 import itertools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
+from typing import TypeVar
 
 from distperiodic import ports
+from distperiodic.adapters import clock as clock_
 from distperiodic.core import claim as claim_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
@@ -18,11 +22,17 @@ from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.schedule import SECOND
 
 _new = tuple.__new__
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
+_TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
+
+_Answer = TypeVar('_Answer')
 
 # Fences of one tick before they could reach those of a tick 1 ms later.
 _FENCES = 1 << 8
@@ -30,14 +40,30 @@ _FENCES = 1 << 8
 _KEPT = 10_000
 
 
-class _Row:
-    __slots__ = ('attempt', 'fence', 'state', 'tick')
+class _Held:
+    """A lease: who holds what, and until when."""
 
-    def __init__(self, tick: int, fence: int):
+    __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
+
+    def __init__(self, lease: str, job: str, tick: int, holder: str,
+                 until: int):
+        self.id = lease
+        self.job = job
+        self.tick = tick
+        self.holder = holder
+        self.until = until
+        self.rows: dict[str, _Row] = {}
+
+
+class _Row:
+    __slots__ = ('attempt', 'fence', 'lease', 'state', 'tick')
+
+    def __init__(self, tick: int, fence: int, lease: _Held):
         self.tick = tick
         self.state = State.CLAIMED
         self.fence = fence
         self.attempt = 1
+        self.lease = lease
 
 
 class _Rows(dict[str, '_Row | int']):
@@ -85,134 +111,222 @@ class MemoryClaimStore:
 
     No other member asks here, so an earlier tick than the last one is only
     asked for after the clock was set back, and then it is granted: refusing
-    it would silence the object until the clock is where it was.
+    it would silence the object until the clock is where it was. Leases end by
+    a clock that does not jump.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: ports.Clock | None = None) -> None:
+        self._clock = clock or clock_.SystemClock()
+        self._epoch = self._clock.now() - int(
+            self._clock.monotonic() * SECOND)
         self._rows: dict[str, _Rows] = {}
-        #: Due, order, job, object and row of what waits for a retry.
-        self._retries: list[tuple[int, int, str, str, _Row]] = []
-        self._count = itertools.count()
+        self._leases: dict[str, _Held] = {}
+        self._numbers = itertools.count(1)
+
+    def now(self) -> int:
+        return self._epoch + int(self._clock.monotonic() * SECOND)
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              owner: str, supersede: bool) -> Claimed:
+              lease: str, holder: str, seconds: float, supersede: bool,
+              fresh: bool = True) -> Claimed:
         rows = self._rows.get(job)
         if rows is None:
             rows = self._rows[job] = _Rows()
+        held = self._leases.get(lease)
+        if held is None:
+            held = _Held(lease, job, tick, holder, self._until(seconds))
         first = _first_fence(tick)
-        fresh = max(first, rows.floor)
+        newest = max(first, rows.floor)
         won: list[Claim] = []
         busy: list[str] = []
         superseded = 0
         for key in objects:
             row = rows.get(key)
             if row is None:
-                fence = fresh
+                if not fresh:
+                    continue
+                fence = newest
             elif isinstance(row, int):
                 if row == tick:
                     continue
                 # As it ended, it left the fences of its own tick behind.
                 fence = max(first, _first_fence(row) + _FENCES)
             elif row.tick == tick:
+                if row.lease is held and row.state is State.CLAIMED:
+                    # The answer that told of it was lost.
+                    won.append(_claim_of(key, row))
                 continue
             elif row.state in ENDINGS:
                 fence = max(first, row.fence + 1)
             elif supersede and row.state in _SUPERSEDED_FROM:
                 superseded += 1
+                self._leave(key, row)
                 fence = max(first, row.fence + 1)
             else:
                 busy.append(key)
                 continue
-            rows[key] = _Row(tick, fence)
+            rows[key] = held.rows[key] = _Row(tick, fence, held)
             # As Claim() does it, without the call.
             won.append(_new(Claim, (key, fence, 1, tick)))
+        if held.rows:
+            self._leases[lease] = held
         if len(rows) > rows.look_at:
             rows.forget(tick)
         return Claimed(won, busy, superseded)
 
-    def _held(self, job: str, claim: Claim, move: Move) -> _Row | None:
-        rows = self._rows.get(job)
-        row = None if rows is None else rows.get(claim.object)
-        if (isinstance(row, _Row) and row.fence == claim.fence
-                and row.state in MOVES[move][0]):
-            return row
-        return None
+    def _until(self, seconds: float) -> int:
+        return self.now() + int(seconds * SECOND)
 
-    def start(self, job: str, claims: Sequence[Claim], *,
-              worker: str) -> list[Claim]:
-        rows = self._rows.get(job)
-        if rows is None:
-            return []
+    def _leave(self, key: str, row: _Row) -> None:
+        """*row* leaves its lease, and the last one ends it."""
+        held = row.lease
+        held.rows.pop(key, None)
+        if not held.rows:
+            self._leases.pop(held.id, None)
+
+    def _enter(self, held: _Held, key: str, row: _Row) -> None:
+        self._leave(key, row)
+        row.lease = held
+        held.rows[key] = row
+        self._leases[held.id] = held
+
+    def _standing(self, lease: str, objects: Iterable[str],
+                  move: Move) -> Iterator[tuple[str, _Row]]:
+        """Those of *objects* that *move* may move from *lease*."""
+        held = self._leases.get(lease)
+        if held is not None:
+            before = MOVES[move][0]
+            for key in objects:
+                row = held.rows.get(key)
+                if row is not None and row.state in before:
+                    yield key, row
+
+    def start(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, into: str, holder: str,
+              seconds: float) -> list[Claim]:
         granted = []
-        before, after = MOVES[Move.START]
-        for claim in claims:
-            # What _held() says, without a call for each object.
-            row = rows.get(claim[0])
-            if (isinstance(row, _Row) and row.fence == claim[1]
-                    and row.state in before):
-                row.state = after
-                granted.append(claim)
+        to = self._leases.get(into)
+        if to is not None:
+            # The answer that told of these was lost, or they are not ours.
+            return [_claim_of(key, to.rows[key]) for key in objects
+                    if key in to.rows and to.holder == holder]
+        to = _Held(into, job, tick, holder, self._until(seconds))
+        for key, row in self._standing(lease, objects, Move.START):
+            row.state = State.RUNNING
+            self._enter(to, key, row)
+            granted.append(_new(Claim, (
+                key, row.fence, row.attempt, row.tick)))
         return granted
 
-    def finish(self, job: str, claims: Sequence[Claim]) -> int:
-        return self._end(job, claims, Move.FINISH)
+    def finish(self, job: str, tick: int, objects: Sequence[str], *,
+               lease: str) -> int:
+        return self._end(objects, lease, Move.FINISH)
 
-    def drop(self, job: str, claims: Sequence[Claim],
-             ending: State) -> int:
-        return self._end(job, claims, claim_.ENDING_MOVES[ending])
+    def drop(self, job: str, tick: int, objects: Sequence[str], *,
+             lease: str, ending: State, reason: str = '') -> int:
+        return self._end(objects, lease, claim_.ENDING_MOVES[ending])
 
-    def _end(self, job: str, claims: Sequence[Claim], move: Move) -> int:
-        rows = self._rows.get(job)
-        if rows is None:
+    def _end(self, objects: Sequence[str], lease: str, move: Move) -> int:
+        held = self._leases.get(lease)
+        if held is None:
             return 0
+        rows = self._rows[held.job]
+        after = MOVES[move][1]
         counted = 0
-        before, after = MOVES[move]
-        for claim in claims:
-            row = rows.get(claim[0])
-            if (isinstance(row, _Row) and row.fence == claim[1]
-                    and row.state in before):
-                row.state = after
-                if row.fence < ((row.tick // 1000) << 8) + _FENCES:
-                    rows[claim[0]] = row.tick
-                counted += 1
+        for key, row in self._standing(lease, objects, move):
+            row.state = after
+            self._leave(key, row)
+            if row.fence < ((row.tick // 1000) << 8) + _FENCES:
+                rows[key] = row.tick
+            counted += 1
         return counted
 
-    def fail(self, job: str, claim: Claim, *, retry_at: int | None) -> bool:
-        if retry_at is None:
-            return bool(self._end(job, [claim], Move.BURY))
-        row = self._held(job, claim, Move.RETRY)
-        if row is None:
-            return False
-        row.state = State.RETRY
-        heapq.heappush(self._retries, (
-            retry_at, next(self._count), job, claim.object, row))
-        return True
+    def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
+             lease: str, into: str | None, seconds: float = 0.0) -> int:
+        keys = [failure.object for failure in failures]
+        if into is None:
+            return self._end(keys, lease, Move.BURY)
+        to = self._leases.get(into)
+        if to is not None:
+            # The answer that told of these was lost.
+            return sum(key in to.rows for key in keys)
+        to = _Held(into, job, tick, '', self._until(seconds))
+        for key, row in self._standing(lease, keys, Move.RETRY):
+            row.state = State.RETRY
+            self._enter(to, key, row)
+        return len(to.rows)
 
-    def take_back(self, job: str, claims: Sequence[Claim]) -> list[Claim]:
+    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
+                  leases: Sequence[str], into: str, holder: str,
+                  seconds: float, ran: bool = True) -> list[Claim]:
+        rows = self._rows.get(job, _Rows())
+        to = self._leases.get(into)
+        if to is None:
+            to = _Held(into, job, tick, holder, self._until(seconds))
         anew = []
-        for claim in claims:
-            row = self._held(job, claim, Move.TAKE_BACK)
-            if row is not None:
-                row.fence += 1
-                row.attempt = claim.attempt
-                row.state = State.CLAIMED
-                anew.append(Claim(
-                    claim.object, row.fence, claim.attempt, claim.tick))
+        for key in objects:
+            row = rows.get(key)
+            if not isinstance(row, _Row):
+                continue
+            if row.lease is to:
+                # The answer that told of it was lost.
+                anew.append(_claim_of(key, row))
+            elif row.lease.id in leases and row.state in _TAKEN_BACK:
+                anew.append(self._anew(to, key, row, ran))
         return anew
 
-    def due_retries(self, now: int, limit: int) -> list[tuple[str, Claim]]:
-        taken: list[tuple[str, Claim]] = []
-        while (self._retries and self._retries[0][0] <= now
-               and len(taken) < limit):
-            _, _, job, key, row = heapq.heappop(self._retries)
-            if not claim_.allowed(Move.AGAIN, row.state):
-                # It was cancelled while it waited.
-                continue
-            row.state = State.CLAIMED
-            row.fence += 1
-            row.attempt += 1
-            taken.append((job, Claim(key, row.fence, row.attempt, row.tick)))
+    def _anew(self, to: _Held, key: str, row: _Row,
+              ran: bool = True) -> Claim:
+        row.attempt += ran and row.state is not State.CLAIMED
+        row.fence += 1
+        row.state = State.CLAIMED
+        self._enter(to, key, row)
+        return _claim_of(key, row)
+
+    def renew(self, leases: Sequence[str], *, holder: str,
+              seconds: float) -> set[str]:
+        until = self._until(seconds)
+        held = [self._leases[lease] for lease in leases
+                if lease in self._leases]
+        for one in held:
+            if one.holder == holder:
+                one.until = until
+        return {one.id for one in held if one.holder == holder}
+
+    def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
+                gone: Sequence[str], limit: int) -> list[Lease]:
+        now, known = self.now(), set(jobs)
+        due = [held for held in self._leases.values() if held.job in known
+               and (held.until <= now or held.holder in gone)]
+        due.sort(key=lambda held: held.until)
+        taken = []
+        for held in due[:limit]:
+            to = _Held(f'again-{next(self._numbers)}', held.job, held.tick,
+                       holder, self._until(seconds))
+            was = next(iter(held.rows.values())).state
+            taken.append(Lease(to.id, to.job, to.tick, [
+                self._anew(to, key, row)
+                for key, row in list(held.rows.items())], was))
         return taken
+
+
+class Direct:
+    """A store that answers at once. See
+    :class:`distperiodic.ports.StoreQueue`.
+    """
+
+    away = False
+
+    def __init__(self, store: ports.ClaimStore):
+        self._store = store
+
+    def ask(self, call: Callable[[ports.ClaimStore], _Answer],
+            then: Callable[[_Answer], None]) -> None:
+        then(call(self._store))
+
+
+def _claim_of(key: str, row: _Row) -> Claim:
+    return Claim(key, row.fence, row.attempt, row.tick)
 
 
 class Alone:

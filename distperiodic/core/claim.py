@@ -4,7 +4,19 @@
 A claim is of a job and an object; its tick, fence and state change, the row
 stays. Each move below names the states it may leave and the one it enters;
 a store applies it under the condition that the state is one of these and
-the fence is the newest, and nothing else decides.
+that the claim stands in the lease that the mover holds, and nothing else
+decides.
+
+A *lease* is what somebody holds: claims of one job and tick, until an
+instant of the store's clock. A claim stands in one lease at a time, and each
+grant has a lease of its own, so to be in a lease proves what the newest
+fence proves::
+
+    scheduler's lease          worker's lease        nobody's, until then
+      waiting                    running               retry
+        claimed ── start ──────►   running ── retry ──►  retry
+           ▲                          │ take back          │ again
+           └──────────────────────────┴────────────────────┘
 """
 
 import enum
@@ -16,7 +28,7 @@ class State(enum.Enum):
     # for each move of each object.
     __hash__ = object.__hash__
 
-    #: Taken by a member; not granted to a worker.
+    #: Taken by a scheduler; not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
@@ -62,8 +74,9 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
-    Move.BURY: (frozenset([State.RUNNING]), State.DEAD),
-    Move.TAKE_BACK: (frozenset([State.RUNNING]), State.CLAIMED),
+    Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
+    Move.TAKE_BACK: (frozenset([State.CLAIMED, State.RUNNING]),
+                     State.CLAIMED),
     Move.AGAIN: (frozenset([State.RETRY]), State.CLAIMED),
     Move.SKIP: (frozenset([State.CLAIMED]), State.SKIPPED),
     Move.SUPERSEDE: (frozenset([State.CLAIMED]), State.SUPERSEDED),
@@ -100,3 +113,30 @@ class Claimed(NamedTuple):
     busy: list[str]
     #: Claims of earlier ticks that were not started and are void now.
     superseded: int
+
+
+class Lease(NamedTuple):
+    """Claims of one job and tick under one name, as somebody holds them."""
+
+    id: str
+    job: str
+    tick: int
+    claims: list[Claim]
+    #: What they did before they were taken over.
+    was: State
+
+
+class Failure(NamedTuple):
+    """A run that failed."""
+
+    object: str
+    error: str
+    #: Where it was raised, for an operator; empty: nowhere.
+    traceback: str = ''
+
+
+def granted_lease(lease: str, batch: str) -> str:
+    """The lease of what a worker is granted of *lease* by one batch: both
+    sides know its name before it is made.
+    """
+    return f'{lease}.{batch}'

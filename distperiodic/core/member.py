@@ -91,9 +91,14 @@ class Member:
             tenure=self.tenure + broken)
 
     @property
-    def holder(self) -> tuple[str, str, int]:
+    def holder(self) -> str:
         """Who may hold work: this process, in this tenure."""
-        return self.identity, self.nonce, self.tenure
+        return f'{self.process}~t{self.tenure}'
+
+    @property
+    def process(self) -> str:
+        """This process, in all of its terms."""
+        return f'{self.identity}~{self.nonce}'
 
     def same_process(self, other: 'Member') -> bool:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
@@ -118,6 +123,12 @@ def parse_entry(entry: str) -> Member | None:
     return Member(match['identity'], match['nonce'],
                   int(match['generation']), points, slots,
                   attributes.get('t', 1), attributes['f'])
+
+
+def process_of(entry: str) -> str:
+    """The process that stands under *entry* in its group."""
+    member = parse_entry(entry)
+    return entry if member is None else member.process
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ job and tick, to one worker. A worker sends :class:`Reports`: what became of
 batches, to one scheduler::
 
     scheduler                                     worker
-        |--- run    {job, tick, objects, fences} -->|
-        |<-- report {done, failed, refused} --------|
+        |--- run    {lease, job, tick, objects} --->|
+        |<-- report {done, failed, refused...} -----|
 
 A message is a hint and carries no authority: what may run is decided by the
 claim, what runs by the code that the worker has registered. So a message that
@@ -54,11 +54,12 @@ _LAST_INSTANT = 253_402_300_799_999_999
 _MAC = re.compile(r'[0-9a-f]{64}\Z')
 
 _BATCH_FIELDS = frozenset((
-    'v', 'kind', 'id', 'job', 'tick', 'objects', 'fences', 'attempts',
-    'sender', 'worker', 'partition', 'priority', 'expires'))
+    'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
+    'attempts', 'sender', 'worker', 'partition', 'priority', 'expires'))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
 _REPORT_FIELDS = frozenset((
-    'batch', 'worker', 'done', 'failed', 'refused', 'seconds'))
+    'batch', 'worker', 'done', 'failed', 'retried', 'refused', 'lost',
+    'seconds'))
 
 Key = str | bytes
 
@@ -77,6 +78,7 @@ class Batch:
     attempts: list[int]  # which attempt this is, one per object
     sender: str  # the scheduler's membership entry
     worker: str  # the worker's membership entry
+    lease: str  # in which the claims wait
     partition: str = 'default'  # the worker's
     priority: int = 0  # higher first
     expires: Instant | None = None  # None: worth running however late
@@ -93,13 +95,18 @@ class Report:
     worker: str  # the worker's membership entry
     done: list[int] = dataclasses.field(default_factory=list)
     failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    #: Failed, and wait for their next attempt.
+    retried: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    #: Not granted: their claims are not what they were, or somebody else's.
+    lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # that the handlers took
 
     @property
     def size(self) -> int:
         """How many objects it tells of."""
-        return len(self.done) + len(self.failed) + len(self.refused)
+        return (len(self.done) + len(self.failed) + len(self.retried)
+                + len(self.refused) + len(self.lost))
 
 
 @dataclasses.dataclass(slots=True)
@@ -119,6 +126,7 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'v': VERSION,
         'kind': 'run',
         'id': batch.id,
+        'lease': batch.lease,
         'job': batch.job,
         'tick': batch.tick,
         'objects': batch.objects,
@@ -152,7 +160,9 @@ def encode_reports(reports: Sequence[Report], *, to: str,
             'worker': report.worker,
             'done': report.done,
             'failed': [[i, _clean(why)] for i, why in report.failed],
+            'retried': [[i, _clean(why)] for i, why in report.retried],
             'refused': [[i, _clean(why)] for i, why in report.refused],
+            'lost': report.lost,
             'seconds': report.seconds,
         } for report in reports],
     }
@@ -198,18 +208,21 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
         return Batch(
             message['id'], message['job'], message['tick'],
             message['objects'], message['fences'], message['attempts'],
-            message['sender'], message['worker'], message['partition'],
+            message['sender'], message['worker'], message['lease'],
+            message['partition'],
             message['priority'], message['expires'])
     return Reports(message['to'], [
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
-               [(i, why) for i, why in r['refused']], float(r['seconds']))
+               [(i, why) for i, why in r['retried']],
+               [(i, why) for i, why in r['refused']], r['lost'],
+               float(r['seconds']))
         for r in message['reports']])
 
 
 def _check_batch(message: Mapping[str, Any]) -> None:
     _check_fields(message, _BATCH_FIELDS)
-    for field in ('id', 'job', 'sender', 'worker', 'partition'):
+    for field in ('id', 'lease', 'job', 'sender', 'worker', 'partition'):
         _check_name(field, message[field])
     _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
     _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
@@ -255,10 +268,11 @@ def _check_reports(message: Mapping[str, Any]) -> None:
                 or not 0 <= seconds <= _MAX_INT):
             raise _Invalid(
                 f'seconds is {_kind_of(seconds)}, not a duration')
-        done = report['done']
-        _check_list('done', done, int)
-        seen = list(done)
-        for field in ('failed', 'refused'):
+        seen: list[int] = []
+        for field in ('done', 'lost'):
+            _check_list(field, report[field], int)
+            seen += report[field]
+        for field in ('failed', 'retried', 'refused'):
             pairs = report[field]
             _check_list(field, pairs, list)
             for pair in pairs:

@@ -13,6 +13,7 @@ whatever its overlap policy: that one is about runs that take too long.
 import collections
 import dataclasses
 import logging
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 
@@ -26,9 +27,6 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-# A big tick is claimed in pieces of so many objects, and between two of them
-# other jobs have their turn.
-_PIECE = 2000
 # Ticks of one object that may wait for its earlier runs.
 _MOST_WAITING = 100
 
@@ -39,6 +37,7 @@ class _Piece:
 
     ticks: tuple[Instant, ...]
     objects: Sequence[str]
+    fresh: bool
     at: int = 0
 
 
@@ -56,16 +55,27 @@ class _Open:
 class Claimer:
     """Claims for one member, under the overlap policy of each job.
 
-    :param identity: the owner that stands in the claims.
+    :param holder: under what name leases are held, asked at each claim.
+    :param lease: seconds.
+    :param piece: a big tick is claimed in pieces of so many objects, each
+        under a lease of its own; between two of them other jobs have their
+        turn.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
-                 clock: ports.Clock, identity: str,
-                 claims: ports.ClaimStore, dispatcher: dispatch.Dispatcher):
-        self._identity = identity
-        self._claims = claims
+                 clock: ports.Clock, store: ports.StoreQueue,
+                 holder: Callable[[], str], new_lease: Callable[[], str],
+                 lease: float, piece: int,
+                 dispatcher: dispatch.Dispatcher):
+        self._store = store
+        self._holder = holder
+        self._new_lease = new_lease
+        self._lease = lease
+        self._piece = piece
         self._dispatcher = dispatcher
         self._open = {name: _Open() for name in jobs}
+        #: Job to how many claims the store has not answered.
+        self.asked: collections.Counter[str] = collections.Counter()
         self._closed = False
         self._told_skipped = quiet.Quiet(clock, 0.9)
         #: What was skipped and not told yet: by job, with the tick, the
@@ -77,14 +87,14 @@ class Claimer:
         dispatcher.freed = self._freed
 
     def claim_all(self, job: job_.Job, ticks: tuple[Instant, ...],
-                  objects: Sequence[str]) -> None:
+                  objects: Sequence[str], fresh: bool = True) -> None:
         """Claim any number of objects: a first piece now, the others at
         :meth:`claim_next`, for as long as :meth:`unfinished`.
         """
         if not objects:
             return
         pieces = self._open[job.name].pieces
-        pieces.append(_Piece(ticks, objects))
+        pieces.append(_Piece(ticks, objects, fresh))
         if len(pieces) == 1:
             self.claim_next(job)
 
@@ -99,36 +109,57 @@ class Claimer:
             return
         piece = pieces[0]
         self.claim(job, piece.ticks,
-                   piece.objects[piece.at:piece.at + _PIECE])
-        piece.at += _PIECE
+                   piece.objects[piece.at:piece.at + self._piece],
+                   fresh=piece.fresh)
+        piece.at += self._piece
         if piece.at >= len(piece.objects):
             pieces.popleft()
 
     def claim(self, job: job_.Job, ticks: Sequence[Instant],
               objects: Sequence[str],
-              behind: set[str] | None = None) -> None:
+              behind: set[str] | None = None, fresh: bool = True) -> None:
         """Claim *objects* for *ticks*, oldest first, and offer what was won.
 
         :param behind: objects that were claimed for an earlier one of these
             ticks before; those that are won now are added.
+        :param fresh: whether objects that nobody ever claimed are taken.
         """
-        name = job.name
         if behind is None and len(ticks) > 1:
             behind = set()
         for tick in ticks:
-            claimed = self._claims.claim(
-                name, tick, objects, owner=self._identity,
-                supersede=job.misfire is not schedule.Misfire.ALL)
-            won = claimed.won
-            if won:
-                self.counts[name, 'claimed'] += len(won)
-                if self._open[name].waiting:
-                    self._overtake(job, tick, won)
-                self._dispatcher.offer(job, won, claimed.superseded)
-            if claimed.busy:
-                self._busy(job, tick, claimed.busy, behind or set())
-            if behind is not None:
-                behind.update(c.object for c in won)
+            self._ask(job, tick, objects, behind, fresh)
+
+    def _ask(self, job: job_.Job, tick: Instant, objects: Sequence[str],
+             behind: set[str] | None, fresh: bool) -> None:
+        lease, holder = self._new_lease(), self._holder()
+        self.asked[job.name] += 1
+
+        def claimed(answer: claim_.Claimed) -> None:
+            self.asked[job.name] -= 1
+            self._claimed(job, tick, lease, answer, behind)
+        self._store.ask(
+            lambda store: store.claim(
+                job.name, tick, objects, lease=lease, holder=holder,
+                seconds=self._lease,
+                supersede=job.misfire is not schedule.Misfire.ALL,
+                fresh=fresh),
+            claimed)
+
+    def _claimed(self, job: job_.Job, tick: Instant, lease: str,
+                 claimed: claim_.Claimed, behind: set[str] | None) -> None:
+        won = claimed.won
+        if behind is not None:
+            late = behind
+            behind.update(c.object for c in won)
+        else:
+            late = set()
+        if claimed.busy:
+            self._busy(job, tick, claimed.busy, late)
+        if won:
+            self.counts[job.name, 'claimed'] += len(won)
+            if self._open[job.name].waiting:
+                self._overtake(job, tick, won)
+            self._dispatcher.offer(job, lease, won, claimed.superseded)
 
     def _busy(self, job: job_.Job, tick: Instant, busy: list[str],
               behind: set[str]) -> None:
@@ -168,13 +199,15 @@ class Claimer:
         waiting = self._open[job.name].waiting
         if not waiting or self._closed:
             return
+        together: dict[Instant, list[str]] = {}
         for key in objects:
             queue = waiting.get(key)
             if queue:
-                tick = queue.popleft()
+                together.setdefault(queue.popleft(), []).append(key)
                 if not queue:
                     del waiting[key]
-                self.claim(job, (tick,), (key,), {key})
+        for tick in sorted(together):
+            self.claim(job, (tick,), together[tick], set(together[tick]))
 
     def _skip(self, job: job_.Job, tick: Instant, first: str,
               number: int) -> None:

@@ -5,13 +5,17 @@
                 ▲                 │
                 └── take back ◄───┘  refused, not sent, worker gone, no sign
 
-What waits, waits here as claims (in the store, once there is one) and not in
-anybody's queue: a worker is given what its window has room for, and the
-window is counted in seconds of its work (:mod:`distperiodic.core.pace`).
-Jobs of one priority take turns, batch by batch.
+What waits, waits in leases of this scheduler and not in anybody's queue: a
+worker is given what its window has room for, and the window is counted in
+seconds of its work (:mod:`distperiodic.core.pace`). Jobs of one priority take
+turns, batch by batch. What a worker was given is granted to it, and ends, in
+the store (:mod:`distperiodic.flow.grants`); here it is only counted.
 
-Every claim that was won is counted once more, by where it is or how it
-ended: waiting, outstanding, retrying; done, dead, superseded or left to
+Leases that ended, or whose holder is gone, are taken over, whoever held them:
+so come the retries, too.
+
+Every claim that was won or taken over is counted once more, by where it is or
+how it ended: waiting, outstanding; done, dead, retried, superseded or left to
 others.
 """
 
@@ -19,7 +23,6 @@ import collections
 import heapq
 import itertools
 import logging
-import random
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -30,7 +33,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
-from distperiodic.core import schedule
+from distperiodic.flow import in_hand
 from distperiodic.flow import quiet
 from distperiodic.flow import work
 
@@ -40,90 +43,15 @@ LOG = logging.getLogger(__name__)
 # long, and no longer: a back-off without a cap loses ticks, a fixed one
 # floods.
 _BACK_OFF = (1.0, 2.0)
-_RETRY_CAP = 60.0
 # How often, beyond its retries, a run is begun again whose worker was lost.
 # A run that takes its worker down with it would else end all of them.
 _LOSSES = 5
-
-
-class _Worker:
-    """One worker as this scheduler sees it."""
-
-    __slots__ = ('batches', 'entry', 'failures', 'heard', 'member',
-                 'not_before', 'paused', 'unknown', 'window')
-
-    def __init__(self, member: member_.Member, window: pace_.Window,
-                 now: float):
-        self.member = member
-        self.entry = member.entry
-        self.window = window
-        self.batches: set[str] = set()
-        #: Jobs that it does not know, and ones that it refused until then.
-        self.unknown: set[str] = set()
-        self.paused: dict[str, float] = {}
-        self.failures = 0
-        self.not_before = 0.0
-        self.heard = now
-
-
-class _Sent:
-    """A batch that was given to a worker."""
-
-    __slots__ = ('batch', 'claims', 'cost', 'left', 'queue', 'sign',
-                 'worker')
-
-    def __init__(self, batch: message.Batch, worker: _Worker,
-                 queue: '_Queue', claims: list[claim_.Claim | None],
-                 cost: float, sign: float):
-        self.batch = batch
-        self.worker = worker
-        self.queue = queue
-        #: In the order of the batch; None: it was settled.
-        self.claims = claims
-        self.left = len(claims)
-        self.cost = cost
-        self.sign = sign
-
-    def take(self, indexes: Iterable[int]) -> list[claim_.Claim]:
-        """The claims at *indexes* that were not taken before."""
-        taken = []
-        claims = self.claims
-        for index in indexes:
-            if 0 <= index < len(claims):
-                claim = claims[index]
-                if claim is not None:
-                    claims[index] = None
-                    taken.append(claim)
-        self.left -= len(taken)
-        return taken
-
-
-class _Queue:
-    """What waits of one job."""
-
-    __slots__ = ('groups', 'in_flight', 'job', 'listed', 'size', 'void')
-
-    def __init__(self, job: job_.Job):
-        self.job = job
-        #: Each of one tick.
-        self.groups: collections.deque[list[claim_.Claim]] = (
-            collections.deque())
-        self.size = 0
-        #: How many of them were superseded while they waited.
-        self.void = 0
-        #: Runs that workers hold.
-        self.in_flight = 0
-        #: Whether it stands in the order of its partition.
-        self.listed = False
-
-    def newest(self) -> dict[str, int]:
-        """The newest fence of each object here."""
-        fences: dict[str, int] = {}
-        for group in self.groups:
-            for claim in group:
-                if claim.fence > fences.get(claim.object, -1):
-                    fences[claim.object] = claim.fence
-        return fences
+# Leases that are taken over in one go.
+_AT_A_TIME = 100
+# Seconds for which the leases of a process that has left its group are taken
+# over at once. What it should hold later ends by the clock, for it may be
+# alive and merely cut off from the others.
+_GONE = 5.0
 
 
 class Dispatcher:
@@ -132,43 +60,46 @@ class Dispatcher:
     :param me: this scheduler's membership entry, asked at each batch.
     :param lease: seconds without a sign of life after which a batch is
         taken back from its worker.
+    :param shared: whether all members and workers claim in one store. If
+        not, nothing but this scheduler knows of the claims.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
-                 claims: ports.ClaimStore, bus: ports.WorkBus,
+                 store: ports.StoreQueue, bus: ports.WorkBus,
                  clock: ports.Clock, me: Callable[[], str],
-                 batch_size: int = 500, lease: float = 60.0,
-                 random_: random.Random | None = None):
-        self._claims = claims
+                 new_lease: Callable[[], str], batch_size: int = 500,
+                 lease: float = 60.0, shared: bool = False):
+        self._store = store
+        self._new_lease = new_lease
+        self._shared = shared
         self._bus = bus
         self._clock = clock
-        self._me = me
+        #: This scheduler's membership entry.
+        self.entry = me
         self._batch_size = batch_size
         self._lease = lease
-        self._random = random_ or random.Random()
         self._pace = pace_.Pace()
         self._order = itertools.count()
         self._batch_ids = itertools.count(1)
-        self._queues = {name: _Queue(job) for name, job in jobs.items()}
+        self._queues = {name: in_hand.Queue(job) for name, job in jobs.items()}
         #: Partition to (-priority, order, queue), a heap.
-        self._waiting: dict[str, list[tuple[int, int, _Queue]]] = {
+        self._waiting: dict[str, list[tuple[int, int, in_hand.Queue]]] = {
             job.topic: [] for job in jobs.values()}
-        self._workers: dict[str, dict[
-            tuple[str, str, int], _Worker]] = {}
-        self._sent: dict[str, _Sent] = {}
+        self._workers: dict[str, dict[str, in_hand.Worker]] = {}
+        self._sent: dict[str, in_hand.Sent] = {}
         self._schedulers = 1
         self._told = quiet.Quiet(clock, 30.0)
         #: What failed for the last time since the last sweep, by job.
         self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
-        self._swept = clock.monotonic()
-        self._seen = clock.now()
+        self._swept = self._renewed = clock.monotonic()
+        self._asking = False
+        #: Processes that were seen to go, and when.
+        self._gone: dict[str, float] = {}
         self._closed = False
         #: Objects claimed and not given to a worker yet.
         self.waiting = 0
         #: Objects given to workers and not settled.
         self.outstanding = 0
-        #: Objects that wait for their next attempt.
-        self.retrying = 0
         #: Told the objects of a job whose runs came to an end.
         self.freed: Callable[
             [job_.Job, list[str]], None] = lambda job, ids: None
@@ -178,45 +109,36 @@ class Dispatcher:
         self.counts: collections.Counter[
             tuple[str, str]] = collections.Counter()
 
+    def holder(self) -> str:
+        """Under what name this scheduler holds leases."""
+        return member_.process_of(self.entry())
+
     # -- what comes in
 
-    def offer(self, job: job_.Job, claims: list[claim_.Claim],
+    def offer(self, job: job_.Job, lease: str, claims: list[claim_.Claim],
               superseded: int = 0) -> None:
-        """Queue claims of one job and tick; :meth:`pump` gives them to
-        workers. The list is ours from now on.
+        """Queue claims of one lease; :meth:`pump` gives them to workers. The
+        list is ours from now on.
 
         :param superseded: how many claims that wait here they made void.
         """
         if not claims:
             return
         queue = self._queues[job.name]
-        groups = queue.groups
-        if groups and groups[-1][0].tick == claims[0].tick:
-            groups[-1].extend(claims)
-        else:
-            groups.append(claims)
-        queue.size += len(claims)
+        queue.put(lease, claims)
         self.waiting += len(claims)
         if superseded:
             queue.void += superseded
             if 2 * queue.void >= queue.size:
-                self._discard_void(queue)
+                self._discarded(queue, queue.discard_void())
         if not queue.listed:
             queue.listed = True
             heapq.heappush(self._waiting[job.topic], (
                 -job.priority, next(self._order), queue))
 
-    def _discard_void(self, queue: _Queue) -> None:
-        """Where no worker takes them, superseded claims would pile up."""
-        newest = queue.newest()
-        before = queue.size
-        kept = [[c for c in group if c.fence == newest[c.object]]
-                for group in queue.groups]
-        queue.groups = collections.deque(group for group in kept if group)
-        queue.size = sum(map(len, queue.groups))
-        queue.void = 0
-        self.waiting -= before - queue.size
-        self.counts[queue.job.name, 'superseded'] += before - queue.size
+    def _discarded(self, queue: in_hand.Queue, number: int) -> None:
+        self.waiting -= number
+        self._lost(queue.job, number)
 
     def workers_changed(self, partition: str,
                         members: Iterable[member_.Member]) -> None:
@@ -228,16 +150,25 @@ class Dispatcher:
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
+        processes = {m.process for m in present.values()}
         for holder in [h for h in known if h not in present]:
-            self._lose(known.pop(holder))
+            worker = known.pop(holder)
+            if worker.member.process not in processes:
+                self.process_gone(worker.member.process)
+            self._lose(worker)
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:
-                worker = known[holder] = _Worker(
+                worker = known[holder] = in_hand.Worker(
                     member, pace_.Window(self._share(member), self._pace),
                     self._clock.monotonic())
             worker.member, worker.entry = member, member.entry
             worker.window.slots = self._share(member)
+
+    def process_gone(self, process: str) -> None:
+        """*process* was seen to leave its group: what it holds is free."""
+        if self._shared:
+            self._gone[process] = self._clock.monotonic()
 
     def schedulers_changed(self, number: int) -> None:
         """So many members share the workers: each gets its part."""
@@ -263,38 +194,44 @@ class Dispatcher:
         sent.sign = worker.heard = self._clock.monotonic()
         job = sent.queue.job
         done = sent.take(report.done)
-        if done:
-            counted = self._claims.finish(job.name, done)
-            self.counts[job.name, 'done'] += counted
-            self._lost(job, len(done) - counted)
+        self.counts[job.name, 'done'] += len(done)
         free = [c.object for c in done]
-        settled = len(done)
-        for index, error in report.failed:
-            for claim in sent.take([index]):
-                settled += 1
-                if self._failed(job, claim, error):
-                    free.append(claim.object)
-        if settled and report.seconds:
-            worker.window.note(job.name, settled, report.seconds)
+        dead = self._settled_as('dead', sent, report.failed)
+        if dead:
+            self._dead.setdefault(job.name, []).extend(dead)
+            free += [claim.object for claim, _ in dead]
+        retried = self._settled_as('retried', sent, report.retried)
+        ran = len(done) + len(dead) + len(retried)
+        if ran and report.seconds:
+            worker.window.note(job.name, ran, report.seconds)
+        lost = len(sent.take(report.lost))
+        self._lost(job, lost)
+        self._settle(sent, ran + lost)
         if report.refused:
-            refused = sent.take(index for index, _ in report.refused)
-            settled += len(refused)
             if report.refused[0][1] == work.UNKNOWN_JOB:
                 worker.unknown.add(job.name)
             else:
                 # It drains, or is not sure of its membership: its entry goes
                 # at any moment, and until then it would refuse again.
                 worker.paused[job.name] = worker.heard + _BACK_OFF[0]
-            self._again(job, refused)
-        self._settle(sent, settled)
+            refused = sent.take(index for index, _ in report.refused)
+            self._settle(sent, len(refused))
+            self._take_back(sent, refused, 'it was refused', ran=False)
         if free:
             self.freed(job, free)
+
+    def _settled_as(self, outcome: str, sent: in_hand.Sent,
+                    told: list[tuple[int, str]]) -> list[
+                        tuple[claim_.Claim, str]]:
+        settled = [(claim, error) for index, error in told
+                   for claim in sent.take([index])]
+        self.counts[sent.queue.job.name, outcome] += len(settled)
+        return settled
 
     def unsent(self, batch: message.Batch, reason: str) -> None:
         """The bus could not hand *batch* to the broker.
 
-        It may arrive all the same, later. Of a job that is at_most_once it
-        is not sent again.
+        It may arrive all the same, later.
         """
         sent = self._sent.get(batch.id)
         if sent is None:
@@ -311,12 +248,11 @@ class Dispatcher:
                 'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
                 'here and are sent again in %.0f s or to another worker',
                 batch.job, sent.left, worker.member.identity, reason, pause)
-        job = sent.queue.job
-        left = self._recall(sent)
-        if job.delivery is job_.Delivery.AT_MOST_ONCE:
-            self._give_up(job, left, f'not surely sent: {reason}')
-        else:
-            self._again(job, left)
+        # In a store that the worker can reach, what it has begun is its own.
+        self._take_back(
+            sent, self._recall(sent), f'not surely sent: {reason}',
+            begun=not self._shared, ran=sent.queue.job.delivery is
+            job_.Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
         """The broker has *batch*."""
@@ -325,7 +261,8 @@ class Dispatcher:
             found.worker.failures = 0
 
     def sweep(self) -> None:
-        """Take back what gave no sign within the lease; fetch retries.
+        """Take back what gave no sign within the lease, renew our leases, and
+        take over those of others that ended.
 
         Call it several times a lease. Time in which nobody called it does
         not count: the signs that came meanwhile wait to be read.
@@ -336,14 +273,15 @@ class Dispatcher:
         if away > self._lease / 3:
             for sent in self._sent.values():
                 sent.sign = min(now, sent.sign + away)
-        silent: dict[str, tuple[_Worker, int]] = {}
+        silent: dict[str, tuple[in_hand.Worker, int]] = {}
         for sent in [s for s in self._sent.values()
                      if now - s.sign > self._lease]:
             worker, number = silent.get(
                 sent.batch.worker, (sent.worker, 0))
             silent[sent.batch.worker] = worker, number + sent.left
-            self._repeat(sent.queue.job, self._recall(sent),
-                         'no sign from its worker')
+            self._take_back(sent, self._recall(sent),
+                            'no sign from its worker',
+                            begun=not self._shared)
         for worker, number in silent.values():
             LOG.warning(
                 'no sign of work: worker=%s objects=%d lease=%.0f; they are '
@@ -353,8 +291,56 @@ class Dispatcher:
                 # It may be there and hear nothing. The others first.
                 worker.not_before = now + self._lease
         self._tell_dead()
-        self._fetch_retries()
+        if now - self._renewed >= self._lease / 3:
+            self._renewed = now
+            self._renew()
+        self._take_over(now)
         self.pump_all()
+
+    def _renew(self) -> None:
+        """Go on holding what waits here."""
+        leases = sorted(set().union(*(
+            queue.leases() for queue in self._queues.values())))
+        if not leases:
+            return
+        holder = self.holder()
+
+        def renewed(held: set[str]) -> None:
+            lost = set(leases) - held
+            if lost:
+                for queue in self._queues.values():
+                    self._discarded(queue, queue.discard_leases(lost))
+        self._store.ask(
+            lambda store: store.renew(
+                leases, holder=holder, seconds=self._lease), renewed)
+
+    def _take_over(self, now: float) -> None:
+        """Ask for leases that ended: retries that are due, and what others
+        held that are gone.
+        """
+        if self._asking or self._closed:
+            return
+        for process in [p for p, at in self._gone.items()
+                        if now - at > _GONE]:
+            del self._gone[process]
+        self._asking = True
+        jobs, gone = list(self._queues), list(self._gone)
+        holder = self.holder()
+        self._store.ask(
+            lambda store: store.overdue(
+                jobs, holder=holder, seconds=self._lease, gone=gone,
+                limit=_AT_A_TIME),
+            self._taken_over)
+
+    def _taken_over(self, leases: list[claim_.Lease]) -> None:
+        self._asking = False
+        for lease in leases:
+            job = self._queues[lease.job].job
+            self.counts[job.name, 'taken over'] += len(lease.claims)
+            self._offer_again(job, lease.id, lease.claims,
+                              'its lease has ended', lease.was)
+        if len(leases) == _AT_A_TIME:
+            self._take_over(self._clock.monotonic())
 
     def _tell_dead(self) -> None:
         # One line for each object would be 10,000 when a database is away.
@@ -369,21 +355,6 @@ class Dispatcher:
                           'error=%s', name, claim.object, claim.attempt,
                           error)
         self._dead.clear()
-
-    def _fetch_retries(self) -> None:
-        now = until = self._clock.now()
-        if now < self._seen - schedule.SECOND:
-            # The clock was set back. All retries that wait are due within
-            # the longest pause of the old time, and begin now.
-            until = self._seen + int(_RETRY_CAP * schedule.SECOND)
-        self._seen = now
-        while True:
-            due = self._claims.due_retries(until, 500)
-            self.retrying -= len(due)
-            for name, claim in due:
-                self.offer(self._queues[name].job, [claim])
-            if len(due) < 500:
-                break
 
     # -- what goes out
 
@@ -410,11 +381,16 @@ class Dispatcher:
         now = self._clock.monotonic()
         free = [w for w in workers
                 if w.not_before <= now and not w.window.full]
-        me = self._me()
+        me = self.entry()
         passed = []
         shares: dict[str, int] = {}
         while waiting and free:
             priority, _, queue = waiting[0]
+            if not queue.size:
+                # What waited was lost.
+                heapq.heappop(waiting)
+                queue.listed = False
+                continue
             if not sure and queue.job.scope is not job_.Scope.MEMBER:
                 passed.append(heapq.heappop(waiting))
                 continue
@@ -436,7 +412,7 @@ class Dispatcher:
         for item in passed:
             heapq.heappush(waiting, item)
 
-    def _tell_unknown(self, queue: _Queue) -> None:
+    def _tell_unknown(self, queue: in_hand.Queue) -> None:
         if self._told.may('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; those that are '
@@ -444,8 +420,8 @@ class Dispatcher:
                 'joins, run the same --tasks everywhere', queue.job.name,
                 queue.job.topic, queue.size)
 
-    def _give(self, queue: _Queue, free: list[_Worker],
-              shares: dict[str, int], me: str, now: float) -> _Worker | None:
+    def _give(self, queue: in_hand.Queue, free: list[in_hand.Worker],
+              shares: dict[str, int], me: str, now: float) -> in_hand.Worker | None:
         """Send one batch of *queue* to the worker with the least to do.
 
         :param shares: how much of its oldest tick one worker gets at a
@@ -472,45 +448,34 @@ class Dispatcher:
             number = min(number, most - queue.in_flight)
         if best is None or number <= 0:
             return None
-        group = queue.groups[0]
         if able > 1:
             share = shares.get(name, 0)
             if not share:
-                share = shares[name] = -(-len(group) // able)
+                share = shares[name] = -(-len(queue.groups[0].claims) // able)
             number = min(number, share)
-        if len(group) <= number:
-            queue.groups.popleft()
+        groups = len(queue.groups)
+        group = queue.take(number)
+        if len(queue.groups) < groups:
             shares.pop(name, None)
-            claims = group
-        else:
-            claims = group[:number]
-            del group[:number]
-        queue.size -= len(claims)
+        claims = group.claims
         self.waiting -= len(claims)
-        entry = best.entry
-        granted = self._claims.start(name, claims, worker=entry)
-        if len(granted) < len(claims):
-            # Superseded while they waited; the later tick is in the queue.
-            queue.void = max(0, queue.void - len(claims) + len(granted))
-            self._lost(job, len(claims) - len(granted))
-            if not granted:
-                return best
         batch = message.Batch(
-            str(next(self._batch_ids)), name, granted[0].tick,
-            [c.object for c in granted], [c.fence for c in granted],
-            [c.attempt for c in granted], me, entry, job.topic, job.priority)
-        self._sent[batch.id] = _Sent(
-            batch, best, queue, [*granted], cost, now)
+            str(next(self._batch_ids)), name, claims[0].tick,
+            [c.object for c in claims], [c.fence for c in claims],
+            [c.attempt for c in claims], me, best.entry, group.lease,
+            job.topic, job.priority)
+        self._sent[batch.id] = in_hand.Sent(
+            batch, best, queue, [*claims], cost, now)
         best.batches.add(batch.id)
-        best.window.give(len(granted), cost)
-        queue.in_flight += len(granted)
-        self.outstanding += len(granted)
+        best.window.give(len(claims), cost)
+        queue.in_flight += len(claims)
+        self.outstanding += len(claims)
         self._bus.send(batch)
         return best
 
     # -- what becomes of it
 
-    def _settle(self, sent: _Sent, number: int) -> None:
+    def _settle(self, sent: in_hand.Sent, number: int) -> None:
         sent.worker.window.settle(number, sent.cost)
         sent.queue.in_flight -= number
         self.outstanding -= number
@@ -518,53 +483,78 @@ class Dispatcher:
             del self._sent[sent.batch.id]
             sent.worker.batches.discard(sent.batch.id)
 
-    def _recall(self, sent: _Sent) -> list[claim_.Claim]:
+    def _recall(self, sent: in_hand.Sent) -> list[claim_.Claim]:
         """What is left of a batch; its worker has no part in it any more."""
         left = sent.take(range(len(sent.claims)))
         self._settle(sent, len(left))
         return left
 
-    def _lose(self, worker: _Worker) -> None:
+    def _lose(self, worker: in_hand.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
-            self._repeat(sent.queue.job, self._recall(sent),
-                         'its worker is gone')
+            self._take_back(sent, self._recall(sent), 'its worker is gone')
 
-    def _repeat(self, job: job_.Job, claims: list[claim_.Claim],
-                reason: str) -> None:
-        """Runs that may have begun, and whose end nobody will tell."""
-        if job.delivery is job_.Delivery.AT_MOST_ONCE:
-            self._give_up(job, claims, reason)
-            return
-        lost = [c for c in claims if c.attempt > job.retries + _LOSSES]
-        if lost:
-            self._give_up(job, lost, f'{reason}, attempt {lost[0].attempt}')
-            claims = [c for c in claims
-                      if c.attempt <= job.retries + _LOSSES]
-        self.counts[job.name, 'repeated'] += len(claims)
-        self._again(job, [
-            claim_.Claim(c.object, c.fence, c.attempt + 1, c.tick)
-            for c in claims])
+    def _take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
+                   reason: str, begun: bool = True,
+                   ran: bool = True) -> None:
+        """Claim anew what a worker was given and will not end.
 
-    def _give_up(self, job: job_.Job, claims: list[claim_.Claim],
-                 reason: str) -> None:
-        """End as dead what may have run and must not run again."""
+        :param begun: also what was granted to it.
+        :param ran: whether that may have run.
+        """
         if not claims:
             return
-        dead = sum(self._claims.fail(job.name, claim, retry_at=None)
-                   for claim in claims)
-        self.counts[job.name, 'dead'] += dead
-        self._lost(job, len(claims) - dead)
-        LOG.error(
-            'not repeated: job=%s delivery=%s objects=%d first=%r reason=%s; '
-            'nothing runs them again for this tick', job.name,
-            job.delivery.value, len(claims), claims[0].object, reason)
-        self.freed(job, [c.object for c in claims])
+        job, batch = sent.queue.job, sent.batch
+        leases = [batch.lease]
+        if begun:
+            leases.append(claim_.granted_lease(batch.lease, batch.id))
+        keys = [c.object for c in claims]
+        into = self._new_lease()
+        holder = self.holder()
 
-    def _again(self, job: job_.Job, claims: list[claim_.Claim]) -> None:
-        anew = self._claims.take_back(job.name, claims)
-        self._lost(job, len(claims) - len(anew))
-        self.offer(job, anew)
+        def taken(anew: list[claim_.Claim]) -> None:
+            self._lost(job, len(claims) - len(anew))
+            self._offer_again(job, into, anew, reason, claim_.State.RUNNING)
+        self._store.ask(
+            lambda store: store.take_back(
+                job.name, batch.tick, keys, leases=leases, into=into,
+                holder=holder, seconds=self._lease, ran=ran),
+            taken)
+
+    def _offer_again(self, job: job_.Job, lease: str,
+                     claims: list[claim_.Claim], reason: str,
+                     was: claim_.State) -> None:
+        """Queue claims that somebody had before; some may have run."""
+        most = job.retries + _LOSSES + 1
+        if job.delivery is job_.Delivery.AT_MOST_ONCE:
+            most = 1
+        over = [c for c in claims if c.attempt > most]
+        if over:
+            self._give_up(job, lease, over, reason)
+            claims = [c for c in claims if c.attempt <= most]
+        if was is claim_.State.RUNNING:
+            self.counts[job.name, 'repeated'] += sum(
+                c.attempt > 1 for c in claims)
+        self.offer(job, lease, claims)
+
+    def _give_up(self, job: job_.Job, lease: str,
+                 claims: list[claim_.Claim], reason: str) -> None:
+        """End as dead what may have run and must not run again."""
+        def dropped(dead: int) -> None:
+            self.counts[job.name, 'dead'] += dead
+            self._lost(job, len(claims) - dead)
+            LOG.error(
+                'not repeated: job=%s delivery=%s objects=%d first=%r '
+                'attempts=%d reason=%s; nothing runs them again for this '
+                'tick', job.name, job.delivery.value, len(claims),
+                claims[0].object, claims[0].attempt - 1, reason)
+            self.freed(job, [c.object for c in claims])
+        keys = [c.object for c in claims]
+        self._store.ask(
+            lambda store: store.drop(
+                job.name, claims[0].tick, keys, lease=lease,
+                ending=claim_.State.DEAD, reason=reason),
+            dropped)
 
     def _lost(self, job: job_.Job, number: int) -> None:
         """A later claim of these objects took the place of ours."""
@@ -577,45 +567,25 @@ class Dispatcher:
         """
         for queue in self._queues.values():
             if queue.size and queue.job.scope is not job_.Scope.MEMBER:
-                name = queue.job.name
-                dropped = sum(
-                    self._claims.drop(name, group, claim_.State.CANCELLED)
-                    for group in queue.groups)
-                self.counts[name, 'left to others'] += dropped
-                self._lost(queue.job, queue.size - dropped)
                 self.waiting -= queue.size
-                queue.groups.clear()
-                queue.size = queue.void = 0
                 queue.listed = False
+                for group in queue.clear():
+                    self._abandon(queue.job, group)
         for partition, waiting in self._waiting.items():
             kept = [item for item in waiting if item[2].listed]
             heapq.heapify(kept)
             self._waiting[partition] = kept
 
-    def _failed(self, job: job_.Job, claim: claim_.Claim,
-                error: str) -> bool:
-        """A run failed; returns whether it was the last attempt."""
-        if (claim.attempt > job.retries
-                or job.delivery is job_.Delivery.AT_MOST_ONCE):
-            if self._claims.fail(job.name, claim, retry_at=None):
-                self.counts[job.name, 'dead'] += 1
-                self._dead.setdefault(job.name, []).append((claim, error))
-            else:
-                self._lost(job, 1)
-            return True
-        # Doubles, capped, with equal jitter (AWS Architecture Blog,
-        # "Exponential Backoff And Jitter", 2015).
-        pause = min(_RETRY_CAP,
-                    job.retry_backoff * 2 ** min(claim.attempt - 1, 16))
-        pause *= 0.5 + self._random.random() / 2
-        if self._claims.fail(
-                job.name, claim,
-                retry_at=self._clock.now() + int(pause * schedule.SECOND)):
-            self.counts[job.name, 'retried'] += 1
-            self.retrying += 1
-            return False
-        self._lost(job, 1)
-        return True
+    def _abandon(self, job: job_.Job, group: in_hand.Group) -> None:
+        def dropped(number: int) -> None:
+            self.counts[job.name, 'left to others'] += number
+            self._lost(job, len(group.claims) - number)
+        self._store.ask(
+            lambda store: store.drop(
+                job.name, group.claims[0].tick,
+                [c.object for c in group.claims], lease=group.lease,
+                ending=claim_.State.CANCELLED),
+            dropped)
 
     def close(self) -> None:
         """Give out nothing more."""

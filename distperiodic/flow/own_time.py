@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.schedule import Instant
 
@@ -49,6 +50,11 @@ class Wave:
         if self._at == len(self._phases):
             return None
         return self.tick + self._phases[self._at]
+
+    def is_due(self, key: str, now: Instant) -> bool:
+        """Whether the time of that object has come."""
+        return self.tick + schedule.phase_us(
+            ring.position_of(key), self.end - self.tick) <= now
 
     def take(self, now: Instant) -> Sequence[int]:
         """The indexes of the objects that are due, oldest first."""

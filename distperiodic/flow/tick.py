@@ -59,6 +59,7 @@ _LOOK = 'look'  # something has changed, there may be a tick to run
 _OWN = 'own'  # of an object's own schedule
 _WAVE = 'wave'  # of objects with a phase
 _PIECES = 'pieces'  # more to claim of a big tick
+_LATE = 'late'  # what others should have claimed by now
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,9 +76,9 @@ class Reading:
 class _State:
     """Where one job stands."""
 
-    __slots__ = ('asked', 'behind', 'due', 'held', 'immediate', 'job', 'last',
-                 'own', 'partial', 'reading', 'reading_since', 'since',
-                 'ticket', 'wave')
+    __slots__ = ('asked', 'behind', 'covered', 'due', 'held', 'immediate',
+                 'job', 'last', 'own', 'partial', 'read', 'reading',
+                 'reading_since', 'since', 'ticket', 'wave')
 
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
@@ -100,6 +101,10 @@ class _State:
         #: From when on the period that was under way is ours; None: it is
         #: already, or it does not matter.
         self.since: Instant | None = None
+        #: What was read last; None: nothing, or nobody needs it again.
+        self.read: Reading | None = None
+        #: How often another member's part was looked at.
+        self.covered = 0
         #: Whether its catalogue holds only what was ours when it was read.
         self.partial = False
         self.own = own_time.OwnSchedules()
@@ -116,21 +121,26 @@ class Ticker:
 
     :param identity: this member's name on the ring.
     :param group: the group whose ring decides.
+    :param shared: whether all members claim in one store, which then decides
+        what was ours to begin, and not how long we were members.
+    :param late_after: seconds, but at most half a period, after which what
+        its owner has not claimed is claimed by others.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
                  clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, claims: ports.ClaimStore,
+                 group: str, identity: str, claimer: claiming.Claimer,
                  dispatcher: dispatch.Dispatcher,
-                 reader: ports.CatalogueReader):
+                 reader: ports.CatalogueReader, shared: bool = False,
+                 late_after: float = 5.0):
         self._clock = clock
         self._membership = membership
         self._group = group
         self._identity = identity
         self._dispatcher = dispatcher
-        self._claimer = claiming.Claimer(
-            jobs, clock=clock, identity=identity, claims=claims,
-            dispatcher=dispatcher)
+        self._claimer = claimer
+        self._shared = shared
+        self._late_after = int(late_after * SECOND)
         self._reader = reader
         self._tickets = itertools.count(1)
         self._order = itertools.count()
@@ -201,6 +211,8 @@ class Ticker:
                     self._own_due(state, now, view)
                 elif what is _WAVE:
                     self._wave_due(state, now, view)
+                elif what is _LATE:
+                    self._late(state, now, view)
                 else:
                     self._claim_piece(state, now, view)
             began += 1
@@ -237,19 +249,29 @@ class Ticker:
     # -- the view
 
     def _view(self) -> member_.View | None:
-        """The view, if it can be trusted now; None: hold."""
+        """The view, if it can be trusted now; None: hold.
+
+        Where a store decides, the last view will do: it only keeps members
+        from getting in each other's way.
+        """
         try:
             view = self._membership.view(self._group)
         except exceptions.ViewUnknown:
             return None
-        if (view.me is None or not view.trusted(self._clock.monotonic())
-                or self._identity not in view.ring.members):
+        if self._identity not in view.ring.members:
             return None
-        if view.me.tenure != self._tenure:
+        if self._shared:
+            if self._tenure is None:
+                self._begin()
+        elif view.me is None or not view.trusted(self._clock.monotonic()):
+            return None
+        elif view.me.tenure != self._tenure:
             self._enter(view, view.me.tenure)
         if view.ring is not self._ring:
             self._ring = view.ring
             self._look_for_newcomers()
+            if self._shared:
+                self._look_for_orphans()
         if self._held:
             self._go_on()
         return view
@@ -261,6 +283,26 @@ class Ticker:
     def view_changed(self) -> None:
         """Members came or went, or this one may be sure again."""
         self._view()
+
+    def _begin(self) -> None:
+        """The first view where a store knows what was begun: what came last
+        before may have been missed by all, so it is asked for.
+        """
+        self._tenure = 0
+        now = self._clock.now()
+        for state in self._states.values():
+            newest = state.job.schedule.at_or_before(now)
+            if newest is not None:
+                state.last = newest - 1
+                state.since = newest - 1
+                self._push(now, state, _LOOK)
+
+    def _fresh(self, job: job_.Job, tick: Instant) -> bool:
+        """Whether *tick* is also for objects that never had one: a tick from
+        before this process began is only for those that missed it.
+        """
+        return (not self._shared or tick > self._began
+                or job.run_immediately)
 
     def _enter(self, view: member_.View, tenure: int) -> None:
         """A tenure begins. What was due before it belonged to others, unless
@@ -295,6 +337,14 @@ class Ticker:
                 if state.since is None:
                     state.since = now
                 self._push(now, state, _LOOK)
+
+    def _look_for_orphans(self) -> None:
+        """Whoever went may have left ticks that it did not claim, and they
+        are ours now.
+        """
+        now = self._clock.now()
+        for state in self._states.values():
+            self._push(now, state, _LATE)
 
     @staticmethod
     def _has_newcomers(state: _State) -> bool:
@@ -357,6 +407,13 @@ class Ticker:
         if state.ticket is not None:
             self._still_reading(state, now)
             return
+        if self._claimer.asked[job.name]:
+            # The store is slow, or away. What is due then is decided when
+            # it has answered.
+            state.behind = True
+            self.counts[job.name, 'held'] += 1
+            self._push(now + _LOOK_AGAIN, state, _LOOK)
+            return
         if due is None or state.behind or state.last >= due:
             ticks = self._due_ticks(state, now)
         else:
@@ -364,6 +421,8 @@ class Ticker:
             # comes in time. It costs two comparisons.
             ticks = (due,)
             state.last = due
+        if ticks and self._shared:
+            self._push(state.last + self._grace(state), state, _LATE)
         if job.scope is job_.Scope.OBJECTS:
             if ticks or state.since is not None:
                 assert view is not None
@@ -380,7 +439,8 @@ class Ticker:
                 key = job.name
                 if view.ring.owner_of(key) != self._identity:
                     return
-            self._claimer.claim(state.job, ticks, [key])
+            self._claimer.claim(
+                job, ticks, [key], fresh=self._fresh(job, ticks[-1]))
 
     def _due_ticks(self, state: _State, now: Instant) -> tuple[Instant, ...]:
         """The ticks since the last one that the misfire policy runs."""
@@ -464,6 +524,8 @@ class Ticker:
             return
         since, state.since = state.since, None
         state.partial = reading.partial
+        if self._shared:
+            state.read = reading
         state.own.replace(reading.schedules, now)
         self._push_own(state, now)
         if ticks:
@@ -591,18 +653,74 @@ class Ticker:
         if job.misfire is schedule.Misfire.SKIP and job.grace is not None:
             late = ours(wave.take(now - job.grace_us(wave.tick) - 1))
             self.counts[job.name, 'missed'] += len(late)
-        due = wave.take(now)
-        mine = ours(due)
-        if mine:
-            self._claimer.claim(job, (wave.tick,), mine, wave.behind if (
-                wave.behind or now >= wave.end) else None)
-        return len(due)
+        behind = wave.behind if wave.behind or now >= wave.end else None
+        number = 0
+        for until in (self._began, now):
+            due = wave.take(until)
+            number += len(due)
+            mine = ours(due)
+            if mine:
+                self._claimer.claim(job, (wave.tick,), mine, behind,
+                                    self._fresh(job, until))
+        return number
+
+    # -- what nobody has claimed
+
+    def _grace(self, state: _State) -> Instant:
+        """How late a tick is when others than its owner claim it."""
+        return min(self._late_after,
+                   state.job.schedule.period_us(state.last) // 2)
+
+    def _late(self, state: _State, now: Instant,
+              view: member_.View | None) -> None:
+        """Claim what is due and nobody has claimed, of our part and of that
+        of one other member. It takes turns: with members that agree each
+        part is looked at by one more than its owner.
+        """
+        job, read = state.job, state.read
+        if view is None:
+            return
+        if job.scope is job_.Scope.GROUP:
+            if state.last > self._began:
+                self._claimer.claim(job, (state.last,), [job.name])
+            return
+        if read is None or self._claimer.asked[job.name]:
+            self._push(now + _LOOK_AGAIN, state, _LATE)
+            return
+        members = sorted(view.ring.members)
+        others = len(members) - 1
+        parts = [self._identity]
+        if others and not state.partial:
+            state.covered += 1
+            mine = members.index(self._identity)
+            parts.append(members[
+                (mine + 1 + state.covered % others) % len(members)])
+        own: dict[Instant, list[str]] = {}
+        for part in parts:
+            ids = read.catalogue.subset_ids(view.ring, part)
+            if read.schedules:
+                for key in ids:
+                    rule = read.schedules.get(key)
+                    tick = rule and rule.at_or_before(now - self._late_after)
+                    if tick and tick > self._began:
+                        own.setdefault(tick, []).append(key)
+                ids = [key for key in ids if key not in read.schedules]
+            if state.wave is not None:
+                ids = [key for key in ids if state.wave.is_due(
+                    key, now - self._late_after)]
+            if ids:
+                self._claim_all(state, (state.last,), ids)
+        for tick in sorted(own):
+            self._claimer.claim(job, (tick,), own[tick])
+        if state.wave is not None and now < state.wave.end:
+            self._push(now + self._grace(state), state, _LATE)
 
     # -- big ticks
 
     def _claim_all(self, state: _State, ticks: tuple[Instant, ...],
                    objects: Sequence[str]) -> None:
-        self._claimer.claim_all(state.job, ticks, objects)
+        self._claimer.claim_all(
+            state.job, ticks, objects, self._fresh(state.job, ticks[-1]))
         self._push_pieces(state)
 
     def _claim_piece(self, state: _State, now: Instant,

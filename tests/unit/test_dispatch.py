@@ -423,7 +423,7 @@ def test_a_report_for_a_batch_that_was_taken_back_is_dropped(world, caplog):
     me.dispatcher.pump_all()
 
     for _ in range(3):
-        me.dispatcher.reported(message.Report(
+        me.flow.reported(message.Report(
             old.id, old.worker, done=[*range(10)], seconds=1.0))
 
     assert me.count('done') == 0
@@ -438,7 +438,7 @@ def test_a_report_in_the_name_of_another_worker_is_dropped(world):
     me = at_work(world, 10, workers=[worker('w1', slots=10)])
     batch = me.bus.batches[0]
 
-    me.dispatcher.reported(message.Report(
+    me.flow.reported(message.Report(
         batch.id, worker('w2').entry, done=[*range(10)], seconds=1.0))
 
     assert me.count('done') == 0
@@ -464,9 +464,9 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     chance.shuffle(reports)
 
     for report in reports:
-        me.dispatcher.reported(report)
+        me.flow.reported(report)
         # Indexes that are not in the batch are no one's.
-        me.dispatcher.reported(message.Report(
+        me.flow.reported(message.Report(
             batch.id, batch.worker, done=[99, 9999], failed=[(77, 'x')]))
         assert me.dispatcher.outstanding >= 0
     me.bus.open.clear()
@@ -486,7 +486,7 @@ def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
 
     for _ in range(7):
         world.advance(10)
-        me.dispatcher.reported(message.Report(other.id, other.worker))
+        me.flow.reported(message.Report(other.id, other.worker))
 
     assert me.count('repeated') == 5
     assert {s.object for s in me.starts[10:]} == set()
@@ -506,7 +506,7 @@ def test_a_sign_of_life_renews_the_lease(world):
 
     for _ in range(20):
         world.advance(20)
-        me.dispatcher.reported(message.Report(batch.id, batch.worker))
+        me.flow.reported(message.Report(batch.id, batch.worker))
 
     assert me.count('repeated') == 0
 
@@ -534,7 +534,7 @@ def test_a_run_that_takes_its_workers_down_is_given_up(world, caplog):
 
     assert [s.attempt for s in me.starts] == [1, 2, 3, 4, 5, 6]
     assert me.count('dead') == 1
-    assert 'its worker is gone, attempt 6' in lines(
+    assert 'attempts=6 reason=its worker is gone' in lines(
         caplog, 'not repeated')[0]
     me.assert_accounted_for()
 
@@ -729,7 +729,7 @@ def test_claims_that_nobody_takes_do_not_pile_up(world):
 
     assert me.dispatcher.waiting <= 2000
     queue = me.dispatcher._queues['poll']
-    assert sum(map(len, queue.groups)) == me.dispatcher.waiting
+    assert sum(len(g.claims) for g in queue.groups) == me.dispatcher.waiting
     me.assert_accounted_for()
 
 

@@ -8,6 +8,7 @@ are seconds since the world began, at a midnight.
 
 import collections
 import dataclasses
+import itertools
 import types
 
 from distperiodic import exceptions
@@ -19,7 +20,7 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
-from distperiodic.flow import dispatch
+from distperiodic.flow import scheduling
 from distperiodic.flow import tick as tick_
 from distperiodic.flow import work
 
@@ -159,18 +160,20 @@ class Scheduler:
         self.finishes = finishes
         self.starts = []
         self.membership = Membership()
-        self.store = memory.MemoryClaimStore()
+        self.store = memory.MemoryClaimStore(world.clock)
         self.bus = Bus(self)
+        leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
-        self.dispatcher = dispatch.Dispatcher(
-            self.jobs, claims=self.store, bus=self.bus, clock=world.clock,
-            me=lambda: f'{name}~{"0" * 16}~1~f1', batch_size=batch_size,
-            lease=lease)
-        self.ticker = tick_.Ticker(
+        self.flow = scheduling.Scheduling(
             self.jobs, clock=world.clock, membership=self.membership,
-            group='group', identity=name, claims=self.store,
-            dispatcher=self.dispatcher, reader=self.reader)
+            group='group', identity=name,
+            me=lambda: f'{name}~{"0" * 16}~1~f1',
+            store=memory.Direct(self.store), bus=self.bus,
+            reader=self.reader, new_lease=lambda: f'{name}-{next(leases)}',
+            batch_size=batch_size, lease=lease)
+        self.dispatcher = self.flow.dispatcher
+        self.ticker = self.flow.ticker
         for topic in {j.topic for j in jobs}:
             self.dispatcher.workers_changed(
                 topic, [worker(slots=10_000)] if workers is None else workers)
@@ -197,11 +200,10 @@ class Scheduler:
     def assert_accounted_for(self):
         """Each claim that was won is in one place or came to one end."""
         ended = sum(self.count(what) for what in (
-            'done', 'dead', 'superseded', 'left to others'))
+            'done', 'dead', 'retried', 'superseded', 'left to others'))
         dispatcher = self.dispatcher
-        assert self.count('claimed') == (
-            ended + dispatcher.waiting + dispatcher.outstanding
-            + dispatcher.retrying)
+        assert self.count('claimed') + self.count('taken over') == (
+            ended + dispatcher.waiting + dispatcher.outstanding)
         assert dispatcher.outstanding == sum(
             len(b.objects) for b in self.bus.open.values())
 
@@ -220,7 +222,7 @@ class Scheduler:
                 over = [i for i in range(len(one.objects))
                         if i not in failed]
             self.bus.open.pop(one.id, None)
-            self.dispatcher.reported(message.Report(
+            self.flow.reported(message.Report(
                 one.id, one.worker, done=list(over),
                 failed=[(i, 'Boom: it failed') for i in failed],
                 seconds=each * (len(over) + len(failed))))
@@ -228,7 +230,7 @@ class Scheduler:
 
     def refuse(self, batch, reason=work.DRAINING):
         self.bus.open.pop(batch.id)
-        self.dispatcher.reported(message.Report(
+        self.flow.reported(message.Report(
             batch.id, batch.worker,
             refused=[(i, reason) for i in range(len(batch.objects))]))
 
@@ -328,7 +330,7 @@ class World:
             if sweep is not None and self.clock.boot >= next_sweep:
                 next_sweep += round(sweep * schedule.SECOND)
                 for scheduler in self.schedulers:
-                    scheduler.dispatcher.sweep()
+                    scheduler.flow.sweep()
                 continue
             left = end - self.clock.boot
             if left <= 0:

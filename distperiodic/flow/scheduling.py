@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One scheduler's flow, put together over one store.
+
+    ticker ─► claimer ─► dispatcher ─► (grants) ─► bus ─► worker
+                             ▲             │                 │
+                             └─────────────┴──── reports ◄───┘
+
+Runs are granted here where the workers cannot reach the store: they are
+this process's own pool, or there is no store that they could share.
+"""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core import job as job_
+from distperiodic.core import message
+from distperiodic.flow import claiming
+from distperiodic.flow import dispatch
+from distperiodic.flow import grants as grants_
+from distperiodic.flow import tick
+
+# Ticks of a job are claimed in pieces of so many objects where the store
+# answers at once.
+_PIECE = 2000
+
+
+class Scheduling:
+    """See the picture above.
+
+    :param identity: this member's name on the ring of *group*.
+    :param me: this member's entry, asked at each claim and each batch.
+    :param shared: whether all members claim in this store.
+    :param grants_here: whether runs are granted here and not by the workers.
+    :param batch_size: claims in one batch, and in one lease of a store that
+        is shared.
+    :param lease: seconds.
+    """
+
+    def __init__(self, jobs: Mapping[str, job_.Job], *,
+                 clock: ports.Clock, membership: ports.Membership,
+                 group: str, identity: str, me: Callable[[], str],
+                 store: ports.StoreQueue, bus: ports.WorkBus,
+                 reader: ports.CatalogueReader,
+                 new_lease: Callable[[], str], batch_size: int = 500,
+                 lease: float = 60.0, shared: bool = False,
+                 grants_here: bool = True, late_after: float = 5.0):
+        self._bus = bus
+        self._lease = lease
+        self._clock = clock
+        self.grants: grants_.Grants | None = None
+        if grants_here:
+            self.grants = grants_.Grants(
+                jobs, store=store, clock=clock, lease=lease, run=bus.send,
+                report=lambda report, _: self.dispatcher.reported(report),
+                new_lease=new_lease)
+        self.dispatcher = dispatch.Dispatcher(
+            jobs, store=store, bus=self, clock=clock, me=me,
+            new_lease=new_lease, batch_size=batch_size, lease=lease,
+            shared=shared)
+        claimer = claiming.Claimer(
+            jobs, clock=clock, store=store, holder=self.dispatcher.holder,
+            new_lease=new_lease, lease=lease,
+            piece=batch_size if shared else _PIECE,
+            dispatcher=self.dispatcher)
+        self.ticker = tick.Ticker(
+            jobs, clock=clock, membership=membership, group=group,
+            identity=identity, claimer=claimer, dispatcher=self.dispatcher,
+            reader=reader, shared=shared, late_after=late_after)
+        self._signs = clock.monotonic()
+
+    def send(self, batch: message.Batch) -> None:
+        """The dispatcher's bus; see :class:`distperiodic.ports.WorkBus`."""
+        if self.grants is None:
+            self._bus.send(batch)
+        else:
+            self.grants.accept(batch)
+
+    def reported(self, report: message.Report) -> None:
+        """A worker tells what became of a batch, or that it lives."""
+        if self.grants is None:
+            self.dispatcher.reported(report)
+        else:
+            self.grants.reported(report, self.dispatcher.entry())
+
+    def sweep(self) -> None:
+        """Look at leases and at what gave no sign; call it several times a
+        second.
+        """
+        now = self._clock.monotonic()
+        if self.grants is not None and now - self._signs >= self._lease / 4:
+            self._signs = now
+            self.grants.renew()
+        self.dispatcher.sweep()
