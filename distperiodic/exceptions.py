@@ -67,3 +67,15 @@ class UnknownVersion(InvalidMessage):
 
 class BusUnavailable(DistperiodicError):
     """The message could not be handed to the broker."""
+
+
+class StoreUnavailable(DistperiodicError):
+    """The database did not answer, or could not do what it was asked.
+
+    It is unknown whether anything was changed. The same call may be made
+    again.
+    """
+
+
+class SchemaError(ConfigError):
+    """The tables of the database are not those of this release."""

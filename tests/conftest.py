@@ -53,3 +53,31 @@ def etcd():
     """An etcd that all tests share."""
     with services.etcd() as server:
         yield server
+
+
+@pytest.fixture(scope='session')
+def postgresql():
+    """A PostgreSQL that all tests share: use a space of your own in it."""
+    with services.postgresql() as server:
+        yield server
+
+
+@pytest.fixture
+def postgresql_server():
+    """A PostgreSQL of one test, which may break it."""
+    with services.postgresql(its_own=True) as server:
+        yield server
+
+
+@pytest.fixture(scope='session')
+def mariadb():
+    """A MariaDB that all tests share: use a space of your own in it."""
+    with services.mariadb() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_server():
+    """A MariaDB of one test, which may break it."""
+    with services.mariadb(its_own=True) as server:
+        yield server

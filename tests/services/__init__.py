@@ -15,6 +15,10 @@ skipped for want of a server.
 """
 
 from tests.services.etcd import etcd
+from tests.services.mariadb import MariaDB
+from tests.services.mariadb import mariadb
+from tests.services.postgresql import PostgreSQL
+from tests.services.postgresql import postgresql
 from tests.services.rabbitmq import RabbitMQ
 from tests.services.rabbitmq import rabbitmq
 from tests.services.redis import redis
@@ -28,10 +32,14 @@ from tests.services.zookeeper import zookeeper_ensemble
 __all__ = [
     'Ensemble',
     'ExternalServer',
+    'MariaDB',
+    'PostgreSQL',
     'RabbitMQ',
     'Server',
     'ZooKeeper',
     'etcd',
+    'mariadb',
+    'postgresql',
     'rabbitmq',
     'redis',
     'zookeeper',

@@ -5,6 +5,7 @@ import abc
 import contextlib
 import os
 import pathlib
+import pwd
 import shutil
 import tempfile
 import time
@@ -158,3 +159,19 @@ def program(name: str, package: str, *places: str) -> str:
             'running server in the environment, see '
             'doc/source/contributor/testing.rst)', pytrace=False)
     return found
+
+
+def unprivileged(user: str, *directories: pathlib.Path) -> list[str]:
+    """What goes before a command that refuses to run as root.
+
+    :param user: who runs it then, and owns the *directories*; it came with
+        the package.
+    """
+    if os.geteuid() != 0:
+        return []
+    found = pwd.getpwnam(user)
+    for path in directories:
+        path.mkdir(mode=0o700, exist_ok=True)
+        os.chown(path, found.pw_uid, found.pw_gid)
+    return ['setpriv', f'--reuid={found.pw_uid}', f'--regid={found.pw_gid}',
+            '--clear-groups', '--pdeathsig', 'KILL', '--']

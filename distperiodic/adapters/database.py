@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One connection to a database, and what differs between databases.
+
+The connection is made when it is first needed, and anew in a forked child
+and after an error. It is kept between transactions: whatever asks for it
+belongs to one thread.
+"""
+
+import itertools
+import json
+import logging
+import os
+import random
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NoReturn
+from typing import TypeVar
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from oslo_db.sqlalchemy import engines
+from sqlalchemy import exc as sa_exception
+from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite
+
+from distperiodic import exceptions
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar('T')
+
+#: Seconds that SQLite waits for another process to end its transaction.
+_SQLITE_PATIENCE = 10.0
+#: Times that a transaction is made again that lost to another one.
+_CONFLICTS = 8
+
+#: Scheme to the driver, its module, and the extra that installs it.
+_DRIVERS = {
+    'sqlite': ('sqlite+pysqlite', 'sqlite3', ''),
+    'sqlite+pysqlite': ('sqlite+pysqlite', 'sqlite3', ''),
+    'postgresql': ('postgresql+psycopg2', 'psycopg2', 'postgresql'),
+    'postgresql+psycopg2': ('postgresql+psycopg2', 'psycopg2', 'postgresql'),
+    'mysql': ('mysql+pymysql', 'pymysql', 'mysql'),
+    'mysql+pymysql': ('mysql+pymysql', 'pymysql', 'mysql'),
+    # oslo.db knows the errors of MariaDB only under MySQL's name.
+    'mariadb': ('mysql+pymysql', 'pymysql', 'mysql'),
+    'mariadb+pymysql': ('mysql+pymysql', 'pymysql', 'mysql'),
+}
+_NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
+         'sqlite3': 'sqlite', 'psql': 'postgresql'}
+
+#: What a driver waits for by default is for ever, or nearly.
+_WAITS = {
+    'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
+                   'keepalives_interval': '5', 'keepalives_count': '3',
+                   'tcp_user_timeout': '25000'},
+    'mysql': {'connect_timeout': '10', 'read_timeout': '30',
+              'write_timeout': '30', 'charset': 'utf8mb4'},
+    'sqlite': {},
+}
+
+
+def mask(url: str) -> str:
+    """*url* without its password."""
+    scheme, colon, rest = url.partition('://')
+    user, at, place = rest.rpartition('@')
+    if at and ':' in user:
+        user = user.partition(':')[0] + ':***'
+    return scheme + colon + user + at + place
+
+
+def check(connection_url: str) -> sa.URL:
+    """The URL as the engine takes it.
+
+    :raises ConfigError: it cannot work, whatever the database says.
+    """
+    shown = mask(connection_url)
+    try:
+        url = sa.make_url(connection_url)
+    except (sa_exception.ArgumentError, ValueError):
+        raise exceptions.ConfigError(
+            f'connection {shown!r} is not a URL; write for example '
+            'postgresql://USER:PASSWORD@HOST/DATABASE or '
+            'sqlite:////var/lib/my-service/claims.sqlite') from None
+    known = ', '.join(['mysql', 'postgresql', 'sqlite'])
+    if url.drivername not in _DRIVERS:
+        near = _NEAR.get(url.drivername.partition('+')[0])
+        hint = f'did you mean {near!r}? use' if near else 'use'
+        raise exceptions.ConfigError(
+            f'connection {shown!r}: there is no driver '
+            f'{url.drivername!r} here; {hint} one of {known}')
+    driver, module, extra = _DRIVERS[url.drivername]
+    try:
+        __import__(module)
+    except ImportError:
+        raise exceptions.ConfigError(
+            f'connection {shown!r} needs the Python module {module}; install '
+            f'it with: pip install distperiodic[{extra}]') from None
+    if not url.database:
+        raise exceptions.ConfigError(
+            f'connection {shown!r} names no database; claims are shared by '
+            'processes, so give it a file, as in '
+            'sqlite:////var/lib/my-service/claims.sqlite'
+            if driver.startswith('sqlite') else
+            f'connection {shown!r} names no database; add it: '
+            f'{shown.rstrip("/")}/DATABASE')
+    if url.database == ':memory:':
+        raise exceptions.ConfigError(
+            f'connection {shown!r}: a database in memory is seen by nobody '
+            'else and gone with its connection; give it a file')
+    url = url.set(drivername=driver)
+    waits = _WAITS[driver.partition('+')[0]]
+    return url.update_query_dict(
+        {k: v for k, v in waits.items() if k not in url.query})
+
+
+def make_engine(connection_url: str, **options: Any) -> sa.Engine:
+    """An engine of our own. Nothing connects before it is used.
+
+    :param options: of oslo.db's engine.
+    :raises ConfigError: the URL cannot work.
+    """
+    engine = engines.create_engine(
+        check(connection_url), **{'max_retries': 0, **options})
+    if engine.dialect.name == 'sqlite':
+        sa.event.listen(engine, 'connect', _open_sqlite)
+        sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
+                        retval=True)
+    else:
+        def read_committed(connection: Any, record: Any) -> None:
+            # What others committed must be seen by the next statement, or a
+            # lost race could not be told from one that was not held.
+            engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
+        sa.event.listen(engine, 'connect', read_committed)
+    return engine
+
+
+def _open_sqlite(connection: Any, record: Any) -> None:
+    connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
+    connection.execute('PRAGMA journal_mode = WAL')
+
+
+def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
+                  parameters: Any, context: Any, many: bool
+                  ) -> tuple[str, Any]:
+    # A transaction that reads first and writes then would be refused, not
+    # made to wait, where another one wrote in between.
+    if statement == 'BEGIN':
+        statement = 'BEGIN IMMEDIATE'
+    return statement, parameters
+
+
+class Database:
+    """Transactions, made again where that is safe; errors in one line.
+
+    Not thread-safe. What is run in it must be right if it is run again
+    after it was committed and nobody heard of it.
+    """
+
+    def __init__(self, connection_url: str,
+                 check_schema: Callable[[sa.Connection, str], None],
+                 **options: Any):
+        self.shown = mask(connection_url)
+        self._engine = make_engine(connection_url, **options)
+        self._check_schema = check_schema
+        self._connection: sa.Connection | None = None
+        self._pid = os.getpid()
+        self.dialect = Dialect(self._engine.dialect)
+
+    def run(self, work: Callable[[sa.Connection], T]) -> T:
+        """What *work* returns, in one committed transaction.
+
+        :raises StoreUnavailable: or it is unknown whether it was.
+        :raises SchemaError: the tables are not those of this release.
+        """
+        for attempt in itertools.count(1):
+            used = self._connection is not None
+            try:
+                connection = self._connected()
+                with connection.begin():
+                    return work(connection)
+            except db_exception.DBDeadlock as exc:
+                if attempt > _CONFLICTS:
+                    self._give_up(exc, f'{attempt} times others changed the '
+                                  'same rows first')
+                time.sleep(random.uniform(0, 0.002 * 2 ** attempt))
+            except db_exception.DBConnectionError as exc:
+                self.close()
+                if not used or attempt > 1:
+                    self._give_up(exc)
+                # It may have ended long ago, while nobody asked.
+            except db_exception.DBNonExistentTable as exc:
+                self.close()
+                raise exceptions.SchemaError(
+                    f'database {self.shown} lacks the table {exc.table}; run: '
+                    'distperiodic db sync') from exc
+            except db_exception.DBDuplicateEntry:
+                raise
+            except db_exception.DBError as exc:
+                self.close()
+                if isinstance(exc.inner_exception, (
+                        sa_exception.OperationalError,
+                        sa_exception.InternalError,
+                        sa_exception.InterfaceError)):
+                    self._give_up(exc)
+                raise
+            except sa_exception.TimeoutError as exc:
+                self.close()
+                self._give_up(exc)
+        raise AssertionError('there is no end to counting')
+
+    def _connected(self) -> sa.Connection:
+        if self._pid != os.getpid():
+            # The parent's connection is the parent's.
+            self._engine.dispose(close=False)
+            self._connection = None
+            self._pid = os.getpid()
+        if self._connection is None:
+            connection = self._engine.connect()
+            try:
+                with connection.begin():
+                    self._check_schema(connection, self.shown)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
+        raise exceptions.StoreUnavailable(
+            f'database {self.shown}: {reason or _reason(exc)}; nothing is '
+            'claimed until it answers again; see that it runs, may be written '
+            'to, and that [distperiodic] connection is right') from exc
+
+    def close(self) -> None:
+        """Close the connection; the next transaction opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None and self._pid == os.getpid():
+            try:
+                connection.close()
+            except Exception as exc:
+                LOG.debug('connection ended badly: reason=%s', exc)
+        if self._pid == os.getpid():
+            self._engine.dispose()
+
+
+def _reason(exc: Exception) -> str:
+    """The first line of what the driver said."""
+    inner = getattr(exc, 'inner_exception', None) or exc
+    said = str(getattr(inner, 'orig', None) or inner).strip()
+    return said.splitlines()[0].strip() if said else type(inner).__name__
+
+
+class Dialect:
+    """What is written differently from database to database."""
+
+    #: Microseconds since the epoch, of the database's clock.
+    _NOW = {
+        'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
+                      'AS BIGINT)',
+        # SYSDATE() is local time, which is ambiguous for an hour a year.
+        'mysql': "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
+                 'UTC_TIMESTAMP(6))',
+        'sqlite': "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+                  ' * 1000',
+    }
+
+    def __init__(self, dialect: Any):
+        self.name: str = dialect.name
+        self.returning: bool = dialect.update_returning
+        self.now: sa.ColumnElement[int] = sa.literal_column(
+            f'({self._NOW[self.name]})', sa.BigInteger)
+
+    def among(self, column: Any) -> sa.ColumnElement[bool]:
+        """Whether *column* is one of the bound *keys*."""
+        if self.name == 'postgresql':
+            return column == sa.any_(sa.bindparam(
+                'keys', type_=postgresql.ARRAY(sa.Text)))
+        if self.name == 'sqlite':
+            found = sa.func.json_each(
+                sa.bindparam('keys', type_=sa.Text)).table_valued('value')
+            return column.in_(sa.select(found.c.value))
+        return column.in_(sa.bindparam('keys', expanding=True))
+
+    def keys(self, keys: Sequence[str]) -> Any:
+        """*keys* as they are bound."""
+        if self.name == 'sqlite':
+            return json.dumps(keys)
+        # In one order everywhere, or two statements could each wait for
+        # the other.
+        return sorted(keys)
+
+    def insert_new(self, connection: sa.Connection, table: sa.Table,
+                   differ: dict[str, Sequence[Any]], **same: Any) -> None:
+        """Insert rows, but none whose key somebody has.
+
+        :param differ: the values of a column, one for each row.
+        :param same: the value of a column in all rows.
+        """
+        if self.name == 'postgresql':
+            # One array for each column: twice as fast as a list of rows.
+            types = {name: sa.Text() if isinstance(values[0], str)
+                     else sa.BigInteger() for name, values in differ.items()}
+            found = sa.func.unnest(*(
+                sa.bindparam(f'all_{name}', list(values),
+                             type_=postgresql.ARRAY(types[name]))
+                for name, values in differ.items())).table_valued(*(
+                    sa.column(name, types[name]) for name in differ))
+            connection.execute(
+                postgresql.insert(table).from_select(
+                    [*differ, *same],
+                    sa.select(*found.c, *(
+                        sa.literal(value, table.c[name].type)
+                        for name, value in same.items()))
+                ).on_conflict_do_nothing())
+            return
+        insert: Any
+        if self.name == 'sqlite':
+            insert = sqlite.insert(table).on_conflict_do_nothing()
+        else:
+            # IGNORE would swallow other errors as well.
+            first = next(iter(table.primary_key.columns))
+            insert = mysql.insert(table).on_duplicate_key_update(
+                {first.name: first})
+        connection.execute(insert, [
+            {**same, **dict(zip(differ, values, strict=True))}
+            for values in zip(*differ.values(), strict=True)])

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The version of the tables, and the way to the newest.
+
+The tables may share a database with those of a service: they have a version
+table of their own. Nothing but ``distperiodic db sync`` changes them, so
+only whoever runs it needs the right to.
+"""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from distperiodic import exceptions
+from distperiodic.adapters import database
+
+if TYPE_CHECKING:
+    from alembic import config as alembic_config
+
+#: The version that this release works with: the last file in migrations/.
+VERSION = '0001'
+VERSION_TABLE = 'distperiodic_alembic_version'
+
+_MIGRATIONS = pathlib.Path(__file__).parent.parent / 'migrations'
+# Any number that other programs are unlikely to lock in the same database.
+_LOCK = 0x64697374
+
+_version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
+
+
+def check(connection_url: str) -> None:
+    """Whether the tables are those of this release.
+
+    :raises SchemaError: they are missing, older or newer.
+    :raises StoreUnavailable: nobody can say.
+    """
+    _transaction(connection_url, lambda connection: None, check_connection)
+
+
+def version(connection_url: str) -> str | None:
+    """The version of the tables. None: there are none."""
+    return _transaction(connection_url, _version_of)
+
+
+def sync(connection_url: str) -> tuple[str | None, str]:
+    """Bring the tables to the version of this release.
+
+    Doing it again changes nothing; of two that do it at once one waits.
+
+    :returns: the versions before and after.
+    :raises SchemaError: the tables are newer than this release.
+    """
+    def work(connection: sa.Connection) -> tuple[str | None, str]:
+        with _alone(connection):
+            before = _version_of(connection)
+            if before is not None and before > VERSION:
+                raise _newer(database.mask(connection_url), before)
+            if before != VERSION:
+                from alembic import command
+                command.upgrade(configuration(connection), 'head')
+            return before, VERSION
+    return _transaction(connection_url, work)
+
+
+def configuration(connection: sa.Connection) -> 'alembic_config.Config':
+    """Alembic's configuration, for our migrations over *connection*."""
+    from alembic import config as alembic_config
+    found = alembic_config.Config()
+    found.set_main_option('script_location', str(_MIGRATIONS))
+    found.attributes['connection'] = connection
+    return found
+
+
+def check_connection(connection: sa.Connection, shown: str) -> None:
+    """See :func:`check`.
+
+    :param shown: the URL without its password.
+    """
+    found = _version_of(connection)
+    if found is None:
+        raise exceptions.SchemaError(
+            f'database {shown} has no tables of distperiodic; make them with: '
+            'distperiodic db sync')
+    if found < VERSION:
+        raise exceptions.SchemaError(
+            f'the tables in database {shown} have version {found}, and this '
+            f'release needs {VERSION}; bring them there with: '
+            'distperiodic db sync')
+    if found > VERSION:
+        raise _newer(shown, found)
+
+
+def _newer(shown: str, found: str) -> exceptions.SchemaError:
+    return exceptions.SchemaError(
+        f'the tables in database {shown} have version {found}, and this '
+        f'release knows no later one than {VERSION}; install the release '
+        'that made them, the one whose "distperiodic db sync" was run last')
+
+
+def _version_of(connection: sa.Connection) -> str | None:
+    # Asking for a table that is not there would end the transaction.
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.select(
+        _version.c.version_num)).scalar_one_or_none()
+
+
+def _transaction(connection_url: str, work: Any,
+                 check_schema: Any = lambda connection, shown: None) -> Any:
+    place = database.Database(connection_url, check_schema)
+    try:
+        return place.run(work)
+    except db_exception.DBNonExistentDatabase as exc:
+        raise exceptions.ConfigError(
+            f'{database.mask(connection_url)}: there is no such database; '
+            'create it') from exc
+    finally:
+        place.close()
+
+
+@contextlib.contextmanager
+def _alone(connection: sa.Connection) -> Iterator[None]:
+    """Alembic itself lets two upgrades run into each other."""
+    if connection.dialect.name == 'postgresql':
+        # Ends with the transaction.
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        yield
+    elif connection.dialect.name == 'mysql':
+        name = VERSION_TABLE
+        connection.execute(sa.select(sa.func.get_lock(name, 600)))
+        try:
+            yield
+        finally:
+            connection.execute(sa.select(sa.func.release_lock(name)))
+    else:
+        yield  # SQLite's transactions that write are alone

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the store.
+
+Each claim is one row that is changed in place: of its columns only those
+that never change are indexed, so that a move rewrites no index (on
+PostgreSQL a HOT update, half the price of another one).
+
+Ids are compared byte for byte in all databases. MySQL's text types ignore
+case or trailing blanks, so there an id is kept as bytes.
+"""
+
+import enum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import postgresql
+
+from distperiodic.core.claim import State
+
+#: The longest id of an object, in characters.
+LONGEST_ID = 255
+#: The longest name of a holder of leases, in characters.
+LONGEST_HOLDER = 255
+
+_MYSQL = ('mysql', 'mariadb')
+#: What the columns hold; never change a number, tables are full of them.
+STATE_CODES = {
+    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3,
+    State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
+    State.SUPERSEDED: 13, State.CANCELLED: 14,
+}
+_STATES = {code: state for state, code in STATE_CODES.items()}
+
+
+class Kind(enum.IntEnum):
+    """What a lease is for."""
+
+    #: A scheduler's: nothing in it was started.
+    WAITING = 1
+    #: A worker's.
+    RUNNING = 2
+    #: Nobody's, until its end.
+    RETRY = 3
+
+
+class Exact(sa.TypeDecorator[str]):
+    """Text that equals only itself."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int):
+        super().__init__(length)
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name in _MYSQL:
+            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
+        if dialect.name == 'postgresql':
+            return dialect.type_descriptor(
+                postgresql.VARCHAR(self.length, collation='C'))
+        return dialect.type_descriptor(sa.String(self.length))
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> Any:
+        if value is not None and dialect.name in _MYSQL:
+            return value.encode()
+        return value
+
+    def process_result_value(self, value: Any, dialect: Any) -> str | None:
+        return value.decode() if isinstance(value, bytes) else value
+
+
+class StateColumn(sa.TypeDecorator[State]):
+    """A state as its number."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: State | None, dialect: Any) -> Any:
+        return None if value is None else STATE_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> State | None:
+        return None if value is None else _STATES[value]
+
+
+#: Names of leases, made by whoever makes the lease.
+LeaseName = sa.String(100).with_variant(
+    mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
+#: MySQL's own TEXT ends at 64 KiB.
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
+
+_OF_TABLES: dict[str, Any] = {
+    'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
+    'mysql_row_format': 'DYNAMIC',
+}
+# Room in each page for the next version of a row that changes in place.
+_CHANGING = {'postgresql_with': {'fillfactor': 70}}
+
+metadata = sa.MetaData()
+
+#: What claims are of, by name. The claims have its number: a name is long.
+job = sa.Table(
+    'distperiodic_job', metadata,
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('space', Exact(100), nullable=False),
+    sa.Column('kind', Exact(20), nullable=False),
+    sa.Column('name', Exact(200), nullable=False),
+    sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
+    **_OF_TABLES)
+
+claim = sa.Table(
+    'distperiodic_claim', metadata,
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column('object', Exact(LONGEST_ID), primary_key=True),
+    #: Its place on the ring; what is in an arc is read by it.
+    sa.Column('position', sa.BigInteger, nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    #: The tick before this one. None: this is the first.
+    sa.Column('previous', sa.BigInteger),
+    sa.Column('state', StateColumn, nullable=False),
+    sa.Column('fence', sa.BigInteger, nullable=False),
+    sa.Column('attempt', sa.Integer, nullable=False),
+    #: The lease that it stands in, or stood in last.
+    sa.Column('lease', LeaseName, nullable=False),
+    #: Who was granted the last run of this tick. None: nobody yet.
+    sa.Column('worker', Exact(LONGEST_HOLDER)),
+    #: What the run said of itself. None: nothing.
+    sa.Column('progress', LongText),
+    sa.Index('distperiodic_claim_position', 'job', 'position'),
+    **_OF_TABLES, **_CHANGING)
+
+lease = sa.Table(
+    'distperiodic_lease', metadata,
+    sa.Column('id', LeaseName, primary_key=True),
+    sa.Column('job', sa.Integer, nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    sa.Column('kind', sa.SmallInteger, nullable=False),
+    #: Nobody's: empty.
+    sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
+    #: Microseconds of the store's clock.
+    sa.Column('until', sa.BigInteger, nullable=False),
+    #: How many claims stand in it.
+    sa.Column('remaining', sa.Integer, nullable=False),
+    #: How many claims of earlier ticks it made void.
+    sa.Column('superseded', sa.Integer, nullable=False),
+    #: Objects that were put into it, as JSON. Claims are not indexed by
+    #: their lease, so this is how they are found.
+    sa.Column('objects', LongText, nullable=False),
+    sa.Index('distperiodic_lease_until', 'until'),
+    **_OF_TABLES, **_CHANGING)
+
+#: Runs that failed for the last time.
+failure = sa.Table(
+    'distperiodic_failure', metadata,
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
+              primary_key=True),
+    sa.Column('job', sa.Integer, nullable=False),
+    sa.Column('object', Exact(LONGEST_ID), nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    sa.Column('fence', sa.BigInteger, nullable=False),
+    sa.Column('attempt', sa.Integer, nullable=False),
+    #: None: it was never started.
+    sa.Column('worker', Exact(LONGEST_HOLDER)),
+    sa.Column('error', LongText, nullable=False),
+    sa.Column('traceback', LongText, nullable=False),
+    #: Microseconds of the store's clock.
+    sa.Column('at', sa.BigInteger, nullable=False),
+    sa.Index('distperiodic_failure_object', 'job', 'object'),
+    **_OF_TABLES)

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs, claims, leases and failures.
+
+The types are written out, for tables.py goes on and this does not.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = '0001'
+down_revision = None
+
+_OF_TABLES = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
+              'mysql_row_format': 'DYNAMIC'}
+_CHANGING = {'postgresql_with': {'fillfactor': 70}}
+
+
+def _exact(length: int) -> sa.types.TypeEngine[str]:
+    return sa.String(length).with_variant(
+        mysql.VARBINARY(4 * length), 'mysql').with_variant(
+            sa.String(length, collation='C'), 'postgresql')
+
+
+def upgrade() -> None:
+    lease_name = sa.String(100).with_variant(
+        mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), 'mysql')
+    long_text = sa.Text().with_variant(mysql.MEDIUMTEXT(), 'mysql')
+
+    op.create_table(
+        'distperiodic_job',
+        sa.Column('id', sa.Integer, primary_key=True),
+        sa.Column('space', _exact(100), nullable=False),
+        sa.Column('kind', _exact(20), nullable=False),
+        sa.Column('name', _exact(200), nullable=False),
+        sa.UniqueConstraint(
+            'space', 'kind', 'name', name='distperiodic_job_of'),
+        **_OF_TABLES)
+
+    op.create_table(
+        'distperiodic_claim',
+        sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column('object', _exact(255), primary_key=True),
+        sa.Column('position', sa.BigInteger, nullable=False),
+        sa.Column('tick', sa.BigInteger, nullable=False),
+        sa.Column('previous', sa.BigInteger),
+        sa.Column('state', sa.SmallInteger, nullable=False),
+        sa.Column('fence', sa.BigInteger, nullable=False),
+        sa.Column('attempt', sa.Integer, nullable=False),
+        sa.Column('lease', lease_name, nullable=False),
+        sa.Column('worker', _exact(255)),
+        sa.Column('progress', long_text),
+        **_OF_TABLES, **_CHANGING)
+    op.create_index('distperiodic_claim_position', 'distperiodic_claim',
+                    ['job', 'position'])
+
+    op.create_table(
+        'distperiodic_lease',
+        sa.Column('id', lease_name, primary_key=True),
+        sa.Column('job', sa.Integer, nullable=False),
+        sa.Column('tick', sa.BigInteger, nullable=False),
+        sa.Column('kind', sa.SmallInteger, nullable=False),
+        sa.Column('holder', _exact(255), nullable=False),
+        sa.Column('until', sa.BigInteger, nullable=False),
+        sa.Column('remaining', sa.Integer, nullable=False),
+        sa.Column('superseded', sa.Integer, nullable=False),
+        sa.Column('objects', long_text, nullable=False),
+        **_OF_TABLES, **_CHANGING)
+    op.create_index('distperiodic_lease_until', 'distperiodic_lease',
+                    ['until'])
+
+    op.create_table(
+        'distperiodic_failure',
+        sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
+                  primary_key=True),
+        sa.Column('job', sa.Integer, nullable=False),
+        sa.Column('object', _exact(255), nullable=False),
+        sa.Column('tick', sa.BigInteger, nullable=False),
+        sa.Column('fence', sa.BigInteger, nullable=False),
+        sa.Column('attempt', sa.Integer, nullable=False),
+        sa.Column('worker', _exact(255)),
+        sa.Column('error', long_text, nullable=False),
+        sa.Column('traceback', long_text, nullable=False),
+        sa.Column('at', sa.BigInteger, nullable=False),
+        **_OF_TABLES)
+    op.create_index('distperiodic_failure_object', 'distperiodic_failure',
+                    ['job', 'object'])

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MariaDB, as one server with one user and one database."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import pymysql
+from testcontainers.core.container import DockerContainer
+
+from tests.services import container
+from tests.services import ports
+from tests.services import process
+from tests.services import server
+
+IMAGE = 'mariadb:10.11'
+USER = 'tests'
+PASSWORD = 'loopback-only'  # noqa: S105
+DATABASE = 'tests'
+
+PLACES = ('/usr/sbin',)
+
+
+class MariaDB(server.Server):
+    """One MariaDB server."""
+
+    def __init__(self, port: int, runner: server.Runner):
+        super().__init__(
+            f'mysql://{USER}:{PASSWORD}@{ports.HOST}:{port}/{DATABASE}',
+            runner)
+        self.port = port
+
+    def answers(self) -> bool:
+        try:
+            pymysql.connect(
+                host=ports.HOST, port=self.port, user=USER,
+                password=PASSWORD, database=DATABASE, connect_timeout=2,
+                read_timeout=2).close()
+        except pymysql.MySQLError as error:
+            raise OSError(str(error)) from error
+        return True
+
+
+@contextlib.contextmanager
+def mariadb(*, its_own: bool = False
+            ) -> Iterator[MariaDB | server.ExternalServer]:
+    """One MariaDB server.
+
+    :param its_own: never the server that the environment names.
+    """
+    found = None if its_own else server.external('MARIADB')
+    if found:
+        yield found
+        return
+    port = ports.free_port()
+    if container.docker_answers():
+        one = MariaDB(port, container.Container(
+            lambda: (DockerContainer(IMAGE)
+                     .with_env('MARIADB_USER', USER)
+                     .with_env('MARIADB_PASSWORD', PASSWORD)
+                     .with_env('MARIADB_DATABASE', DATABASE)
+                     .with_env('MARIADB_RANDOM_ROOT_PASSWORD', '1')),
+            3306, port))
+        with server.running(one):
+            yield one
+        return
+    with (server.directory('mariadb') as place,
+          server.running(_started_here(place, port)) as one):
+        yield one
+
+
+def _started_here(place: pathlib.Path, port: int) -> MariaDB:
+    install = server.program('mariadb-install-db', 'mariadb-server')
+    program = server.program('mariadbd', 'mariadb-server', *PLACES)
+    first = place / 'first.sql'
+    first.write_text(
+        f'CREATE DATABASE IF NOT EXISTS {DATABASE};\n'
+        f"CREATE USER IF NOT EXISTS {USER}@'%' "
+        f"IDENTIFIED BY '{PASSWORD}';\n"
+        f"GRANT ALL ON {DATABASE}.* TO {USER}@'%';\n")
+    # The socket lies beside the data: its path must be short.
+    start = (
+        'test -d "$0/mysql" || "$1" --no-defaults --datadir="$0" '
+        '--auth-root-authentication-method=normal --skip-test-db '
+        '>/dev/null && exec "$2" --no-defaults --datadir="$0" '
+        f'--bind-address={ports.HOST} --port={port} '
+        '--socket="$0/socket" --pid-file="$0/pid" --init-file="$3" '
+        '--skip-name-resolve '
+        # Nothing here must outlive the machine.
+        '--innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=32M')
+    data = place / 'data'
+    return MariaDB(port, process.Process(
+        [*server.unprivileged('mysql', place, data),
+         'sh', '-c', start, str(data), install, program, str(first)], data))

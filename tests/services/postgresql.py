@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PostgreSQL, as one server with one user and one database."""
+
+import contextlib
+import pathlib
+from collections.abc import Iterator
+
+import psycopg2
+from testcontainers.core.container import DockerContainer
+
+from tests.services import container
+from tests.services import ports
+from tests.services import process
+from tests.services import server
+
+IMAGE = 'postgres:16'
+USER = 'tests'
+PASSWORD = 'loopback-only'  # noqa: S105
+
+# Debian keeps the programs of each version apart, and out of PATH.
+PLACES = tuple(str(path) for path in sorted(
+    pathlib.Path('/usr/lib/postgresql').glob('*/bin'), reverse=True))
+
+
+class PostgreSQL(server.Server):
+    """One PostgreSQL server."""
+
+    def __init__(self, port: int, runner: server.Runner):
+        super().__init__(
+            f'postgresql://{USER}:{PASSWORD}@{ports.HOST}:{port}/postgres',
+            runner)
+        self.port = port
+
+    def answers(self) -> bool:
+        try:
+            psycopg2.connect(self.url, connect_timeout=2).close()
+        except psycopg2.OperationalError as error:
+            raise OSError(str(error)) from error
+        return True
+
+
+@contextlib.contextmanager
+def postgresql(*, its_own: bool = False
+               ) -> Iterator[PostgreSQL | server.ExternalServer]:
+    """One PostgreSQL server.
+
+    :param its_own: never the server that the environment names.
+    """
+    found = None if its_own else server.external('POSTGRESQL')
+    if found:
+        yield found
+        return
+    port = ports.free_port()
+    if container.docker_answers():
+        one = PostgreSQL(port, container.Container(
+            lambda: (DockerContainer(IMAGE)
+                     .with_env('POSTGRES_USER', USER)
+                     .with_env('POSTGRES_PASSWORD', PASSWORD)
+                     .with_env('POSTGRES_DB', 'postgres')),
+            5432, port))
+        with server.running(one):
+            yield one
+        return
+    with (server.directory('postgresql') as place,
+          server.running(_started_here(place, port)) as one):
+        yield one
+
+
+def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
+    programs = [server.program(name, 'postgresql', *PLACES)
+                for name in ('initdb', 'postgres')]
+    secret = place / 'secret'
+    secret.write_text(PASSWORD)
+    # The server refuses to run as root, and wants its directory for itself.
+    start = (
+        'test -e "$0/PG_VERSION" || "$1" --pgdata "$0" --auth scram-sha-256 '
+        f'--username {USER} --pwfile "$3" --encoding UTF8 --locale C.UTF-8 '
+        '--no-sync && exec "$2" -D "$0" '
+        f'-c listen_addresses={ports.HOST} -c port={port} '
+        '-c unix_socket_directories= -c max_connections=200 '
+        # Nothing here must outlive the machine.
+        '-c fsync=off')
+    data = place / 'data'
+    return PostgreSQL(port, process.Process(
+        [*server.unprivileged('postgres', place, data),
+         'sh', '-c', start, str(data), *programs, str(secret)], data))
