@@ -2,8 +2,11 @@
 """How a service of ours begins and ends; the same for both of them."""
 
 import logging
+import queue
+import secrets
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from oslo_config import cfg
 from oslo_service.backend.base import ServiceBase
@@ -15,12 +18,18 @@ from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
+from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
 
 LOG = logging.getLogger(__name__)
 
 #: Seconds of graceful_shutdown_timeout that are kept for closing connections.
 CLOSING = 2.0
+
+
+def new_lease() -> str:
+    """A name for a lease that nobody uses and nobody guesses."""
+    return secrets.token_hex(10)
 
 
 class Lifecycle(ServiceBase):
@@ -37,6 +46,9 @@ class Lifecycle(ServiceBase):
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
         self._seat: local.Seat | None = None
+        #: What came from elsewhere, for the main thread.
+        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = (
+            queue.SimpleQueue())
 
     def start(self) -> None:
         """Connect and work, in a thread of their own; returns at once.
@@ -112,6 +124,22 @@ class Lifecycle(ServiceBase):
             heartbeat_interval=self._settings.coordinator_heartbeat_interval,
             **kind)
 
+    def _store_thread(self) -> store_thread.StoreThread:
+        """The store; its answers come through the inbox."""
+        # SQLAlchemy is only loaded where there is a database.
+        from distperiodic.adapters import sql_store
+
+        return store_thread.StoreThread(
+            lambda: sql_store.SqlClaimStore(
+                self._settings.connection, space=self._settings.group),
+            lambda call: self._inbox.put(('call', call)))
+
+    def _check_store(self) -> None:
+        if self._settings.connection:
+            from distperiodic.adapters import schema
+
+            schema.check(self._settings.connection)
+
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
         """Try *start* until it works; False: the service stops instead."""
         pause = 0.5
@@ -119,7 +147,8 @@ class Lifecycle(ServiceBase):
             try:
                 start()
                 return True
-            except exceptions.BusUnavailable as exc:
+            except (exceptions.BusUnavailable,
+                    exceptions.StoreUnavailable) as exc:
                 LOG.error('%s not started: reason=%s; it is tried again in '
                           '%.0f s', what, exc, pause)
                 self._stopping.wait(pause)

@@ -74,6 +74,21 @@ OPTS = [
              'confirmed message costs about as much as 500 ids in it. '
              'Higher: more objects a second; lower: less is repeated when a '
              'message is lost. Never more than a worker has room for.'),
+    cfg.StrOpt(
+        'connection', secret=True, default='',
+        sample_default='postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE',
+        help='Database that holds the claims, as an SQLAlchemy URL, the same '
+             'for all schedulers and workers of the group: postgresql, mysql '
+             '(or MariaDB), or sqlite:////FILE for the processes of one '
+             'host. "distperiodic db sync" makes its tables. Each tick of '
+             'an object is then started under one claim, whatever dies. '
+             'Empty: there is no store, and only the ring divides the work.'),
+    cfg.FloatOpt(
+        'late_claim_after', default=5.0, min=0.1,
+        help='Seconds after its tick, but at most half a period, at which an '
+             'object that its owner has not claimed is claimed by others. '
+             'Lower: less lateness when members disagree or die, more '
+             'statements. Without a connection it has no effect.'),
     cfg.FloatOpt(
         'lease', default=60.0, min=1.0,
         help='Seconds that work stays with a worker without a sign of life '
@@ -125,6 +140,8 @@ class Settings:
     session_timeout: float
     dispatcher: str
     dispatch_batch_size: int
+    connection: str = dataclasses.field(repr=False)
+    late_claim_after: float
     lease: float
     send_timeout: float
     pool_size: int
@@ -161,7 +178,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             raise exceptions.ConfigError(
                 f'[{GROUP}] {opt.dest}: {reason}') from exc
     values['signing_key'] = tuple(values['signing_key'])
-    values['backend_url'] = values['backend_url'] or ''
+    for url in ('backend_url', 'connection'):
+        values[url] = values[url] or ''
     found = Settings(**values)
     if found.send_timeout >= found.lease:
         raise exceptions.ConfigError(

@@ -14,10 +14,12 @@ elsewhere (views, reports, catalogues) enters it through one queue.
 """
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import queue
 import threading
+from collections.abc import Container
 from typing import Any
 
 from oslo_config import cfg
@@ -26,16 +28,19 @@ from distperiodic import exceptions
 from distperiodic import lifecycle
 from distperiodic import opts
 from distperiodic import periodic
+from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
 from distperiodic.adapters import messaging
 from distperiodic.adapters import pool as pool_
+from distperiodic.adapters import store_thread
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.flow import dispatch
+from distperiodic.flow import grants as grants_
+from distperiodic.flow import scheduling
 from distperiodic.flow import tick
 from distperiodic.flow import work
 
@@ -64,6 +69,9 @@ _GUARANTEES = {
                          'can double or skip a tick; a message is trusted, '
                          'set signing_key if others can write to the broker',
 }
+_CLAIMED = ('each (job, object, tick) is started under one live claim; no '
+            'tick is lost while one member and the store live; results count '
+            'once')
 
 
 class SchedulerService(lifecycle.Lifecycle):
@@ -76,19 +84,18 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _prepare(self) -> None:
         settings = self._settings
-        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         sends = settings.dispatcher == 'messaging'
+        shared = bool(settings.connection)
         # A job of every member runs in the member itself, whoever runs the
-        # rest: it is about this process.
+        # rest, and is its own alone: it is about this process.
         self._jobs = {
             name: dataclasses.replace(job, topic=_HERE)
-            if sends and job.scope is job_.Scope.MEMBER else job
+            if (sends or shared) and job.scope is job_.Scope.MEMBER else job
             for name, job in self._tasks.jobs.items()}
         here = {name: (job, self._tasks.handler(name))
                 for name, job in self._jobs.items()
                 if not sends or job.topic == _HERE}
         self._member_id = self._identity(settings.group)
-        self._claims = memory.MemoryClaimStore()
         #: What the pool has run and nobody has looked at.
         self._results: collections.deque[message.Report] = (
             collections.deque())
@@ -127,31 +134,53 @@ class SchedulerService(lifecycle.Lifecycle):
                 name = worker_group(settings.group, topic)
                 self._partitions[name] = topic
                 membership.watch(name, self._tell_view)
-        self._dispatcher = dispatch.Dispatcher(
-            self._jobs, claims=self._claims, clock=self._clock,
-            bus=local.LocalBus(self._shop.accept, here, self._bus),
-            me=self._entry, batch_size=settings.dispatch_batch_size,
-            lease=settings.lease)
         self._reader = local.ThreadReader(
             self._tasks.catalogue,
             lambda *answer: self._inbox.put(('read', *answer)))
-        self._ticker = tick.Ticker(
-            self._jobs, clock=self._clock, membership=membership,
-            group=settings.group, identity=self._member_id,
-            claims=self._claims, dispatcher=self._dispatcher,
-            reader=self._reader)
+        self._store: store_thread.StoreThread | None = None
+        self._sides: dict[str, scheduling.Scheduling] = {}
+        if shared:
+            self._store = self._store_thread()
+            self._side('s', [name for name, job in self._jobs.items()
+                             if job.scope is not job_.Scope.MEMBER],
+                       self._store, membership, here, grants_here=not sends)
+        self._side('m', [name for name, job in self._jobs.items()
+                         if job.scope is job_.Scope.MEMBER or not shared],
+                   memory.Direct(memory.MemoryClaimStore(self._clock)),
+                   membership, here)
         me = member_.Member(self._member_id, '0' * 16, 1,
                             slots=_LOCAL_WINDOW)
         for topic in {job.topic for job, _ in here.values()}:
-            self._dispatcher.workers_changed(topic, [me])
+            for side in self._sides.values():
+                side.dispatcher.workers_changed(topic, [me])
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
             'guarantee=%s', self._member_id, settings.group,
             len(self._jobs),
             backend_url_.mask(settings.backend_url) or 'none',
-            settings.dispatcher, _GUARANTEES[
+            settings.dispatcher, _CLAIMED if shared else _GUARANTEES[
                 bool(settings.backend_url), settings.dispatcher])
+
+    def _side(self, series: str, names: list[str], store: ports.StoreQueue,
+              membership: ports.Membership, here: Container[str],
+              grants_here: bool = True) -> None:
+        """Put together the flow of these jobs.
+
+        :param series: how the ids of its batches begin.
+        """
+        settings = self._settings
+        if not names:
+            return
+        self._sides[series] = scheduling.Scheduling(
+            {name: self._jobs[name] for name in names}, clock=self._clock,
+            membership=membership, group=settings.group,
+            identity=self._member_id, me=self._entry, store=store,
+            bus=local.LocalBus(self._shop.accept, here, self._bus),
+            reader=self._reader, new_lease=lifecycle.new_lease,
+            batch_size=settings.dispatch_batch_size, lease=settings.lease,
+            shared=store is self._store, grants_here=grants_here,
+            late_after=settings.late_claim_after, series=series)
 
     @property
     def member_id(self) -> str:
@@ -161,7 +190,10 @@ class SchedulerService(lifecycle.Lifecycle):
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """(job, outcome) to how many objects, since the start."""
-        return dict(self._dispatcher.counts)
+        counts: dict[tuple[str, str], int] = {}
+        for side in self._sides.values():
+            counts |= side.dispatcher.counts
+        return counts
 
     def _entry(self) -> str:
         if self._group_member is None:
@@ -180,6 +212,9 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
+        side = self._sides[batch.id[0]]
+        if side.shared and side.grants is not None:
+            return side.grants.may_start(batch)
         if (self._group_member is None or self._draining
                 or self._jobs[batch.job].scope is job_.Scope.MEMBER):
             return None
@@ -206,29 +241,45 @@ class SchedulerService(lifecycle.Lifecycle):
         if bus is not None and not self._until_it_works(
                 lambda: bus.start(30.0), 'the way to the workers'):
             return
+        if not self._until_it_works(self._check_store, 'the store'):
+            return
+        if self._store is not None:
+            self._store.start()
         # Only now into the ring: what a member owns it must be able to
         # dispatch.
         if self._group_member is not None:
             self._group_member.start()
         sweep = signs = self._clock.monotonic()
         while not self._over.is_set():
-            pause = self._ticker.run_due()
+            pause = min(side.ticker.run_due()
+                        for side in self._sides.values())
             now = self._clock.monotonic()
             if now >= self._collect_at:
                 self._collect()
             if now >= sweep:
                 sweep = now + _SWEEP
-                self._dispatcher.sweep()
+                for side in self._sides.values():
+                    side.sweep()
                 self._shop.watch()
                 if now >= signs:
                     signs = now + self._settings.lease / 3
                     self._shop.give_signs()
             if self._take(max(0.0, min(
                     pause, sweep - now, self._collect_at - now))):
-                self._dispatcher.pump_all()
-            if self._draining and not (self._dispatcher.waiting
-                                       or self._dispatcher.outstanding):
+                self._pump()
+            if self._draining and not any(
+                    side.dispatcher.waiting or side.dispatcher.outstanding
+                    for side in self._sides.values()):
                 self._idle.set()
+
+    def _pump(self) -> None:
+        for side in self._sides.values():
+            side.dispatcher.pump_all()
+
+    def _reported(self, report: message.Report) -> None:
+        side = self._sides.get(report.batch[:1])
+        if side is not None:
+            side.reported(report)
 
     def _collect(self) -> None:
         """Settle what the pool has run."""
@@ -238,10 +289,10 @@ class SchedulerService(lifecycle.Lifecycle):
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
-            self._dispatcher.reported(self._results.popleft())
+            self._reported(self._results.popleft())
         else:
             self._collect_at = 0.0
-        self._dispatcher.pump_all()
+        self._pump()
 
     def _take(self, pause: float) -> bool:
         """Handle what came in, or wait so long for it; True: something
@@ -265,39 +316,50 @@ class SchedulerService(lifecycle.Lifecycle):
         what, *about = event
         if what == 'reports':
             for report in about[0]:
-                self._dispatcher.reported(report)
+                self._reported(report)
         elif what == 'results':
             # In a burst they come by the hundred. To look at each at once
             # would take the interpreter from the handlers that still wait.
             self._collect_at = self._clock.monotonic() + (
-                0.0 if self._dispatcher.waiting else _LINGER)
+                0.0 if any(side.dispatcher.waiting for side in
+                           self._sides.values()) else _LINGER)
         elif what == 'read':
             job, ticket, found = about
             if not isinstance(found, Exception):
                 found = tick.Reading(*found)
-            self._ticker.catalogue_read(job, ticket, found)
+            self._side_of(job).ticker.catalogue_read(job, ticket, found)
+        elif what == 'call':
+            about[0]()
         elif what == 'sent':
-            self._dispatcher.sent(about[0])
+            self._side_of(about[0].job).dispatcher.sent(about[0])
         elif what == 'unsent':
-            self._dispatcher.unsent(*about)
+            self._side_of(about[0].job).dispatcher.unsent(*about)
         elif what == 'view':
             self._viewed(about[0])
         elif what == 'end':
             self._over.set()
 
+    def _side_of(self, job: str) -> scheduling.Scheduling:
+        return next(side for side in self._sides.values()
+                    if job in side.jobs)
+
     def _viewed(self, view: member_.View) -> None:
+        for side in self._sides.values():
+            if view.group != self._settings.group:
+                side.dispatcher.workers_changed(
+                    self._partitions[view.group], view.members)
+            else:
+                side.dispatcher.schedulers_changed(view.members)
         if view.group != self._settings.group:
-            self._dispatcher.workers_changed(
-                self._partitions[view.group], view.members)
             return
-        self._dispatcher.schedulers_changed(
-            sum(1 for m in view.members if m.points))
         if view.me is not None and view.me.tenure != self._admitted:
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
-            self._shop.hand_back(work.NOT_A_MEMBER)
+            if self._store is None:
+                self._shop.hand_back(work.NOT_A_MEMBER)
             self._admitted = view.me.tenure
-        self._ticker.view_changed()
+        for side in self._sides.values():
+            side.ticker.view_changed()
 
     def status(self) -> dict[str, Any]:
         """How this member stands, for a health check.
@@ -335,7 +397,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._stopping.set()
         self._draining = True
         self._leave()
-        self._ticker.close()
+        for side in self._sides.values():
+            side.ticker.close()
         # Nobody else will run what was claimed for this tick.
         self._inbox.put(('look',))
         if not self._over.is_set() and not self._idle.wait(
@@ -343,7 +406,11 @@ class SchedulerService(lifecycle.Lifecycle):
             LOG.warning(
                 'stopped before the end: member=%s; what it had claimed and '
                 'not finished misses its tick', self._member_id)
-        self._dispatcher.close()
+        if self._store is not None:
+            self._store.stop(max(0.0, min(
+                lifecycle.CLOSING, end - self._clock.monotonic())))
+        for side in self._sides.values():
+            side.dispatcher.close()
         self._shop.drain()
         self._shop.cancel()
         self._pool.stop()
@@ -383,15 +450,26 @@ class WorkerService(lifecycle.Lifecycle):
         self._bus = messaging.MessagingReportBus(
             self._conf, None, group=settings.group,
             partition=self._partition, me=self._member.me.entry,
-            on_batch=lambda batch: self._shop.accept(batch),
+            on_batch=lambda batch: self._accept(batch),
             keys=settings.signing_key, quorum=settings.quorum_queues)
+        jobs = {n: (j, self._tasks.handler(n))
+                for n, j in self._tasks.jobs.items()
+                if j.topic == self._partition
+                and j.scope is not job_.Scope.MEMBER}
+        self._store: store_thread.StoreThread | None = None
+        self._grants: grants_.Grants | None = None
+        report, may_start = self._bus.report, self._may_start
+        if settings.connection:
+            self._store = self._store_thread()
+            self._grants = grants_.Grants(
+                {n: j for n, (j, _) in jobs.items()}, store=self._store,
+                clock=self._clock, lease=settings.lease,
+                run=lambda batch: self._shop.accept(batch),
+                report=self._bus.report, new_lease=lifecycle.new_lease)
+            report, may_start = self._tell_report, self._grants.may_start
         self._shop = work.Workshop(
-            {n: (j, self._tasks.handler(n))
-             for n, j in self._tasks.jobs.items()
-             if j.topic == self._partition
-             and j.scope is not job_.Scope.MEMBER},
-            clock=self._clock, pool=self._pool, report=self._bus.report,
-            may_start=self._may_start)
+            jobs, clock=self._clock, pool=self._pool, report=report,
+            may_start=may_start)
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,
@@ -401,6 +479,20 @@ class WorkerService(lifecycle.Lifecycle):
     def member_id(self) -> str:
         """This process's name, once it was started."""
         return self._member_id
+
+    def _accept(self, batch: message.Batch) -> None:
+        grants = self._grants
+        if grants is None:
+            self._shop.accept(batch)
+        else:
+            self._inbox.put(('call', lambda: grants.accept(batch)))
+
+    def _tell_report(self, report: message.Report, to_entry: str) -> None:
+        """Called by the pool's threads, at the end of each run."""
+        grants = self._grants
+        assert grants is not None
+        self._inbox.put((
+            'call', lambda: grants.reported(report, to_entry)))
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
@@ -425,15 +517,26 @@ class WorkerService(lifecycle.Lifecycle):
         if not self._until_it_works(
                 lambda: self._bus.start(30.0), 'the way from the schedulers'):
             return
+        if not self._until_it_works(self._check_store, 'the store'):
+            return
+        if self._store is not None:
+            self._store.start()
         self._member.start()
-        signs = 0.0
-        while not self._stopping.wait(_SWEEP):
-            self._shop.watch()
+        signs = sweep = 0.0
+        while not self._drained.is_set():
+            with contextlib.suppress(queue.Empty):
+                _, call = self._inbox.get(timeout=_SWEEP)
+                call()
             now = self._clock.monotonic()
+            if now < sweep:
+                continue
+            sweep = now + _SWEEP
+            self._shop.watch()
             if now >= signs:
-                signs = now + self._settings.lease / 3
+                signs = now + self._settings.lease / 4
                 self._shop.give_signs()
-        self._drained.wait()
+                if self._grants is not None:
+                    self._grants.renew()
 
     def _leave(self) -> None:
         self._member.stop(timeout=lifecycle.CLOSING)
@@ -464,14 +567,29 @@ class WorkerService(lifecycle.Lifecycle):
                 self._member_id, self._shop.busy)
             self._shop.cancel()
         self._pool.stop()
+        if self._store is not None:
+            self._flush(end)
         # The reports first: a worker that left is taken for dead.
         self._bus.close(timeout=lifecycle.CLOSING)
         self._leave()
         self._drained.set()
+        self._inbox.put(('call', lambda: None))
         self._over.wait(1.0)
         if self._seat is not None:
             self._seat.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
+
+    def _flush(self, end: float) -> None:
+        """Have all results written and reported; bounded by *end*."""
+        assert self._store is not None
+        looked = threading.Event()
+        for _ in range(2):
+            # Results that are in the inbox ask the store, and its answers
+            # come through the inbox.
+            looked.clear()
+            self._inbox.put(('call', looked.set))
+            looked.wait(max(0.1, end - self._clock.monotonic()))
+            self._store.flush(max(0.1, end - self._clock.monotonic()))
 
 
 def worker_group(group: str, partition: str) -> str:

@@ -60,14 +60,19 @@ class StoreThread:
         self._asked.append((call, then))
         self._ready.set()
 
-    def stop(self, timeout: float) -> bool:
-        """Make what was asked and end; False: it took longer than *timeout*
-        seconds, and what is left was not made.
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was asked is answered; False: it took longer
+        than *timeout* seconds.
         """
-        done = self._idle.wait(timeout)
+        return self._idle.wait(timeout)
+
+    def stop(self, timeout: float) -> None:
+        """Make what was asked and end. What took longer than *timeout*
+        seconds is not made.
+        """
+        self._idle.wait(timeout)
         self._stopping.set()
         self._ready.set()
-        return done
 
     def _run(self) -> None:
         store = self._until_it_works(lambda store: self._connect(), None)

@@ -62,13 +62,15 @@ class Dispatcher:
         taken back from its worker.
     :param shared: whether all members and workers claim in one store. If
         not, nothing but this scheduler knows of the claims.
+    :param series: how the ids of the batches begin.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
                  store: ports.StoreQueue, bus: ports.WorkBus,
                  clock: ports.Clock, me: Callable[[], str],
                  new_lease: Callable[[], str], batch_size: int = 500,
-                 lease: float = 60.0, shared: bool = False):
+                 lease: float = 60.0, shared: bool = False,
+                 series: str = ''):
         self._store = store
         self._new_lease = new_lease
         self._shared = shared
@@ -80,7 +82,7 @@ class Dispatcher:
         self._lease = lease
         self._pace = pace_.Pace()
         self._order = itertools.count()
-        self._batch_ids = itertools.count(1)
+        self._batch_ids = (f'{series}{n}' for n in itertools.count(1))
         self._queues = {name: in_hand.Queue(job) for name, job in jobs.items()}
         #: Partition to (-priority, order, queue), a heap.
         self._waiting: dict[str, list[tuple[int, int, in_hand.Queue]]] = {
@@ -88,6 +90,7 @@ class Dispatcher:
         self._workers: dict[str, dict[str, in_hand.Worker]] = {}
         self._sent: dict[str, in_hand.Sent] = {}
         self._schedulers = 1
+        self._peers: set[str] = set()
         self._told = quiet.Quiet(clock, 30.0)
         #: What failed for the last time since the last sweep, by job.
         self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
@@ -170,9 +173,14 @@ class Dispatcher:
         if self._shared:
             self._gone[process] = self._clock.monotonic()
 
-    def schedulers_changed(self, number: int) -> None:
-        """So many members share the workers: each gets its part."""
-        self._schedulers = max(1, number)
+    def schedulers_changed(self, members: Iterable[member_.Member]) -> None:
+        """These members share the workers now: each gets its part."""
+        present = [m for m in members if m.points]
+        processes = {m.process for m in present}
+        for process in self._peers - processes:
+            self.process_gone(process)
+        self._peers = processes
+        self._schedulers = max(1, len(present))
         for workers in self._workers.values():
             for worker in workers.values():
                 worker.window.slots = self._share(worker.member)
@@ -460,7 +468,7 @@ class Dispatcher:
         claims = group.claims
         self.waiting -= len(claims)
         batch = message.Batch(
-            str(next(self._batch_ids)), name, claims[0].tick,
+            next(self._batch_ids), name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
             [c.attempt for c in claims], me, best.entry, group.lease,
             job.topic, job.priority)

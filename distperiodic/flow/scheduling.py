@@ -44,7 +44,10 @@ class Scheduling:
                  reader: ports.CatalogueReader,
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, shared: bool = False,
-                 grants_here: bool = True, late_after: float = 5.0):
+                 grants_here: bool = True, late_after: float = 5.0,
+                 series: str = ''):
+        self.jobs = jobs
+        self.shared = shared
         self._bus = bus
         self._lease = lease
         self._clock = clock
@@ -57,7 +60,7 @@ class Scheduling:
         self.dispatcher = dispatch.Dispatcher(
             jobs, store=store, bus=self, clock=clock, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
-            shared=shared)
+            shared=shared, series=series)
         claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,

@@ -269,7 +269,8 @@ def test_max_in_flight_bounds_a_job_over_all_workers(world):
 
 def test_max_in_flight_is_divided_by_the_schedulers(world):
     me = at_work(world, 100, job(objects=True, max_in_flight=9))
-    me.dispatcher.schedulers_changed(3)
+    me.dispatcher.schedulers_changed(
+        [world_.worker(f"s{n}", slots=0, points=40) for n in range(3)])
 
     me.dispatcher.workers_changed('default', [worker(slots=300)])
     me.dispatcher.pump_all()
@@ -280,7 +281,8 @@ def test_max_in_flight_is_divided_by_the_schedulers(world):
 def test_schedulers_share_the_slots_of_the_workers(world):
     me = at_work(world, 100)
     me.dispatcher.workers_changed('default', [worker(slots=40)])
-    me.dispatcher.schedulers_changed(4)
+    me.dispatcher.schedulers_changed(
+        [world_.worker(f"s{n}", slots=0, points=40) for n in range(4)])
 
     me.dispatcher.pump_all()
 

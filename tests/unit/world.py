@@ -79,8 +79,9 @@ def thing(key, **attributes):
     return types.SimpleNamespace(id=key, **attributes)
 
 
-def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1):
-    return member_.Member(name, nonce, generation, slots=slots,
+def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
+           points=0):
+    return member_.Member(name, nonce, generation, points, slots=slots,
                           tenure=tenure)
 
 
