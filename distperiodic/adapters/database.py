@@ -308,7 +308,8 @@ class Dialect:
                 sa.bindparam(f'all_{name}', list(values),
                              type_=postgresql.ARRAY(types[name]))
                 for name, values in differ.items())).table_valued(*(
-                    sa.column(name, types[name]) for name in differ))
+                    sa.column(name, types[name]) for name in differ)
+            ).render_derived()
             connection.execute(
                 postgresql.insert(table).from_select(
                     [*differ, *same],

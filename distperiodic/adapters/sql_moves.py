@@ -81,12 +81,10 @@ class Statements:
             [(_claim.c.worker, sa.bindparam('runner'))], self._stands)
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
-        #: What waits goes to another, what was tried as well, once more.
-        self.regrant = self._step(
-            _WAITS_FROM | _TRIED, MOVES[Move.TAKE_BACK][1], [
-                (_claim.c.attempt, _claim.c.attempt + sa.case(
-                    (_claim.c.state.in_(_TRIED), 1), else_=0)),
-                (_claim.c.fence, _claim.c.fence + 1)], self._stands)
+        before, state = MOVES[Move.TAKE_BACK]
+        self.take_back = self._anew(before, state)
+        before, state = MOVES[Move.AGAIN]
+        self.take_over = self._anew(before | MOVES[Move.TAKE_BACK][0], state)
 
         self.standing = sa.select(*_GRANTED).where(
             self._of, self._among,
@@ -121,6 +119,13 @@ class Statements:
                          (_claim.c.lease, sa.bindparam('into')))
         return Step(move, move.returning(*_GRANTED),
                     reads_back or self._reads_back)
+
+    def _anew(self, before: Any, state: State) -> Step:
+        return self._step(before, state, [
+            # MySQL again: the old state while it is there.
+            (_claim.c.attempt, _claim.c.attempt + sa.case(
+                (_claim.c.state.in_(_TRIED), 1), else_=0)),
+            (_claim.c.fence, _claim.c.fence + 1)], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:
         found = (self._of, self._among, self._stands,

@@ -32,7 +32,6 @@ from distperiodic.adapters import database
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
 from distperiodic.adapters import tables
-from distperiodic.adapters.tables import Kind
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
@@ -105,7 +104,7 @@ class SqlClaimStore:
             claimed = self._claim(
                 connection, number, tick, keys, lease, supersede, fresh)
             if claimed.won:
-                self._make(connection, lease, Kind.WAITING, number, tick,
+                self._make(connection, lease, State.CLAIMED, number, tick,
                            [one.object for one in claimed.won], holder,
                            seconds, superseded=claimed.superseded)
             return claimed
@@ -193,7 +192,7 @@ class SqlClaimStore:
             self._move(connection, self._sql.start, number, keys, granted,
                        {'stands_in': lease, 'into': into, 'runner': holder})
             if granted:
-                self._make(connection, into, Kind.RUNNING, number, tick,
+                self._make(connection, into, State.RUNNING, number, tick,
                            list(granted), holder, seconds)
                 self._leave(connection, lease, len(granted))
             return _in_order(keys, granted)
@@ -222,7 +221,7 @@ class SqlClaimStore:
             self._move(connection, self._sql.retry, number, keys, waiting,
                        {'stands_in': lease, 'into': name})
             if waiting:
-                self._make(connection, name, Kind.RETRY, number, tick,
+                self._make(connection, name, State.RETRY, number, tick,
                            list(waiting), '', seconds)
                 self._leave(connection, lease, len(waiting))
             return len(waiting)
@@ -243,10 +242,10 @@ class SqlClaimStore:
             for old in sorted(set(leases)):
                 if rest := [key for key in keys if key not in anew]:
                     left[old] = self._move(
-                        connection, self._sql.regrant, number, rest, anew,
+                        connection, self._sql.take_back, number, rest, anew,
                         {'stands_in': old, 'into': into})
             if anew:
-                self._make(connection, into, Kind.WAITING, number, tick,
+                self._make(connection, into, State.CLAIMED, number, tick,
                            list(anew), holder, seconds)
                 for old, moved in left.items():
                     self._leave(connection, old, moved)
@@ -332,7 +331,8 @@ class SqlClaimStore:
         if lost := [name for name in gone if name]:
             over = over | _lease.c.holder.in_(lost)
         found = self._database.run(lambda connection: connection.execute(
-            sa.select(_lease.c.id, _lease.c.job, _lease.c.tick)
+            sa.select(_lease.c.id, _lease.c.job, _lease.c.tick,
+                      _lease.c.state)
             .where(_lease.c.job.in_(list(numbers)), over)
             .order_by(_lease.c.until, _lease.c.id).limit(limit)).all())
         taken: list[Lease] = []
@@ -349,7 +349,8 @@ class SqlClaimStore:
                 # What was taken over is known to nobody else.
                 break
             if claims:
-                taken.append(Lease(name, numbers[old.job], old.tick, claims))
+                taken.append(Lease(name, numbers[old.job], old.tick, claims,
+                                   old.state))
         return taken
 
     def _take_over(self, connection: sa.Connection, old: Any, name: str,
@@ -357,7 +358,7 @@ class SqlClaimStore:
                    seconds: float) -> list[Claim]:
         connection.execute(
             sa.update(_lease).where(_lease.c.id == old.id, over)
-            .values(id=name, kind=int(Kind.WAITING), holder=holder,
+            .values(id=name, state=State.CLAIMED, holder=holder,
                     until=self._until(seconds)))
         objects = connection.scalar(
             sa.select(_lease.c.objects).where(_lease.c.id == name))
@@ -366,7 +367,7 @@ class SqlClaimStore:
             return []
         keys = json.loads(objects)
         anew: dict[str, Claim] = {}
-        self._move(connection, self._sql.regrant, old.job, keys, anew,
+        self._move(connection, self._sql.take_over, old.job, keys, anew,
                    {'stands_in': old.id, 'into': name})
         if not anew:
             connection.execute(sa.delete(_lease).where(_lease.c.id == name))
@@ -376,12 +377,12 @@ class SqlClaimStore:
             .values(remaining=len(anew), objects=json.dumps(list(anew))))
         return _in_order(keys, anew)
 
-    def _make(self, connection: sa.Connection, name: str, kind: Kind,
+    def _make(self, connection: sa.Connection, name: str, state: State,
               number: int, tick: int, objects: list[str], holder: str,
               seconds: float, *, superseded: int = 0) -> None:
         connection.execute(
             sa.insert(_lease).values(until=self._until(seconds)), {
-                'id': name, 'job': number, 'tick': tick, 'kind': int(kind),
+                'id': name, 'job': number, 'tick': tick, 'state': state,
                 'holder': holder, 'remaining': len(objects),
                 'superseded': superseded, 'objects': json.dumps(objects)})
 

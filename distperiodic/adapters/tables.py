@@ -9,7 +9,6 @@ Ids are compared byte for byte in all databases. MySQL's text types ignore
 case or trailing blanks, so there an id is kept as bytes.
 """
 
-import enum
 from typing import Any
 
 import sqlalchemy as sa
@@ -31,17 +30,6 @@ STATE_CODES = {
     State.SUPERSEDED: 13, State.CANCELLED: 14,
 }
 _STATES = {code: state for state, code in STATE_CODES.items()}
-
-
-class Kind(enum.IntEnum):
-    """What a lease is for."""
-
-    #: A scheduler's: nothing in it was started.
-    WAITING = 1
-    #: A worker's.
-    RUNNING = 2
-    #: Nobody's, until its end.
-    RETRY = 3
 
 
 class Exact(sa.TypeDecorator[str]):
@@ -135,7 +123,8 @@ lease = sa.Table(
     sa.Column('id', LeaseName, primary_key=True),
     sa.Column('job', sa.Integer, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
-    sa.Column('kind', sa.SmallInteger, nullable=False),
+    #: The state of all that stand in it.
+    sa.Column('state', StateColumn, nullable=False),
     #: Nobody's: empty.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
     #: Microseconds of the store's clock.

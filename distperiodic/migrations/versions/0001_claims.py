@@ -59,7 +59,7 @@ def upgrade() -> None:
         sa.Column('id', lease_name, primary_key=True),
         sa.Column('job', sa.Integer, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
-        sa.Column('kind', sa.SmallInteger, nullable=False),
+        sa.Column('state', sa.SmallInteger, nullable=False),
         sa.Column('holder', _exact(255), nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False),
         sa.Column('remaining', sa.Integer, nullable=False),
