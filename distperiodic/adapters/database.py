@@ -124,7 +124,10 @@ def make_engine(connection_url: str, **options: Any) -> sa.Engine:
     :raises ConfigError: the URL cannot work.
     """
     engine = engines.create_engine(
-        check(connection_url), **{'max_retries': 0, **options})
+        check(connection_url), **{
+            'max_retries': 0,
+            # What does not fit is refused, not cut off.
+            'mysql_sql_mode': 'TRADITIONAL', **options})
     if engine.dialect.name == 'sqlite':
         sa.event.listen(engine, 'connect', _open_sqlite)
         sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
