@@ -90,7 +90,8 @@ def our_rounds(url, objects, rounds, keys=()):
             began = time.perf_counter()
             for number in range(objects // BATCH):
                 bus.send(message.Batch(str(number), 'poll', 0, ids, ones,
-                                       ones, SCHEDULER, WORKER))
+                                       ones, SCHEDULER, WORKER,
+                                       'lease-1'))
             counter.wait_for(objects)
             yield objects / (time.perf_counter() - began)
         assert unsent == []

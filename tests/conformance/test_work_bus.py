@@ -84,8 +84,8 @@ def way(request):
 def a_batch(way, number=1, **changes):
     return dataclasses.replace(message.Batch(
         str(number), 'poll', TICK, ['a', 'b'], [7, 8], [1, 2],
-        way.scheduler, way.worker, 'default', 3, TICK + 60_000_000),
-        **changes)
+        way.scheduler, way.worker, 'lease-1', 'default', 3,
+        TICK + 60_000_000), **changes)
 
 
 ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 1024, '%s{}\\']
@@ -95,7 +95,7 @@ ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 1024, '%s{}\\']
     {},
     {'objects': ODD, 'fences': list(range(6)), 'attempts': [1] * 6},
     {'fences': [0, 2 ** 63 - 1]},
-    {'expires': None, 'priority': -5, 'job': 'ü'},
+    {'expires': None, 'priority': -5, 'job': 'ü', 'lease': 'ü~.1'},
 ], ids=['usual', 'odd ids', 'large fences', 'never expires'])
 def test_a_batch_arrives_as_it_was_sent(way, changes):
     batch = a_batch(way, **changes)
@@ -145,7 +145,8 @@ def test_a_report_comes_to_who_sent_the_batch(way):
     [batch] = way.batches
     report = message.Report(
         batch.id, batch.worker, done=[0], failed=[(1, 'ü: it broke\n')],
-        refused=[], seconds=0.25)
+        retried=[(2, '')], refused=[(3, 'draining')], lost=[5, 4],
+        seconds=0.25)
 
     way.report(report, batch.sender)
 

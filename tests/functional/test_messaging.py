@@ -82,7 +82,7 @@ class Ends:
     def send(self, number, **changes):
         batch = message.Batch(
             str(number), 'poll', 1_700_000_000_000_000, ['a', 'b'], [1, 1],
-            [1, 1], self.scheduler, self.worker, self.partition)
+            [1, 1], self.scheduler, self.worker, 'lease-1', self.partition)
         self.work.send(dataclasses.replace(batch, **changes))
 
     def report(self, number, to=None):

@@ -68,7 +68,7 @@ def test_work_of_this_process_goes_to_its_own_pool():
                          further)
 
     for name in ('mine', 'ours'):
-        bus.send(message.Batch('1', name, 0, ['a'], [1], [1], 's', 'w'))
+        bus.send(message.Batch('1', name, 0, ['a'], [1], [1], 's', 'w', 'l'))
 
     assert (here, further.sent) == (['mine'], ['ours'])
 
@@ -77,7 +77,7 @@ def test_without_a_way_to_workers_all_work_is_done_here():
     here = []
     bus = local.LocalBus(lambda batch: here.append(batch.job), {'mine'})
 
-    bus.send(message.Batch('1', 'ours', 0, ['a'], [1], [1], 's', 'w'))
+    bus.send(message.Batch('1', 'ours', 0, ['a'], [1], [1], 's', 'w', 'l'))
 
     assert here == ['ours']
 

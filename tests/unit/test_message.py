@@ -20,14 +20,15 @@ def a_batch(**changes):
     batch = message.Batch(
         id='b-1', job='poll', tick=1_700_000_000_000_000,
         objects=['a', 'b', 'ü'], fences=[1, 2, 3], attempts=[1, 1, 2],
-        sender=SCHEDULER, worker=WORKER)
+        sender=SCHEDULER, worker=WORKER, lease='lease-1')
     return dataclasses.replace(batch, **changes)
 
 
 def a_report(**changes):
     report = message.Report(
         batch='b-1', worker=WORKER, done=[0, 2], failed=[(1, 'boom')],
-        refused=[(3, 'not granted')], seconds=1.5)
+        retried=[(4, 'not yet')], refused=[(3, 'not granted')], lost=[6, 5],
+        seconds=1.5)
     return dataclasses.replace(report, **changes)
 
 
@@ -55,8 +56,8 @@ def batches(draw):
     return message.Batch(
         id=draw(names), job=draw(names), tick=draw(instants),
         objects=objects, fences=draw(counts), attempts=draw(counts),
-        sender=draw(names), worker=draw(names), partition=draw(names),
-        priority=draw(st.integers(-100, 100)),
+        sender=draw(names), worker=draw(names), lease=draw(names),
+        partition=draw(names), priority=draw(st.integers(-100, 100)),
         expires=draw(st.none() | instants))
 
 
@@ -64,14 +65,15 @@ def batches(draw):
 def some_reports(draw):
     indexes = draw(st.lists(st.integers(0, message.MAX_OBJECTS - 1),
                             unique=True, max_size=20))
-    ends = draw(st.lists(st.sampled_from(['done', 'failed', 'refused']),
-                         min_size=len(indexes), max_size=len(indexes)))
+    ends = draw(st.lists(
+        st.sampled_from(['done', 'failed', 'retried', 'refused', 'lost']),
+        min_size=len(indexes), max_size=len(indexes)))
     report = message.Report(
         batch=draw(names), worker=draw(names),
         seconds=draw(st.floats(0, 10 ** 9)))
     for index, end in zip(indexes, ends, strict=True):
-        if end == 'done':
-            report.done.append(index)
+        if end in ('done', 'lost'):
+            getattr(report, end).append(index)
         else:
             getattr(report, end).append((index, draw(names)))
     return report
@@ -210,6 +212,10 @@ def test_an_unknown_kind_is_named():
     ({'expires': 'soon'}, 'expires is text'),
     ({'priority': None}, 'priority is nothing'),
     ({'id': ''}, 'id has 0 characters'),
+    ({'lease': None}, 'lease is nothing'),
+    ({'lease': ''}, 'lease has 0 characters'),
+    ({'lease': 'l' * 513}, 'lease has 513 characters'),
+    ({'lease': '\ud800'}, 'lease holds invalid Unicode'),
     ({'job': 'j' * 513}, 'job has 513 characters'),
     ({'worker': {}}, 'worker is an object'),
     ({'command': 'rm'}, "fields unknown: 'command'"),
@@ -229,6 +235,15 @@ def test_a_batch_with_a_wrong_field_is_refused(change, why):
     ({'failed': [[1]]}, r'other than \[index, reason\]'),
     ({'failed': [[1, None]]}, r'other than \[index, reason\]'),
     ({'refused': [[1.5, 'no']]}, r'other than \[index, reason\]'),
+    ({'retried': [7]}, 'retried holds an integer'),
+    ({'retried': [[7, None]]}, r'other than \[index, reason\]'),
+    ({'retried': [[1, 'no']]}, 'reported twice'),
+    ({'retried': [[7, 'x' * 1001]]}, '1001 characters'),
+    ({'lost': None}, 'lost is nothing'),
+    ({'lost': [[7, 'gone']]}, 'lost holds a list'),
+    ({'lost': [0]}, 'reported twice'),
+    ({'lost': [7, 7]}, 'reported twice'),
+    ({'lost': [message.MAX_OBJECTS]}, 'index is outside'),
     ({'failed': [[1, 'x' * 1001]]}, '1001 characters'),
     ({'failed': [[1, '\udfff']]}, 'invalid Unicode'),
     ({'seconds': float('nan')}, 'seconds is nan'),
@@ -252,6 +267,21 @@ def test_a_missing_field_is_named(kind):
         del damaged[field]
         with pytest.raises(exceptions.InvalidMessage):
             message.decode(damaged)
+
+
+def test_a_field_that_is_missing_from_a_report_is_named():
+    for field in an_encoded('report')['reports'][0]:
+        damaged = an_encoded('report')
+        del damaged['reports'][0][field]
+        with pytest.raises(exceptions.InvalidMessage,
+                           match=f'fields missing: {field};'):
+            message.decode(damaged)
+
+
+def test_the_size_of_a_report_counts_each_object_it_tells_of():
+    assert message.Report('b-1', WORKER).size == 0
+    assert a_report().size == 7
+    assert a_report(lost=[], retried=[]).size == 4
 
 
 def test_too_many_objects_are_refused_by_both_sides():
@@ -278,11 +308,12 @@ def test_what_no_reader_would_take_is_not_sent():
         message.encode_reports([], to=SCHEDULER)
 
 
-def test_a_reason_is_cut_and_made_valid_rather_than_the_report_lost():
-    report = a_report(failed=[(1, '\ud800' + 'x' * 5000)])
+@pytest.mark.parametrize('field', ['failed', 'retried', 'refused'])
+def test_a_reason_is_cut_and_made_valid_rather_than_the_report_lost(field):
+    report = a_report(**{field: [(9, '\ud800' + 'x' * 5000)]})
     encoded = message.encode_reports([report], to=SCHEDULER)
-    [[index, reason]] = message.decode(encoded).reports[0].failed
-    assert index == 1
+    [[index, reason]] = getattr(message.decode(encoded).reports[0], field)
+    assert index == 9
     assert reason.startswith(r'\ud800xxx')
     assert len(reason) == message.MAX_REASON
 

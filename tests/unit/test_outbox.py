@@ -18,7 +18,7 @@ PATIENCE = 0.3
 
 def a_batch(number):
     return message.Batch(str(number), 'poll', 0, ['a'], [1], [1], SCHEDULER,
-                         WORKER)
+                         WORKER, 'lease-1')
 
 
 def a_report(number, objects=1):

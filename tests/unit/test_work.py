@@ -91,7 +91,7 @@ class Bench:
             f'batch-{next(self.numbers)}', name,
             world_.BEGIN * 1_000_000 + 60_000_000, objects,
             [7 + n for n in range(len(objects))], [1] * len(objects),
-            SENDER, WORKER)
+            SENDER, WORKER, 'lease-1')
         for field, value in fields.items():
             setattr(made, field, value)
         return made
