@@ -37,6 +37,9 @@ _SQLITE_PATIENCE = 10.0
 #: Times that a transaction is made again that lost to another one.
 _CONFLICTS = 8
 
+#: PostgreSQL's code for what a user may not do.
+_NO_RIGHTS = '42501'
+
 #: Scheme to the driver, its module, and the extra that installs it.
 _DRIVERS = {
     'sqlite': ('sqlite+pysqlite', 'sqlite3', ''),
@@ -190,29 +193,22 @@ class Database:
                     self._give_up(exc, f'{attempt} times others changed the '
                                   'same rows first')
                 time.sleep(random.uniform(0, 0.002 * 2 ** attempt))
-            except db_exception.DBConnectionError as exc:
-                self.close()
-                if not used or attempt > 1:
-                    self._give_up(exc)
-                # It may have ended long ago, while nobody asked.
+            except db_exception.DBDuplicateEntry:
+                raise
             except db_exception.DBNonExistentTable as exc:
                 self.close()
                 raise exceptions.SchemaError(
                     f'database {self.shown} lacks the table {exc.table}; run: '
                     'distperiodic db sync') from exc
-            except db_exception.DBDuplicateEntry:
-                raise
-            except db_exception.DBError as exc:
+            except (db_exception.DBError, sa_exception.DBAPIError,
+                    sa_exception.TimeoutError) as exc:
                 self.close()
-                if isinstance(exc.inner_exception, (
-                        sa_exception.OperationalError,
-                        sa_exception.InternalError,
-                        sa_exception.InterfaceError)):
+                if used and attempt == 1 and _disconnected(exc):
+                    # It may have ended long ago, while nobody asked.
+                    continue
+                if _fault_of_database(exc):
                     self._give_up(exc)
                 raise
-            except sa_exception.TimeoutError as exc:
-                self.close()
-                self._give_up(exc)
         raise AssertionError('there is no end to counting')
 
     def _connected(self) -> sa.Connection:
@@ -250,9 +246,31 @@ class Database:
             self._engine.dispose()
 
 
+def _from_driver(exc: Exception) -> Exception:
+    """SQLAlchemy's error, where oslo.db put one of its own around it."""
+    return getattr(exc, 'inner_exception', None) or exc
+
+
+def _disconnected(exc: Exception) -> bool:
+    return isinstance(exc, db_exception.DBConnectionError) or bool(
+        getattr(_from_driver(exc), 'connection_invalidated', False))
+
+
+def _fault_of_database(exc: Exception) -> bool:
+    """Whether the call was right, and might be answered at another time."""
+    inner = _from_driver(exc)
+    orig = getattr(inner, 'orig', None)
+    return isinstance(exc, (
+        db_exception.DBConnectionError, sa_exception.TimeoutError)
+    ) or isinstance(inner, (
+        sa_exception.OperationalError, sa_exception.InternalError,
+        sa_exception.InterfaceError)
+    ) or getattr(orig, 'pgcode', '') == _NO_RIGHTS
+
+
 def _reason(exc: Exception) -> str:
     """The first line of what the driver said."""
-    inner = getattr(exc, 'inner_exception', None) or exc
+    inner = _from_driver(exc)
     said = str(getattr(inner, 'orig', None) or inner).strip()
     return said.splitlines()[0].strip() if said else type(inner).__name__
 

@@ -1,0 +1,464 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The database: its tables, its commands, and what it says when it is gone.
+"""
+
+import multiprocessing
+import socket
+import sqlite3
+import stat
+import sys
+import threading
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from alembic import autogenerate
+from alembic import migration
+from alembic import script
+
+from distperiodic import exceptions
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import State
+from tests.functional import commands
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    return f'sqlite:///{tmp_path}/claims.sqlite'
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def empty(request):
+    """The URL of a database without tables."""
+    if request.param == 'sqlite':
+        yield request.getfixturevalue('sqlite_url')
+        return
+    url = sa.make_url(request.getfixturevalue(request.param).url)
+    if request.param == 'postgresql':
+        name = f'tests_{uuid.uuid4().hex[:8]}'
+        _administer(url, f'CREATE DATABASE {name}')
+        yield url.set(database=name).render_as_string(hide_password=False)
+        _administer(url, f'DROP DATABASE {name}')
+        return
+    # Its user has no right to make databases.
+    shown = url.render_as_string(hide_password=False)
+    _drop_tables(shown)
+    yield shown
+    _drop_tables(shown)
+    schema.sync(shown)
+
+
+def _administer(url, statement):
+    engine = sa.create_engine(
+        url.set(drivername='postgresql+psycopg2'),
+        isolation_level='AUTOCOMMIT')
+    with engine.connect() as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
+
+
+def _drop_tables(url):
+    engine = database.make_engine(url)
+    with engine.begin() as connection:
+        tables.metadata.drop_all(connection)
+        connection.execute(sa.text(
+            f'DROP TABLE IF EXISTS {schema.VERSION_TABLE}'))
+    engine.dispose()
+
+
+def claim(store, *objects, job='poll', tick=1):
+    return store.claim(
+        job, tick, objects, lease=uuid.uuid4().hex, holder='api-1',
+        seconds=60.0, supersede=False)
+
+
+# The tables.
+
+def test_the_migrations_make_the_tables_that_the_store_uses(empty):
+    schema.sync(empty)
+
+    engine = database.make_engine(empty)
+    with engine.connect() as connection:
+        found = autogenerate.compare_metadata(
+            migration.MigrationContext.configure(connection, opts={
+                'version_table': schema.VERSION_TABLE,
+                'compare_type': True,
+                'include_name': lambda name, kind, parents: (
+                    kind != 'table' or name.startswith('distperiodic_'))}),
+            tables.metadata)
+        collations = {
+            column['name']: getattr(column['type'], 'collation', None)
+            for column in sa.inspect(connection).get_columns(
+                'distperiodic_claim')}
+    engine.dispose()
+
+    assert found == []
+    if 'postgresql' in empty:
+        assert collations['object'] == collations['worker'] == 'C'
+
+
+def test_a_table_made_by_a_migration_is_declared_alike(empty):
+    """What autogenerate does not compare: engines, fill factors, room."""
+    schema.sync(empty)
+    engine = database.make_engine(empty)
+    with engine.begin() as connection:
+        if 'postgresql' in empty:
+            assert connection.execute(sa.text(
+                "SELECT relname FROM pg_class WHERE reloptions @> "
+                "ARRAY['fillfactor=70'] ORDER BY relname")).scalars().all(
+            ) == ['distperiodic_claim', 'distperiodic_lease']
+        if 'mysql' in empty:
+            [_, made] = connection.execute(sa.text(
+                'SHOW CREATE TABLE distperiodic_claim')).one()
+            for part in ('`object` varbinary(1020)', 'ENGINE=InnoDB',
+                         'CHARSET=utf8mb4', 'ascii_bin'):
+                assert part in made
+    engine.dispose()
+
+
+def test_a_sync_can_be_repeated(empty):
+    assert schema.version(empty) is None
+    assert schema.sync(empty) == (None, schema.VERSION)
+    assert schema.sync(empty) == (schema.VERSION, schema.VERSION)
+    assert schema.version(empty) == schema.VERSION
+    schema.check(empty)
+
+
+def test_two_syncs_at_once_do_not_disturb_each_other(empty):
+    results, barrier = [], threading.Barrier(3)
+
+    def sync():
+        barrier.wait(10)
+        results.append(schema.sync(empty)[1])
+    threads = [threading.Thread(target=sync) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert results == [schema.VERSION] * 3
+
+
+def test_the_version_is_that_of_the_last_migration(sqlite_url):
+    engine = database.make_engine(sqlite_url)
+    with engine.connect() as connection:
+        found = script.ScriptDirectory.from_config(
+            schema.configuration(connection))
+    engine.dispose()
+
+    assert found.get_heads() == [schema.VERSION]
+    revisions = [one.revision for one in found.walk_revisions()]
+    assert revisions == sorted(revisions, reverse=True)
+
+
+def test_each_state_has_a_number():
+    assert set(tables.STATE_CODES) == set(State)
+    assert len(set(tables.STATE_CODES.values())) == len(State)
+
+
+def test_tables_and_versions_of_the_service_itself_are_left_alone(
+        sqlite_url):
+    engine = database.make_engine(sqlite_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'CREATE TABLE alembic_version (version_num TEXT)'))
+        connection.execute(sa.text(
+            "INSERT INTO alembic_version VALUES ('theirs')"))
+    schema.sync(sqlite_url)
+
+    with engine.connect() as connection:
+        assert connection.execute(sa.text(
+            'SELECT version_num FROM alembic_version')).scalar() == 'theirs'
+    engine.dispose()
+
+
+def set_version(url, version):
+    table = sa.table(schema.VERSION_TABLE, sa.column('version_num'))
+    engine = database.make_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(table).values(version_num=version))
+    engine.dispose()
+
+
+@pytest.mark.parametrize('version', ['0000', '9999'])
+def test_tables_of_another_release_are_refused_in_one_line(
+        empty, version):
+    schema.sync(empty)
+    set_version(empty, version)
+    store = sql_store.SqlClaimStore(empty, space='tests')
+
+    with pytest.raises(exceptions.SchemaError) as raised:
+        claim(store, 'a')
+    set_version(empty, schema.VERSION)
+
+    assert version in str(raised.value)
+    assert 'distperiodic db sync' in str(raised.value)
+    assert 'loopback-only' not in str(raised.value)
+    assert len(claim(store, 'a').won) == 1, 'it was not looked at again'
+    store.close()
+
+
+def test_a_database_without_tables_says_what_makes_them(empty):
+    store = sql_store.SqlClaimStore(empty, space='tests')
+
+    with pytest.raises(exceptions.SchemaError, match='distperiodic db sync'):
+        claim(store, 'a')
+    with pytest.raises(exceptions.SchemaError, match='distperiodic db sync'):
+        schema.check(empty)
+    store.close()
+
+
+# What cannot work.
+
+@pytest.mark.parametrize(('url', 'told'), [
+    ('', 'is not a URL'),
+    ('localhost/db', 'is not a URL'),
+    ('postgres://me:sesame@host/db', "did you mean 'postgresql'"),
+    ('oracle://me:sesame@host/db', 'use one of mysql, postgresql, sqlite'),
+    ('postgresql+asyncpg://me:sesame@host/db', 'use one of'),
+    ('postgresql://me:sesame@host', 'names no database'),
+    ('mysql://me:sesame@host:port/db', 'is not a URL'),
+    ('sqlite://', 'names no database'),
+    ('sqlite:///:memory:', 'seen by nobody'),
+])
+def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
+    with pytest.raises(exceptions.ConfigError, match=told) as raised:
+        sql_store.SqlClaimStore(url, space='tests')
+
+    assert 'sesame' not in str(raised.value)
+    assert '\n' not in str(raised.value)
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, 'psycopg2', None)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match=r'pip install distperiodic\[postgresql\]'):
+        sql_store.SqlClaimStore('postgresql://me@host/db', space='tests')
+
+
+# A database that is gone.
+
+def unavailable(store):
+    with pytest.raises(exceptions.StoreUnavailable) as raised:
+        claim(store, 'a', tick=9)
+    text = str(raised.value)
+    assert '\n' not in text
+    assert 'sesame' not in text
+    assert 'loopback-only' not in text
+    return text
+
+
+@pytest.mark.parametrize('scheme', ['postgresql', 'mysql'])
+def test_a_server_that_is_not_there_is_one_line(scheme):
+    with socket.socket() as unused:
+        unused.bind(('127.0.0.1', 0))
+        port = unused.getsockname()[1]
+        store = sql_store.SqlClaimStore(
+            f'{scheme}://me:sesame@127.0.0.1:{port}/db', space='tests')
+
+        assert 'me:***@127.0.0.1' in unavailable(store)
+
+
+@pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
+def test_a_password_that_is_wrong_is_one_line(request, service):
+    url = request.getfixturevalue(service).url
+    store = sql_store.SqlClaimStore(
+        url.replace('loopback-only', 'sesame'), space='tests')
+
+    unavailable(store)
+
+
+@pytest.mark.parametrize('service', ['postgresql_server', 'mariadb_server'])
+def test_a_server_that_comes_back_is_used_again(request, service):
+    server = request.getfixturevalue(service)
+    schema.sync(server.url)
+    store = sql_store.SqlClaimStore(server.url, space='tests')
+    assert len(claim(store, 'a').won) == 1
+
+    server.stop()
+    unavailable(store)
+    server.start()
+    assert len(claim(store, 'b').won) == 1
+
+    server.stop()
+    server.start()
+    assert len(claim(store, 'c').won) == 1, 'the old connection is not it'
+    assert claim(store, 'a', 'b', 'c').won == []
+    store.close()
+
+
+def test_a_server_that_may_only_be_read_is_one_line(postgresql):
+    schema.sync(postgresql.url)
+    store = sql_store.SqlClaimStore(
+        f'{postgresql.url}?options=-c%20default_transaction_read_only=on',
+        space='tests')
+
+    assert 'read-only' in unavailable(store)
+    store.close()
+
+
+def test_a_statement_that_takes_too_long_is_one_line(postgresql):
+    schema.sync(postgresql.url)
+    store = sql_store.SqlClaimStore(
+        f'{postgresql.url}?options=-c%20lock_timeout=200', space='tests')
+    claim(store, 'locked', tick=1)
+    engine = database.make_engine(postgresql.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'LOCK TABLE distperiodic_claim IN EXCLUSIVE MODE'))
+        assert 'lock timeout' in unavailable(store)
+    engine.dispose()
+
+    assert len(claim(store, 'locked-2').won) == 1
+    store.close()
+
+
+def test_a_user_without_rights_is_one_line(postgresql):
+    schema.sync(postgresql.url)
+    engine = database.make_engine(postgresql.url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE USER reader PASSWORD 'sesame'"))
+        connection.execute(sa.text(
+            f'GRANT SELECT ON {schema.VERSION_TABLE} TO reader'))
+    engine.dispose()
+    url = postgresql.url.replace('tests:loopback-only', 'reader:sesame')
+    store = sql_store.SqlClaimStore(url, space='tests')
+
+    assert 'permission denied' in unavailable(store)
+    store.close()
+
+
+def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
+    store = sql_store.SqlClaimStore(
+        f'sqlite:///{tmp_path}/missing/claims.sqlite', space='tests')
+
+    assert 'unable to open database file' in unavailable(store)
+
+
+def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
+    schema.sync(sqlite_url)
+    store = sql_store.SqlClaimStore(sqlite_url, space='tests')
+    store.now()
+    store._database._connection.exec_driver_sql('PRAGMA max_page_count = 1')
+    store._database._connection.rollback()
+
+    with pytest.raises(exceptions.StoreUnavailable, match='full'):
+        claim(store, *(f'{n:0200}' for n in range(200)), tick=9)
+
+    assert len(claim(store, 'a').won) == 1
+    store.close()
+
+
+def test_a_store_goes_on_in_a_forked_child(empty):
+    schema.sync(empty)
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    claim(store, 'a')
+    answers = multiprocessing.get_context('fork').SimpleQueue()
+
+    def child():
+        answers.put(len(claim(store, 'a', 'b').won))
+        store.close()
+    process = multiprocessing.get_context('fork').Process(target=child)
+    process.start()
+    process.join(30)
+
+    assert answers.get() == 1
+    assert [one.object for one in claim(store, 'b', 'c').won] == ['c']
+    store.close()
+
+
+def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
+        empty):
+    schema.sync(empty)
+    nodes = sql_store.SqlClaimStore(empty, space='nodes')
+    volumes = sql_store.SqlClaimStore(empty, space='volumes')
+
+    assert len(claim(nodes, 'a').won) == 1
+    assert len(claim(volumes, 'a').won) == 1
+    assert volumes.overdue(['poll'], holder='x', seconds=1.0,
+                           gone=['api-1'], limit=9)[0].claims != []
+    assert nodes.overdue(['poll'], holder='x', seconds=1.0, gone=[],
+                         limit=9) == []
+    for store in nodes, volumes:
+        store.close()
+
+
+def test_the_dead_are_kept_with_what_they_said(empty):
+    schema.sync(empty)
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    store.claim('poll', 5, ['a', 'b'], lease='one', holder='api-1',
+                seconds=60.0, supersede=False)
+    store.start('poll', 5, ['a'], lease='one', into='two', holder='w-1',
+                seconds=60.0)
+
+    for _ in range(2):
+        assert store.fail('poll', 5, [Failure(
+            'a', 'bad \U0001f4a3 \0 \ud800', 'x' * 200_000)], lease='two',
+            into=None) == 1
+        assert store.drop('poll', 5, ['b'], lease='one', ending=State.DEAD,
+                          reason='no such job') == 1
+
+    engine = database.make_engine(empty)
+    with engine.connect() as connection:
+        kept = connection.execute(sa.select(tables.failure).order_by(
+            tables.failure.c.object)).all()
+    engine.dispose()
+    assert [(row.object, row.tick, row.attempt, row.worker) for row in kept
+            ] == [('a', 5, 1, 'w-1'), ('b', 5, 1, None)]
+    assert kept[0].error == 'bad \U0001f4a3 \\0 \\ud800'
+    assert len(kept[0].traceback) == 100_000
+    assert kept[1].error == 'no such job'
+    assert abs(kept[0].at - store.now()) < 60_000_000
+    store.close()
+
+
+# The commands.
+
+def configuration(tmp_path, url):
+    path = tmp_path / 'service.conf'
+    path.write_text(f'[distperiodic]\nconnection = {url}\n')
+    path.chmod(stat.S_IRUSR | stat.S_IWUSR)
+    return path
+
+
+def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
+    config = configuration(tmp_path, sqlite_url)
+
+    def ask(*argv):
+        return commands.run(*argv, '--config-file', config)
+    missing = ask('db', 'version', '-f', 'value')
+    first, again = ask('db', 'sync'), ask('db', 'sync')
+    there = ask('db', 'version', '-f', 'value')
+
+    assert missing.returncode == 1
+    assert missing.stdout.split()[1:] == [
+        'none', schema.VERSION, 'distperiodic', 'db', 'sync']
+    assert (first.returncode, again.returncode) == (0, 0)
+    assert first.stdout == f'made the tables, version {schema.VERSION}\n'
+    assert 'already' in again.stdout
+    assert there.returncode == 0
+    assert there.stdout.split()[1:] == [
+        schema.VERSION, schema.VERSION, 'nothing']
+    with sqlite3.connect(sqlite_url.removeprefix('sqlite:///')) as opened:
+        assert opened.execute('PRAGMA journal_mode').fetchone() == ('wal',)
+
+
+@pytest.mark.parametrize('command', ['sync', 'version'])
+def test_a_command_without_a_database_is_one_line(tmp_path, command):
+    without = commands.run('db', command, '--config-file',
+                           configuration(tmp_path, ''))
+    gone = commands.run('db', command, '--config-file', configuration(
+        tmp_path, 'postgresql://me:sesame@127.0.0.1:1/db'))
+
+    for told in without, gone:
+        assert told.returncode == 1
+        assert told.stderr.count('\n') == 1
+        assert told.stdout == ''
+    assert 'connection is empty' in without.stderr
+    assert 'Connection refused' in gone.stderr
+    assert 'sesame' not in gone.stderr
