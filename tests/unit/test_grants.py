@@ -1,0 +1,652 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker may run of a batch, and what its results count for."""
+
+import random
+
+import pytest
+
+from distperiodic.adapters import memory
+from distperiodic.core import claim as claim_
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import message
+from distperiodic.core import schedule
+from distperiodic.core.claim import State
+from distperiodic.flow import grants as grants_
+from tests.unit import world as world_
+
+SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
+OTHER = 'api-2~00c0ffee00c0ffee~1~f1.t1.r40'
+WORKER = 'w~00c0ffee00c0ffee~1~f1.t1.s10'
+TICK = world_.BEGIN * schedule.SECOND
+LEASE = 60.0
+#: A part of a lease is left when its holder stops believing in it.
+TRUST = LEASE * 0.9
+
+
+class Line:
+    """A store that answers when a test says so; see ports.StoreQueue."""
+
+    away = False
+
+    def __init__(self, store):
+        self.store = store
+        self.asked = []
+        #: Whether answers wait for :meth:`answer`.
+        self.slow = False
+
+    def ask(self, call, then):
+        self.asked.append((call, then))
+        if not self.slow:
+            self.answer()
+
+    def answer(self):
+        while self.asked:
+            call, then = self.asked.pop(0)
+            then(call(self.store))
+
+
+class Desk:
+    """Grants of one worker, over a store in which a scheduler claims."""
+
+    def __init__(self, *jobs):
+        self.clock = world_.Clock()
+        self.store = memory.MemoryClaimStore(self.clock)
+        self.line = Line(self.store)
+        self.runs, self.reports = [], []
+        self.numbers = 0
+        self.jobs = {job.name: job for job in jobs or [world_.job('poll')]}
+        self.grants = grants_.Grants(
+            self.jobs, store=self.line, clock=self.clock, lease=LEASE,
+            run=self.runs.append,
+            report=lambda report, to: self.reports.append((report, to)),
+            new_lease=lambda: f'retry-{self.number()}',
+            random_=random.Random(1))
+
+    def number(self):
+        self.numbers += 1
+        return self.numbers
+
+    def batch(self, *objects, name='poll', tick=TICK, worker=WORKER):
+        """Claim *objects* as a scheduler, and send them."""
+        lease = f'lease-{self.number()}'
+        won = self.store.claim(name, tick, objects, lease=lease,
+                               holder='api-1', seconds=600,
+                               supersede=False).won
+        assert [one.object for one in won] == list(objects)
+        return batch_of(won, lease, f'b{self.number()}', name, worker)
+
+    def accept(self, *objects, **options):
+        batch = self.batch(*objects, **options)
+        self.grants.accept(batch)
+        return batch
+
+    def report(self, batch, **fields):
+        """The pool's report; returns what the scheduler is told."""
+        self.reports.clear()
+        self.grants.reported(
+            message.Report(batch.id, batch.worker, **fields), batch.sender)
+        [(told, to)] = self.reports
+        assert to == batch.sender
+        return told
+
+    def lose(self, batch, *objects):
+        """Somebody else takes what was granted of *batch*, into his lease
+        'taken'.
+        """
+        anew = self.store.take_back(
+            batch.job, batch.tick, objects or batch.objects,
+            leases=[batch.lease, granted(batch)],
+            into='taken', holder='api-2', seconds=600)
+        assert anew
+        return anew
+
+    def retry_of(self, name='poll'):
+        """The claims that wait for their next attempt, once it is due."""
+        return self.overdue(name)[0].claims
+
+    def overdue(self, name='poll'):
+        return self.store.overdue([name], holder='api-1', seconds=600,
+                                  gone=[], limit=100)
+
+    def pass_seconds(self, seconds):
+        self.clock.pass_us(round(seconds * schedule.SECOND))
+
+    def live(self, seconds, *alive):
+        """Time passes in which *alive* give signs, and leases are renewed
+        as often as a service does.
+        """
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.pass_seconds(min(LEASE / 4, end - self.clock.monotonic()))
+            for batch in alive:
+                self.report(batch)
+            self.grants.renew()
+
+
+def batch_of(claims, lease, batch_id='b', name='poll', worker=WORKER):
+    return message.Batch(
+        batch_id, name, claims[0].tick, [one.object for one in claims],
+        [one.fence for one in claims], [one.attempt for one in claims],
+        SENDER, worker, lease)
+
+
+def granted(batch):
+    return claim_.granted_lease(batch.lease, batch.id)
+
+
+@pytest.fixture
+def desk():
+    return Desk()
+
+
+# -- what is granted
+
+def test_a_batch_that_is_granted_runs_as_it_came(desk):
+    batch = desk.accept('a', 'b')
+
+    assert desk.runs == [batch]
+    assert desk.reports == []
+    assert desk.grants.open == 1
+
+
+def test_nothing_runs_before_the_store_has_granted_it(desk):
+    desk.line.slow = True
+    batch = desk.accept('a')
+    assert desk.runs == []
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+    desk.line.answer()
+
+    assert desk.runs == [batch]
+    assert desk.grants.may_start(batch) is None
+
+
+def test_what_was_not_granted_is_reported_lost_and_does_not_run(desk):
+    batch = desk.batch('a', 'b', 'c', 'd')
+    desk.lose(batch, 'a', 'c')
+
+    desk.grants.accept(batch)
+
+    [run] = desk.runs
+    assert (run.objects, run.fences, run.attempts) == (
+        ['b', 'd'], batch.fences[1::2], [1, 1])
+    assert (run.id, run.lease, run.sender) == (
+        batch.id, batch.lease, batch.sender)
+    assert desk.reports == [
+        (message.Report(batch.id, WORKER, lost=[0, 2]), SENDER)]
+
+
+def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
+    batch = desk.batch('a', 'b', 'c', 'd', 'e')
+    desk.lose(batch, 'a', 'c')
+    desk.grants.accept(batch)
+
+    told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
+                       refused=[(1, 'draining')], seconds=1.5)
+
+    # Of b, d and e the second was refused; they are 1, 3 and 4 of all.
+    assert told == message.Report(
+        batch.id, WORKER, done=[4], failed=[(1, 'Boom')],
+        refused=[(3, 'draining')], seconds=1.5)
+    assert desk.grants.open == 0
+
+
+def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
+    batch = desk.batch('a', 'b')
+    desk.lose(batch)
+
+    desk.grants.accept(batch)
+
+    assert desk.runs == []
+    assert [told.lost for told, _ in desk.reports] == [[0, 1]]
+    assert desk.grants.open == 0
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_what_is_granted_has_the_fences_and_attempts_of_the_store(desk):
+    """Those in a message are what somebody wrote into it."""
+    batch = desk.batch('a', 'b')
+    batch = message.Batch(
+        batch.id, batch.job, batch.tick, batch.objects, [0, 0], [9, 9],
+        batch.sender, batch.worker, batch.lease)
+    desk.lose(batch, 'b')
+
+    desk.grants.accept(batch)
+
+    [run] = desk.runs
+    assert run.fences[0] > 0
+    assert run.attempts == [1]
+
+
+def test_a_batch_that_comes_twice_runs_once(desk):
+    batch = desk.accept('a')
+
+    desk.grants.accept(batch)
+
+    assert desk.runs == [batch]
+    assert desk.reports == []
+
+
+def test_a_batch_that_comes_again_after_its_end_is_lost(desk):
+    batch = desk.accept('a')
+    desk.report(batch, done=[0])
+    desk.reports.clear()
+
+    desk.grants.accept(batch)
+
+    assert desk.runs == [batch]
+    assert [told.lost for told, _ in desk.reports] == [[0]]
+
+
+def test_batches_of_two_senders_may_have_one_name(desk):
+    first, second = desk.batch('a'), desk.batch('b')
+    second.id, second.sender = first.id, OTHER
+
+    desk.grants.accept(first)
+    desk.grants.accept(second)
+
+    assert desk.runs == [first, second]
+    assert desk.report(first, done=[0]).done == [0]
+    assert desk.grants.may_start(second) is None
+
+
+def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
+    batch = desk.batch('a')
+    batch.job = 'strange'
+
+    desk.grants.accept(batch)
+
+    assert desk.runs == [batch]
+    assert desk.grants.open == 0
+    assert desk.report(batch, refused=[(0, 'unknown job')]).refused == [
+        (0, 'unknown job')]
+
+
+# -- what the results count for
+
+def test_done_is_told_once_it_is_written(desk):
+    batch = desk.accept('a', 'b')
+    desk.line.slow = True
+    desk.grants.reported(message.Report(batch.id, WORKER, [1]), SENDER)
+    assert desk.reports == []
+
+    desk.line.answer()
+
+    [(told, _)] = desk.reports
+    assert told.done == [1]
+    assert desk.grants.open == 1
+    # It has ended, so the next tick may have it.
+    later = desk.store.claim('poll', TICK + 1000, ['a', 'b'], lease='l',
+                             holder='h', seconds=60, supersede=True)
+    assert [one.object for one in later.won] == ['b']
+    assert later.busy == ['a']
+
+
+def test_several_reports_settle_a_batch(desk):
+    batch = desk.accept('a', 'b', 'c')
+
+    assert desk.report(batch, done=[2]).done == [2]
+    assert desk.report(batch, done=[0]).done == [0]
+    assert desk.grants.open == 1
+    assert desk.report(batch, done=[1]).done == [1]
+    assert desk.grants.open == 0
+
+
+def test_a_sign_of_life_is_passed_on_and_asks_the_store_nothing(desk):
+    batch = desk.accept('a')
+    desk.line.slow = True
+
+    assert desk.report(batch) == message.Report(batch.id, WORKER)
+    assert desk.line.asked == []
+
+
+def test_a_run_that_failed_for_the_last_time_is_dead(desk):
+    batch = desk.accept('a')
+
+    told = desk.report(batch, failed=[(0, 'Boom: no')])
+
+    assert told.failed == [(0, 'Boom: no')]
+    assert told.retried == []
+    desk.pass_seconds(1000)
+    assert desk.overdue() == []
+
+
+def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
+    desk = Desk(world_.job('poll', retries=2, retry_backoff=1.0))
+    batch = desk.accept('a')
+
+    for attempt in (2, 3):
+        told = desk.report(batch, failed=[(0, 'Boom: no')])
+        assert told.retried == [(0, 'Boom: no')]
+        assert told.failed == []
+        assert desk.overdue() == []
+        desk.pass_seconds(grants_._RETRY_CAP)
+        [lease] = desk.overdue()
+        assert [one.attempt for one in lease.claims] == [attempt]
+        assert lease.was is State.RETRY
+        batch = batch_of(lease.claims, lease.id)
+        desk.grants.accept(batch)
+
+    assert desk.report(batch, failed=[(0, 'Boom: no')]).failed
+    desk.pass_seconds(1000)
+    assert desk.overdue() == []
+
+
+def test_done_retried_and_dead_of_one_report_are_told_together():
+    """Each is a write of its own, and the report comes after all of them."""
+    desk = Desk(world_.job('poll', retries=1))
+    lost, fresh = desk.accept('b'), desk.batch('a', 'c')
+    desk.lose(lost)
+    both = desk.store.take_back(
+        'poll', TICK, ['a', 'b', 'c'], leases=[fresh.lease, 'taken'],
+        into='both', holder='api-1', seconds=600)
+    assert [one.attempt for one in both] == [1, 2, 1]
+    batch = batch_of(both, 'both')
+    desk.grants.accept(batch)
+
+    told = desk.report(batch, done=[2], failed=[(0, 'x'), (1, 'y')])
+
+    assert (told.done, told.retried, told.failed, told.lost) == (
+        [2], [(0, 'x')], [(1, 'y')], [])
+
+
+def test_what_runs_at_most_once_is_not_retried():
+    desk = Desk(world_.job('poll', retries=5,
+                           delivery=job_.Delivery.AT_MOST_ONCE))
+    batch = desk.accept('a')
+
+    told = desk.report(batch, failed=[(0, 'Boom')])
+
+    assert (told.failed, told.retried) == ([(0, 'Boom')], [])
+    desk.pass_seconds(1000)
+    assert desk.overdue() == []
+
+
+def waits(desk, attempt, backoff):
+    """Seconds until the retry after *attempt*, as the store was told."""
+    return desk.grants._pause(
+        world_.job('poll', retries=100, retry_backoff=backoff), attempt)
+
+
+@pytest.mark.parametrize(('attempt', 'most'), [
+    (1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 60.0), (7, 60.0),
+    (100, 60.0), (10 ** 6, 60.0)])
+def test_pauses_double_up_to_a_cap_and_are_not_all_alike(
+        desk, attempt, most):
+    pauses = [waits(desk, attempt, 2.0) for _ in range(200)]
+
+    assert most / 2 <= min(pauses) < 0.55 * most
+    assert 0.95 * most < max(pauses) <= most
+
+
+def test_a_retry_is_due_after_its_pause_and_not_before():
+    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0))
+    batch = desk.accept('a')
+    desk.report(batch, failed=[(0, 'Boom')])
+
+    desk.pass_seconds(3.99)
+    assert desk.overdue() == []
+    desk.pass_seconds(4.02)
+
+    assert [one.object for one in desk.retry_of()] == ['a']
+
+
+def test_what_failed_together_is_retried_together():
+    """One lease for many objects, and not one for each."""
+    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0))
+    batch = desk.accept(*(f'object-{n}' for n in range(100)))
+
+    desk.report(batch, failed=[(n, 'Boom') for n in range(100)])
+
+    desk.pass_seconds(60)
+    assert len(desk.retry_of()) == 100
+
+
+# -- what does not count
+
+def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
+    batch = desk.accept('a', 'b')
+    anew = desk.lose(batch)
+
+    told = desk.report(batch, done=[0], failed=[(1, 'Boom')])
+
+    assert (told.done, told.failed, told.retried) == ([], [], [])
+    assert sorted(told.lost) == [0, 1]
+    assert 'results dropped: job=poll batch=' in caplog.text
+    # The run that counts is the next one.
+    assert {one.attempt for one in anew} == {2}
+    assert desk.store.start(
+        'poll', TICK, ['a', 'b'], lease='taken', into='next', holder='w2',
+        seconds=60) == anew
+
+
+def test_results_of_what_others_have_run_to_its_end_do_not_count(desk):
+    batch = desk.accept('a')
+    [anew] = desk.lose(batch)
+    second = batch_of([anew], 'taken', 'second')
+    desk.grants.accept(second)
+
+    assert desk.report(second, done=[0]).done == [0]
+    assert desk.report(batch, done=[0]).lost == [0]
+
+
+def test_the_retry_of_what_was_lost_is_not_ours_to_order():
+    desk = Desk(world_.job('poll', retries=3, retry_backoff=1.0))
+    batch = desk.accept('a')
+    desk.lose(batch)
+
+    told = desk.report(batch, failed=[(0, 'Boom')])
+
+    assert (told.retried, told.lost) == ([], [0])
+    desk.pass_seconds(100)
+    assert desk.overdue() == []
+
+
+def test_results_of_a_batch_that_nobody_granted_count_for_nothing(desk):
+    batch = desk.batch('a', 'b', 'c')
+
+    told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
+                       refused=[(1, 'draining')])
+
+    assert told == message.Report(
+        batch.id, WORKER, lost=[2, 0], refused=[(1, 'draining')])
+    # It waits as it did.
+    assert len(desk.store.start(
+        'poll', TICK, batch.objects, lease=batch.lease, into='into',
+        holder='w', seconds=60)) == 3
+
+
+def test_results_of_somebody_elses_run_count_for_nothing(desk):
+    batch = desk.accept('a')
+
+    desk.grants.reported(
+        message.Report(batch.id, 'w2~00c0ffee00c0ffee~1~f1', [0]), SENDER)
+
+    assert desk.reports[0][0].lost == [0]
+    assert desk.grants.open == 1
+    assert desk.report(batch, done=[0]).done == [0]
+
+
+def test_an_index_that_is_not_in_the_batch_ends_nothing(desk):
+    batch = desk.accept('a')
+
+    told = desk.report(batch, done=[7], failed=[(8, 'x')],
+                       refused=[(9, 'y')])
+
+    assert told == message.Report(batch.id, WORKER)
+
+
+# -- leases
+
+def test_a_lease_is_renewed_for_as_long_as_its_work_gives_signs(desk):
+    batch = desk.accept('a')
+
+    desk.live(10 * LEASE, batch)
+
+    assert desk.grants.may_start(batch) is None
+    assert desk.overdue() == []
+    assert desk.report(batch, done=[0]).done == [0]
+
+
+def test_a_lease_without_signs_ends(desk):
+    """A handler that hangs must not hold its object for ever."""
+    silent, alive = desk.accept('a'), desk.accept('b')
+
+    desk.live(2.5 * LEASE, alive)
+
+    assert desk.grants.may_start(silent) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(alive) is None
+    [lease] = desk.overdue()
+    assert [one.object for one in lease.claims] == ['a']
+    assert lease.was is State.RUNNING
+
+
+def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
+    silent = desk.accept('a')
+
+    desk.live(3 * LEASE)
+    assert desk.grants.open == 1
+    desk.live(LEASE)
+
+    assert desk.grants.open == 0
+    assert desk.report(silent, done=[0]).lost == [0]
+
+
+def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
+    """One desk of a scheduler serves many workers."""
+    mine = desk.accept('a')
+    theirs = desk.accept('b', worker='w2~00c0ffee00c0ffee~1~f1.t1.s10')
+
+    desk.live(2 * LEASE, mine, theirs)
+
+    assert desk.grants.may_start(mine) is None
+    assert desk.grants.may_start(theirs) is None
+    assert desk.store.renew(
+        [granted(mine), granted(theirs)], seconds=60,
+        holder=member_.process_of(WORKER)) == {granted(mine)}
+
+
+def test_a_worker_holds_its_leases_through_all_its_terms(desk):
+    batch = desk.accept('a')
+
+    later = WORKER.replace('~1~f1.t1', '~7~f1.t3')
+    assert desk.store.renew(
+        [granted(batch)], holder=member_.process_of(later),
+        seconds=60) == {granted(batch)}
+
+
+def test_what_was_taken_from_us_may_not_start_any_more(desk):
+    batch = desk.accept('a')
+    desk.lose(batch)
+    assert desk.grants.may_start(batch) is None
+
+    desk.grants.renew()
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_what_was_taken_from_us_is_not_asked_for_again(desk):
+    batch = desk.accept('a')
+    desk.lose(batch)
+    desk.grants.renew()
+    desk.line.slow = True
+
+    desk.live(LEASE / 2, batch)
+
+    assert desk.line.asked == []
+
+
+def test_trust_ends_before_the_lease_does(desk):
+    """Its end is judged by another clock, and a run takes time to begin."""
+    batch = desk.accept('a')
+
+    desk.pass_seconds(TRUST - 0.01)
+    assert desk.grants.may_start(batch) is None
+    desk.pass_seconds(0.02)
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.overdue() == []
+
+
+def test_trust_counts_from_the_question_and_not_from_the_answer(desk):
+    desk.line.slow = True
+    batch = desk.accept('a')
+    desk.pass_seconds(TRUST - 1)
+    desk.line.answer()
+    assert desk.grants.may_start(batch) is None
+
+    desk.pass_seconds(1.01)
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_a_renewal_counts_from_the_question_and_not_from_the_answer(desk):
+    batch = desk.accept('a')
+    desk.line.slow = True
+    desk.pass_seconds(LEASE / 4)
+    desk.grants.renew()
+    desk.pass_seconds(LEASE / 2)
+    desk.line.answer()
+    assert desk.grants.may_start(batch) is None
+
+    desk.pass_seconds(TRUST - LEASE / 2 + 0.01)
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_while_the_store_is_away_nothing_starts_that_was_not_renewed(desk):
+    batch = desk.accept('a')
+    desk.line.slow = True
+
+    desk.live(LEASE, batch)
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
+    batch = desk.accept('a')
+    desk.line.slow = True
+    desk.live(LEASE, batch)
+
+    desk.line.answer()
+    desk.line.slow = False
+    desk.live(LEASE / 4, batch)
+
+    assert desk.grants.may_start(batch) is None
+
+
+def test_standing_still_does_not_count_as_silence(desk):
+    """Signs that came meanwhile wait to be read; nobody else took it, so it
+    goes on.
+    """
+    batch = desk.accept('a')
+    desk.live(LEASE / 2, batch)
+
+    desk.pass_seconds(5 * LEASE)
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    desk.grants.renew()
+
+    assert desk.grants.open == 1
+    assert desk.grants.may_start(batch) is None
+    assert desk.report(batch, done=[0]).done == [0]
+
+
+def test_after_standing_still_what_others_took_is_lost(desk):
+    batch = desk.accept('a')
+    desk.pass_seconds(5 * LEASE)
+    assert desk.overdue()
+
+    desk.grants.renew()
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.report(batch, done=[0]).lost == [0]
+
+
+def test_an_ended_batch_is_not_renewed(desk):
+    batch = desk.accept('a')
+    desk.report(batch, done=[0])
+    desk.line.slow = True
+
+    desk.live(LEASE / 2)
+
+    assert desk.line.asked == []
