@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store in a thread of its own: asked in order, and until it answers."""
+
+import logging
+import threading
+import time
+
+import pytest
+
+from distperiodic import exceptions
+from distperiodic.adapters import store_thread
+from tests.waiting import wait_until
+
+#: Seconds in which all that does not wait for anything is over.
+SOON = 10.0
+
+
+class Store:
+    """Takes down what it is asked; a test says when it is away."""
+
+    def __init__(self):
+        self.calls = []
+        #: Whether it can be reached.
+        self.there = threading.Event()
+        self.there.set()
+        #: Whether it answers what reached it.
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def call(self, number):
+        self.answers.wait(SOON)
+        if not self.there.is_set():
+            raise exceptions.StoreUnavailable('it is away')
+        self.calls.append((number, threading.current_thread().name))
+        return 10 * number
+
+
+class Flow:
+    """Asks, and gets its answers through an inbox of its own thread."""
+
+    def __init__(self, store, connect=None):
+        self.store = store
+        self.inbox = []
+        self.told = []
+        self.line = store_thread.StoreThread(
+            connect or (lambda: store), self.inbox.append)
+
+    def ask(self, *numbers):
+        for number in numbers:
+            self.line.ask(lambda store, number=number: store.call(number),
+                          self.told.append)
+
+    def read(self):
+        """Do in this thread what came."""
+        while self.inbox:
+            self.inbox.pop(0)()
+        return self.told
+
+    def stop(self, timeout=SOON):
+        began = time.monotonic()
+        self.line.stop(timeout)
+        return time.monotonic() - began
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    monkeypatch.setattr(store_thread, '_PAUSES', (0.005, 0.02))
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def flow(store):
+    flow = Flow(store)
+    flow.line.start()
+    yield flow
+    store.there.set()
+    store.answers.set()
+    flow.stop(0)
+    flow.line._thread.join(SOON)
+
+
+def numbers(store):
+    return [number for number, _ in store.calls]
+
+
+def test_calls_are_made_in_order_in_one_thread(flow, store):
+    flow.ask(*range(1000))
+
+    assert flow.line.flush(SOON)
+    assert numbers(store) == list(range(1000))
+    assert {name for _, name in store.calls} == {'distperiodic-store'}
+    assert flow.read() == [10 * number for number in range(1000)]
+
+
+def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
+    """The flow has no locks, and needs none."""
+    told_in = []
+    flow.line.ask(lambda store: store.call(1), lambda answer: told_in.append(
+        (answer, threading.current_thread())))
+
+    assert flow.line.flush(SOON)
+    assert told_in == []
+    flow.read()
+    assert told_in == [(10, threading.current_thread())]
+
+
+def test_asking_does_not_wait_for_the_store(flow, store):
+    store.answers.clear()
+    began = time.monotonic()
+    flow.ask(*range(1000))
+
+    assert time.monotonic() - began < 1
+    assert flow.read() == []
+
+
+def test_what_was_asked_before_the_thread_began_is_made(store):
+    flow = Flow(store)
+    flow.ask(1, 2)
+    assert not flow.line.flush(0)
+
+    flow.line.start()
+
+    assert flow.line.flush(SOON)
+    assert flow.read() == [10, 20]
+    flow.stop()
+
+
+def test_an_answer_may_ask_again(flow, store):
+    """So does nearly every one."""
+    flow.line.ask(lambda store: store.call(1), lambda _: flow.ask(2))
+    assert flow.line.flush(SOON)
+    flow.read()
+
+    assert flow.line.flush(SOON)
+    assert flow.read() == [20]
+
+
+def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
+        flow, store, caplog):
+    caplog.set_level(logging.INFO)
+    store.there.clear()
+    flow.ask(1, 2, 3)
+    wait_until(lambda: flow.line.away)
+    assert 'it is away' in str(flow.line.problem)
+    assert not flow.line.flush(0.1)
+    assert flow.read() == []
+
+    store.there.set()
+
+    assert flow.line.flush(SOON)
+    assert numbers(store) == [1, 2, 3]
+    assert flow.read() == [10, 20, 30]
+    assert not flow.line.away
+    assert flow.line.problem is None
+    assert [r.message.partition(':')[0] for r in caplog.records] == [
+        'store away', 'store back']
+
+
+def test_each_absence_is_told_once(flow, store, caplog):
+    caplog.set_level(logging.INFO)
+    for number in range(3):
+        store.there.clear()
+        flow.ask(number)
+        wait_until(lambda: flow.line.away)
+        # Tried many times.
+        assert not flow.line.flush(0.1)
+        store.there.set()
+        assert flow.line.flush(SOON)
+
+    assert [r.levelname for r in caplog.records] == ['ERROR', 'INFO'] * 3
+
+
+def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
+    flow = Flow(store)
+    store.there.clear()
+    flow.ask(1)
+    pauses = []
+
+    def wait(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            store.there.set()
+        return False
+    monkeypatch.setattr(flow.line._stopping, 'wait', wait)
+    flow.line.start()
+
+    assert flow.line.flush(SOON)
+    assert pauses == [0.005, 0.01, 0.02, 0.02, 0.02]
+    flow.stop()
+
+
+def test_a_store_that_is_away_at_first_is_connected_later(store, caplog):
+    attempts = []
+
+    def connect():
+        attempts.append(len(attempts))
+        if len(attempts) < 4:
+            raise exceptions.StoreUnavailable('not yet')
+        return store
+    flow = Flow(store, connect)
+    flow.ask(1)
+    flow.line.start()
+
+    assert flow.line.flush(SOON)
+    assert len(attempts) == 4
+    assert flow.read() == [10]
+    assert caplog.text.count('store away') == 1
+    flow.stop()
+
+
+def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
+        flow, caplog):
+    def broken(store):
+        raise ZeroDivisionError
+    flow.ask(1)
+    flow.line.ask(broken, flow.told.append)
+    flow.ask(2)
+
+    assert flow.line.flush(SOON)
+    assert flow.read() == [10, 20]
+    assert 'store call failed' in caplog.text
+    assert 'ZeroDivisionError' in caplog.text
+    assert not flow.line.away
+
+
+def test_flush_waits_no_longer_than_it_may(flow, store):
+    store.answers.clear()
+    flow.ask(1)
+    began = time.monotonic()
+
+    assert not flow.line.flush(0.1)
+    assert 0.1 <= time.monotonic() - began < 1
+
+
+def test_flush_has_nothing_to_wait_for_where_nothing_was_asked(flow):
+    assert flow.line.flush(0)
+
+
+def test_stopping_makes_what_was_asked(flow, store):
+    flow.ask(*range(100))
+
+    flow.stop()
+
+    assert numbers(store) == list(range(100))
+
+
+def test_stopping_before_a_store_that_is_away_is_bounded(flow, store):
+    store.there.clear()
+    flow.ask(1, 2)
+    wait_until(lambda: flow.line.away)
+
+    assert 0.1 <= flow.stop(0.1) < 1
+    flow.line._thread.join(SOON)
+    assert not flow.line._thread.is_alive()
+    store.there.set()
+    assert flow.read() == []
+
+
+def test_stopping_before_a_store_that_does_not_answer_is_bounded(
+        flow, store):
+    """Its answer, when it comes, is for nobody."""
+    store.answers.clear()
+    flow.ask(1, 2)
+
+    assert 0.1 <= flow.stop(0.1) < 1
+    store.answers.set()
+    flow.line._thread.join(SOON)
+    assert not flow.line._thread.is_alive()
+    assert flow.read() == []
+    assert numbers(store) == [1]
+
+
+def test_stopping_ends_the_thread(flow):
+    flow.stop()
+
+    flow.line._thread.join(SOON)
+    assert not flow.line._thread.is_alive()
