@@ -83,7 +83,7 @@ _OF_TABLES: dict[str, Any] = {
     'mysql_row_format': 'DYNAMIC',
 }
 # Room in each page for the next version of a row that changes in place.
-_CHANGING = {'postgresql_with': {'fillfactor': 70}}
+_CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 
 metadata = sa.MetaData()
 

@@ -126,8 +126,9 @@ def test_rabbitmq_obeys_its_command_line_tool(rabbitmq_server):
     assert rabbitmq_server.answers()
 
 
-@pytest.mark.parametrize('service', [services.redis, services.etcd])
-def test_redis_and_etcd_come_back_on_the_same_port(service):
+@pytest.mark.parametrize('service', [
+    services.redis, services.etcd, services.postgresql, services.mariadb])
+def test_each_comes_back_on_the_same_port(service):
     with service(its_own=True) as server:
         server.kill()
         with pytest.raises(OSError):
@@ -155,8 +156,11 @@ def test_a_missing_program_fails_the_test_and_says_what_to_install(
         pass
 
 
-def test_servers_listen_on_loopback_only(zookeeper_server, rabbitmq_server):
-    for server in (zookeeper_server, rabbitmq_server):
+def test_servers_listen_on_loopback_only(
+        zookeeper_server, rabbitmq_server, postgresql_server,
+        mariadb_server):
+    for server in (zookeeper_server, rabbitmq_server, postgresql_server,
+                   mariadb_server):
         listening = {
             link.laddr.ip
             for link in psutil.Process(server.pid).net_connections('inet')
@@ -166,7 +170,8 @@ def test_servers_listen_on_loopback_only(zookeeper_server, rabbitmq_server):
         assert listening <= {'127.0.0.1', '::ffff:127.0.0.1', '::1'}
 
 
-@pytest.mark.parametrize('service', ['zookeeper', 'rabbitmq', 'redis', 'etcd'])
+@pytest.mark.parametrize('service', [
+    'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'])
 def test_no_server_outlives_a_killed_test_run(service):
     """A container is ended by testcontainers' own reaper."""
     run = subprocess.Popen(

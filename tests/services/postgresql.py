@@ -3,6 +3,7 @@
 
 import contextlib
 import pathlib
+import signal
 from collections.abc import Iterator
 
 import psycopg2
@@ -64,6 +65,8 @@ def postgresql(*, its_own: bool = False
     with (server.directory('postgresql') as place,
           server.running(_started_here(place, port)) as one):
         yield one
+        # One that is killed leaves shared memory behind.
+        one.stop()
 
 
 def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
@@ -78,9 +81,12 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
         '--no-sync && exec "$2" -D "$0" '
         f'-c listen_addresses={ports.HOST} -c port={port} '
         '-c unix_socket_directories= -c max_connections=200 '
+        '-c dynamic_shared_memory_type=mmap '
         # Nothing here must outlive the machine.
         '-c fsync=off')
     data = place / 'data'
     return PostgreSQL(port, process.Process(
         [*server.unprivileged('postgres', place, data),
-         'sh', '-c', start, str(data), *programs, str(secret)], data))
+         'sh', '-c', start, str(data), *programs, str(secret)], data,
+        # It does not wait for its clients to go.
+        ends_on=signal.SIGINT))

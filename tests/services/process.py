@@ -19,15 +19,18 @@ class Process:
     """
 
     def __init__(self, command: Sequence[str], data: pathlib.Path,
-                 env: Mapping[str, str] | None = None):
+                 env: Mapping[str, str] | None = None,
+                 ends_on: signal.Signals = signal.SIGTERM):
         """Remember what to start.
 
         :param data: what wipe() empties; created by start().
         :param env: variables beside those of the test run.
+        :param ends_on: the signal that asks it to end.
         """
         self._command = command
         self._data = data
         self._env = dict(env or {})
+        self._ends_on = ends_on
         self._log = data.parent / f'{data.name}.log'
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -61,7 +64,7 @@ class Process:
         if not self.running:
             return
         self.signal(signal.SIGCONT)
-        self.signal(signal.SIGTERM)
+        self.signal(self._ends_on)
         try:
             self._child.wait(20)
         except subprocess.TimeoutExpired:

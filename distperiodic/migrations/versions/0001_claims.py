@@ -4,6 +4,8 @@
 The types are written out, for tables.py goes on and this does not.
 """
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import mysql
@@ -11,9 +13,10 @@ from sqlalchemy.dialects import mysql
 revision = '0001'
 down_revision = None
 
-_OF_TABLES = {'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
-              'mysql_row_format': 'DYNAMIC'}
-_CHANGING = {'postgresql_with': {'fillfactor': 70}}
+_OF_TABLES: dict[str, Any] = {
+    'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
+    'mysql_row_format': 'DYNAMIC'}
+_CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 
 
 def _exact(length: int) -> sa.types.TypeEngine[str]:
