@@ -61,7 +61,8 @@ class ClaimStore(Protocol):
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True) -> claim_.Claimed:
+              fresh: bool = True,
+              after: int | None = None) -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
@@ -75,6 +76,8 @@ class ClaimStore(Protocol):
         :param holder: who holds it.
         :param seconds: how long, from now.
         :param fresh: whether objects that nobody ever claimed are taken.
+        :param after: the tick before this one; an object whose last tick is
+            an earlier one is behind, and not taken. None: that is no matter.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,

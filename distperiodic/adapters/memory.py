@@ -128,7 +128,7 @@ class MemoryClaimStore:
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True) -> Claimed:
+              fresh: bool = True, after: int | None = None) -> Claimed:
         rows = self._rows.get(job)
         if rows is None:
             rows = self._rows[job] = _Rows()
@@ -139,9 +139,15 @@ class MemoryClaimStore:
         newest = max(first, rows.floor)
         won: list[Claim] = []
         busy: list[str] = []
+        behind: list[tuple[str, int]] = []
         superseded = 0
         for key in objects:
             row = rows.get(key)
+            if (after is not None and row is not None
+                    and _is_behind(row, after)):
+                behind.append((key, row if isinstance(row, int)
+                               else row.tick))
+                continue
             if row is None:
                 if not fresh:
                     continue
@@ -172,7 +178,7 @@ class MemoryClaimStore:
             self._leases[lease] = held
         if len(rows) > rows.look_at:
             rows.forget(tick)
-        return Claimed(won, busy, superseded)
+        return Claimed(won, busy, superseded, behind)
 
     def _until(self, seconds: float) -> int:
         return self.now() + int(seconds * SECOND)
@@ -323,6 +329,15 @@ class Direct:
     def ask(self, call: Callable[[ports.ClaimStore], _Answer],
             then: Callable[[_Answer], None]) -> None:
         then(call(self._store))
+
+
+def _is_behind(row: '_Row | int', after: int) -> bool:
+    """Whether the last tick of an object, which has ended, is before
+    *after*.
+    """
+    if isinstance(row, _Row):
+        return row.state in ENDINGS and row.tick < after
+    return row < after
 
 
 def _claim_of(key: str, row: _Row) -> Claim:

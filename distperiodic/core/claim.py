@@ -20,6 +20,7 @@ fence proves::
 """
 
 import enum
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -113,6 +114,8 @@ class Claimed(NamedTuple):
     busy: list[str]
     #: Claims of earlier ticks that were not started and are void now.
     superseded: int
+    #: Objects that have missed more than this tick, and their last one.
+    behind: Sequence[tuple[str, int]] = ()
 
 
 class Lease(NamedTuple):

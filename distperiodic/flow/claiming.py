@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
@@ -52,6 +53,19 @@ class _Open:
         self.waiting: dict[str, collections.deque[Instant]] = {}
 
 
+class _Asked(NamedTuple):
+    """One question to the store; see :meth:`Claimer.claim`."""
+
+    job: job_.Job
+    rule: schedule.Schedule
+    tick: Instant
+    objects: Sequence[str]
+    behind: set[str] | None
+    fresh: bool
+    #: Whether the objects have missed ticks, of which this is the first.
+    catching_up: bool = False
+
+
 class Claimer:
     """Claims for one member, under the overlap policy of each job.
 
@@ -60,18 +74,20 @@ class Claimer:
     :param piece: a big tick is claimed in pieces of so many objects, each
         under a lease of its own; between two of them other jobs have their
         turn.
+    :param shared: whether the store knows what others have claimed.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
                  clock: ports.Clock, store: ports.StoreQueue,
                  holder: Callable[[], str], new_lease: Callable[[], str],
-                 lease: float, piece: int,
+                 lease: float, piece: int, shared: bool,
                  dispatcher: dispatch.Dispatcher):
         self._store = store
         self._holder = holder
         self._new_lease = new_lease
         self._lease = lease
         self._piece = piece
+        self._shared = shared
         self._dispatcher = dispatcher
         self._open = {name: _Open() for name in jobs}
         #: Job to how many claims the store has not answered.
@@ -117,42 +133,55 @@ class Claimer:
 
     def claim(self, job: job_.Job, ticks: Sequence[Instant],
               objects: Sequence[str],
-              behind: set[str] | None = None, fresh: bool = True) -> None:
+              behind: set[str] | None = None, fresh: bool = True,
+              rule: schedule.Schedule | None = None) -> None:
         """Claim *objects* for *ticks*, oldest first, and offer what was won.
 
         :param behind: objects that were claimed for an earlier one of these
             ticks before; those that are won now are added.
         :param fresh: whether objects that nobody ever claimed are taken.
+        :param rule: of their ticks; None: the job's.
         """
         if behind is None and len(ticks) > 1:
             behind = set()
         for tick in ticks:
-            self._ask(job, tick, objects, behind, fresh)
+            self._ask(_Asked(job, rule or job.schedule, tick, objects,
+                             behind, fresh))
 
-    def _ask(self, job: job_.Job, tick: Instant, objects: Sequence[str],
-             behind: set[str] | None, fresh: bool) -> None:
+    def _ask(self, asked: '_Asked') -> None:
+        job, tick = asked.job, asked.tick
         lease, holder = self._new_lease(), self._holder()
+        after = None
+        every = job.misfire is schedule.Misfire.ALL
+        if every and self._shared and not asked.catching_up:
+            after = asked.rule.at_or_before(tick - 1)
         self.asked[job.name] += 1
 
         def claimed(answer: claim_.Claimed) -> None:
             self.asked[job.name] -= 1
-            self._claimed(job, tick, lease, answer, behind)
+            self._claimed(asked, lease, answer)
         self._store.ask(
             lambda store: store.claim(
-                job.name, tick, objects, lease=lease, holder=holder,
-                seconds=self._lease,
-                supersede=job.misfire is not schedule.Misfire.ALL,
-                fresh=fresh),
+                job.name, tick, asked.objects, lease=lease, holder=holder,
+                seconds=self._lease, supersede=not every,
+                fresh=asked.fresh, after=after),
             claimed)
 
-    def _claimed(self, job: job_.Job, tick: Instant, lease: str,
-                 claimed: claim_.Claimed, behind: set[str] | None) -> None:
-        won = claimed.won
-        if behind is not None:
-            late = behind
-            behind.update(c.object for c in won)
-        else:
-            late = set()
+    def _claimed(self, asked: '_Asked', lease: str,
+                 claimed: claim_.Claimed) -> None:
+        job, tick, won = asked.job, asked.tick, claimed.won
+        late: set[str] = set()
+        if asked.behind is not None:
+            late = asked.behind
+            late.update(c.object for c in won)
+        if asked.catching_up:
+            # Who lost one here lost it to somebody who goes on with it.
+            lost = {*asked.objects}.difference(
+                claimed.busy, (c.object for c in won))
+            for key in lost:
+                self._open[job.name].waiting.pop(key, None)
+        if claimed.behind:
+            self._catch_up(asked, claimed.behind)
         if claimed.busy:
             self._busy(job, tick, claimed.busy, late)
         if won:
@@ -160,6 +189,30 @@ class Claimer:
             if self._open[job.name].waiting:
                 self._overtake(job, tick, won)
             self._dispatcher.offer(job, lease, won, claimed.superseded)
+
+    def _catch_up(self, asked: '_Asked',
+                  behind: Sequence[tuple[str, Instant]]) -> None:
+        """Claim the first tick that these objects have missed; the others
+        wait for it.
+        """
+        job, rule = asked.job, asked.rule
+        waiting = self._open[job.name].waiting
+        together: dict[Instant, list[str]] = {}
+        for key, last in behind:
+            together.setdefault(last, []).append(key)
+        for last, keys in sorted(together.items()):
+            missed: collections.deque[Instant] = collections.deque(
+                maxlen=_MOST_WAITING)
+            following = rule.after(last)
+            while following <= asked.tick:
+                if len(missed) == _MOST_WAITING:
+                    self.counts[job.name, 'missed'] += len(keys)
+                missed.append(following)
+                following = rule.after(following)
+            first = missed.popleft()
+            for key in keys:
+                waiting[key] = collections.deque(missed)
+            self._ask(_Asked(job, rule, first, keys, set(keys), True, True))
 
     def _busy(self, job: job_.Job, tick: Instant, busy: list[str],
               behind: set[str]) -> None:

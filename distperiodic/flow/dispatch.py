@@ -155,10 +155,10 @@ class Dispatcher:
         present = {m.holder: m for m in members}
         processes = {m.process for m in present.values()}
         for holder in [h for h in known if h not in present]:
-            worker = known.pop(holder)
-            if worker.member.process not in processes:
-                self.process_gone(worker.member.process)
-            self._lose(worker)
+            lost = known.pop(holder)
+            if lost.member.process not in processes:
+                self.process_gone(lost.member.process)
+            self._lose(lost)
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:

@@ -42,6 +42,10 @@ _FORGOTTEN = 3
 LEASE_ENDED = 'its lease has ended'
 
 
+#: Its place in what was granted, its claim, and the error.
+_Failed = tuple[int, claim_.Claim, str]
+
+
 class _Grant:
     """A batch whose start was asked for, and what was granted of it."""
 
@@ -56,12 +60,21 @@ class _Grant:
         self.asked = now
         self.until = now
         self.sign = now
-        self.claims: list[claim_.Claim] = []
+        #: None: it was reported what became of it.
+        self.claims: list[claim_.Claim | None] = []
         #: Of each claim, its place in the batch.
         self.indexes: Sequence[int] = ()
         self.left = 0
         #: Whether the lease was lost.
         self.void = False
+
+    def take(self, index: int) -> claim_.Claim | None:
+        """The claim at *index*; None: it was taken before."""
+        if not 0 <= index < len(self.claims):
+            return None
+        claim, self.claims[index] = self.claims[index], None
+        self.left -= claim is not None
+        return claim
 
 
 class Grants:
@@ -111,7 +124,7 @@ class Grants:
     def _granted(self, grant: _Grant, granted: list[claim_.Claim]) -> None:
         batch = grant.batch
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
-        grant.claims = granted
+        grant.claims = [*granted]
         grant.left = len(granted)
         if len(granted) == len(batch.objects):
             grant.indexes = range(len(granted))
@@ -154,19 +167,20 @@ class Grants:
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
             return
         grant.sign = self._clock.monotonic()
-        places, size = grant.indexes, len(grant.indexes)
         told = dataclasses.replace(
             report, failed=[], done=[], refused=[
-                (places[i], why) for i, why in report.refused if i < size])
+                (grant.indexes[i], why) for i, why in report.refused
+                if grant.take(i) is not None])
         asks: list[tuple[Callable[[ports.ClaimStore], int],
                          Callable[[int], None]]] = []
-        done = [i for i in report.done if i < size]
+        done = [(i, claim.object) for i in report.done
+                if (claim := grant.take(i)) is not None]
         if done:
             asks.append(self._finishing(grant, done, told))
-        failed = [(i, error) for i, error in report.failed if i < size]
+        failed = [(i, claim, error) for i, error in report.failed
+                  if (claim := grant.take(i)) is not None]
         if failed:
             asks += self._failing(grant, failed, told)
-        grant.left -= report.size
         if not grant.left:
             # What is asked already knows all that it needs.
             self._forget(grant)
@@ -182,19 +196,19 @@ class Grants:
             self._report(told, to_entry)
         self._store.ask(call, over)
 
-    def _finishing(self, grant: _Grant, done: list[int],
+    def _finishing(self, grant: _Grant, done: list[tuple[int, str]],
                    told: message.Report) -> tuple[
                        Callable[[ports.ClaimStore], int],
                        Callable[[int], None]]:
         batch = grant.batch
-        keys = [grant.claims[i].object for i in done]
+        keys = [key for _, key in done]
 
         def call(store: ports.ClaimStore) -> int:
             return store.finish(
                 batch.job, batch.tick, keys, lease=grant.lease)
 
         def then(counted: int) -> None:
-            indexes = [grant.indexes[i] for i in done]
+            indexes = [grant.indexes[i] for i, _ in done]
             told.done = indexes[:counted]
             self._lose(grant, indexes[counted:], told)
         return call, then
@@ -211,23 +225,23 @@ class Grants:
                     grant.batch.job, grant.batch.id, len(indexes),
                     grant.batch.worker)
 
-    def _failing(self, grant: _Grant, failed: list[tuple[int, str]],
+    def _failing(self, grant: _Grant, failed: list[_Failed],
                  told: message.Report) -> list[tuple[
                      Callable[[ports.ClaimStore], int],
                      Callable[[int], None]]]:
         """Failed runs by what comes next: one pause for each attempt."""
         job = self._jobs[grant.batch.job]
-        by_pause: dict[float | None, list[tuple[int, str]]] = {}
+        by_pause: dict[float | None, list[_Failed]] = {}
         pauses: dict[int, float] = {}
-        for i, error in failed:
-            attempt = grant.claims[i].attempt
+        for one in failed:
+            attempt = one[1].attempt
             pause = None
             if (attempt <= job.retries
                     and job.delivery is not job_.Delivery.AT_MOST_ONCE):
                 if attempt not in pauses:
                     pauses[attempt] = self._pause(job, attempt)
                 pause = pauses[attempt]
-            by_pause.setdefault(pause, []).append((i, error))
+            by_pause.setdefault(pause, []).append(one)
         return [self._failing_alike(grant, pause, some, told)
                 for pause, some in by_pause.items()]
 
@@ -238,13 +252,13 @@ class Grants:
         return pause * (0.5 + self._random.random() / 2)
 
     def _failing_alike(self, grant: _Grant, pause: float | None,
-                       failed: list[tuple[int, str]],
+                       failed: list[_Failed],
                        told: message.Report) -> tuple[
                            Callable[[ports.ClaimStore], int],
                            Callable[[int], None]]:
         batch = grant.batch
-        failures = [claim_.Failure(grant.claims[i].object, error)
-                    for i, error in failed]
+        failures = [claim_.Failure(claim.object, error)
+                    for _, claim, error in failed]
         into = None if pause is None else self._new_lease()
 
         def call(store: ports.ClaimStore) -> int:
@@ -253,7 +267,7 @@ class Grants:
                 into=into, seconds=pause or 0.0)
 
         def then(counted: int) -> None:
-            pairs = [(grant.indexes[i], error) for i, error in failed]
+            pairs = [(grant.indexes[i], error) for i, _, error in failed]
             if pause is None:
                 told.failed = told.failed + pairs[:counted]
             else:

@@ -64,7 +64,7 @@ class Scheduling:
         claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,
-            piece=batch_size if shared else _PIECE,
+            piece=batch_size if shared else _PIECE, shared=shared,
             dispatcher=self.dispatcher)
         self.ticker = tick.Ticker(
             jobs, clock=clock, membership=membership, group=group,

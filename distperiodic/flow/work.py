@@ -330,7 +330,8 @@ class Workshop:
             else:
                 refused.append(item)
         report = message.Report(
-            batch.id, batch.worker, done, failed, refused, load.seconds)
+            batch.id, batch.worker, done, failed, refused=refused,
+            seconds=load.seconds)
         load.seconds = 0.0
         load.reported = now
         if not load.left:

@@ -102,7 +102,8 @@ class Cluster:
     def set(self, **options):
         """Change options in the file that all programs read."""
         for name, value in options.items():
-            own = name in ('objects', 'spacing', 'takes', 'retries')
+            own = name in ('objects', 'spacing', 'takes', 'retries',
+                           'misfire', 'overlap')
             (self.default if own else self.options)[name] = value
         self.config = self.place / 'service.conf'
         self.config.write_text(
@@ -125,7 +126,10 @@ class Cluster:
 
     def runs(self, event='start', job='ping'):
         found = []
-        for line in self.record.read_text().splitlines():
+        for line in self.record.read_text().splitlines(keepends=True):
+            if not line.endswith('\n'):
+                # It is being written.
+                continue
             values = json.loads(line)
             if values['event'] == event and values['job'] == job:
                 found.append(Run(*(values.get(f) for f in Run._fields)))

@@ -30,6 +30,8 @@ OPTS = [
     cfg.FloatOpt('spacing', default=1.0),
     cfg.FloatOpt('takes', default=0.0, help='Seconds that a run takes.'),
     cfg.IntOpt('retries', default=0),
+    cfg.StrOpt('misfire', default='latest'),
+    cfg.StrOpt('overlap', default='skip'),
 ]
 
 
@@ -53,7 +55,8 @@ def make_tasks(conf, record):
             return [f'192.168.10.{i}' for i in range(conf.objects)]
 
         @periodic.periodic_task(spacing=conf.spacing, objects='hosts',
-                                retries=conf.retries)
+                                retries=conf.retries,
+                                misfire=conf.misfire, overlap=conf.overlap)
         def ping(self, context, host):
             record(event='start', job='ping', object=host,
                    tick=context.tick.timestamp(), fence=context.fence,

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store behind the claims: nothing lost, nothing doubled, whatever dies.
+
+ZooKeeper, RabbitMQ and PostgreSQL are real, and so are the signals. What ran
+is told by the handlers' own records.
+"""
+
+import collections
+import os
+import signal
+import time
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+
+@pytest.fixture(params=['local', 'messaging'])
+def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
+    """A cluster whose job runs every tick, however late, in order."""
+    schema.sync(postgresql.url)
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url,
+        rabbitmq.url if request.param == 'messaging' else None,
+        connection=postgresql.url, lease=5, send_timeout=2,
+        spacing=2, objects=40, takes=0.05, misfire='all', overlap='wait')
+    yield made
+    made.close()
+
+
+def started(cluster):
+    """Two schedulers, and two workers where work is sent."""
+    schedulers = [cluster.start('scheduler') for _ in range(2)]
+    workers = []
+    if cluster.options['dispatcher'] == 'messaging':
+        workers = [cluster.start('worker') for _ in range(2)]
+    cluster.wait_complete(2)
+    return schedulers, workers
+
+
+def assert_nothing_lost_or_doubled(cluster, first, last, dead=()):
+    """Each object ran for each tick; it was repeated only where the process
+    that ran it first had died, under a higher fence; and no two runs of an
+    object overlap, but for what the dead never ended.
+    """
+    runs = [r for r in cluster.runs() if first <= r.tick <= last]
+    spacing = cluster.default['spacing']
+    ticks = [first + n * spacing
+             for n in range(round((last - first) / spacing) + 1)]
+    ran = collections.defaultdict(list)
+    for run in sorted(runs, key=lambda r: r.at):
+        ran[run.tick, run.object].append(run)
+    lost = [(tick, f'192.168.10.{n}') for tick in ticks
+            for n in range(cluster.default['objects'])
+            if not ran[tick, f'192.168.10.{n}']]
+    assert not lost
+    for again in ran.values():
+        assert all(r.pid in dead for r in again[:-1]), again
+        fences = [r.fence for r in again]
+        assert fences == sorted(set(fences))
+    ends = {(r.object, r.tick, r.fence): r.at for r in cluster.runs('end')}
+    by_object = collections.defaultdict(list)
+    for run in runs:
+        by_object[run.object].append(run)
+    for of_one in by_object.values():
+        of_one.sort(key=lambda r: r.at)
+        for one, other in zip(of_one, of_one[1:], strict=False):
+            end = ends.get((one.object, one.tick, one.fence))
+            assert one.pid in dead or (end is not None and end <= other.at), (
+                one, other)
+
+
+def newest(cluster):
+    return max(r.tick for r in cluster.runs())
+
+
+def test_a_calm_cluster_runs_each_tick_of_each_object_once(claimed):
+    started(claimed)
+    first = claimed.complete_ticks()[0]
+
+    last = claimed.wait_complete(3, after=newest(claimed))[-1]
+
+    assert_nothing_lost_or_doubled(claimed, first, last)
+
+
+def test_a_killed_scheduler_loses_no_tick(claimed):
+    schedulers, _ = started(claimed)
+    first = claimed.complete_ticks()[0]
+    dead = schedulers[0].children
+    # While it has begun a tick and not ended it.
+    tick = newest(claimed)
+    waiting.wait_until(lambda: newest(claimed) > tick, 10)
+
+    schedulers[0].kill()
+    last = claimed.wait_complete(5, after=newest(claimed))[-1]
+
+    assert_nothing_lost_or_doubled(claimed, first, last, dead)
+
+
+def test_a_frozen_process_loses_and_doubles_nothing(claimed):
+    """Longer than its session and its leases; its results do not count."""
+    schedulers, workers = started(claimed)
+    first = claimed.complete_ticks()[0]
+    victim, = (workers or schedulers)[0].children
+    tick = newest(claimed)
+    waiting.wait_until(lambda: newest(claimed) > tick, 10)
+
+    os.kill(victim, signal.SIGSTOP)
+    time.sleep(8)
+    claimed.wait_complete(2, after=newest(claimed))
+    os.kill(victim, signal.SIGCONT)
+    last = claimed.wait_complete(3, after=time.time())[-1]
+
+    assert_nothing_lost_or_doubled(claimed, first, last, [victim])
+
+
+@pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
+def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
+    claimed.set(takes=0.15)
+    _, workers = started(claimed)
+    first = claimed.complete_ticks()[0]
+    dead = workers[0].children
+    tick = newest(claimed)
+    waiting.wait_until(lambda: newest(claimed) > tick, 10)
+
+    workers[0].kill()
+    last = claimed.wait_complete(5, after=newest(claimed), timeout=60)[-1]
+
+    assert_nothing_lost_or_doubled(claimed, first, last, dead)
+    assert any(r.attempt > 1 for r in claimed.runs())
