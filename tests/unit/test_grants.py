@@ -468,6 +468,17 @@ def test_results_of_somebody_elses_run_count_for_nothing(desk):
     assert desk.report(batch, done=[0]).done == [0]
 
 
+def test_a_result_that_is_told_twice_counts_once(desk):
+    batch = desk.accept('a', 'b')
+
+    assert desk.report(batch, done=[0]).done == [0]
+    assert desk.report(batch, done=[0], failed=[(0, 'x')]) == (
+        message.Report(batch.id, WORKER))
+    assert desk.grants.open == 1
+    assert desk.report(batch, done=[1]).done == [1]
+    assert desk.grants.open == 0
+
+
 def test_an_index_that_is_not_in_the_batch_ends_nothing(desk):
     batch = desk.accept('a')
 

@@ -3,52 +3,262 @@
 tests/conformance/test_claim_store.py.
 """
 
+import random
+
 import pytest
 
 from distperiodic.adapters import memory
+from distperiodic.core import claim as claim_
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import State
+from tests.unit import world as world_
 
-SECOND = 1_000_000
-NOON = 1_800_000_000 * SECOND
+MINUTE = 60_000_000
+TICK = 28_333_333 * MINUTE
+LONG = 600.0
+
+
+class Owner:
+    """Somebody who claims and runs in a store of his own."""
+
+    def __init__(self):
+        self.clock = world_.Clock()
+        self.store = memory.MemoryClaimStore(self.clock)
+        self.names = 0
+
+    def name(self):
+        self.names += 1
+        return f'lease-{self.names}'
+
+    def claim(self, tick, *objects):
+        """The lease, and what was won."""
+        lease = self.name()
+        return lease, self.store.claim(
+            'poll', tick, objects, lease=lease, holder='me', seconds=LONG,
+            supersede=True).won
+
+    def claim_one(self, tick, key='a'):
+        """None: it was not won."""
+        _, won = self.claim(tick, key)
+        return won[0] if won else None
+
+    def start(self, tick, lease, objects):
+        into = self.name()
+        granted = self.store.start(
+            'poll', tick, objects, lease=lease, into=into, holder='w',
+            seconds=LONG)
+        assert [one.object for one in granted] == list(objects)
+        return into
+
+    def run(self, tick, *objects):
+        """Claim for *tick*, run and finish; returns what was won."""
+        lease, won = self.claim(tick, *objects)
+        keys = [one.object for one in won]
+        into = self.start(tick, lease, keys)
+        assert self.store.finish('poll', tick, keys, lease=into) == len(won)
+        return won
+
+    def end(self, tick, key, state):
+        """Claim an object and bring the claim to *state*."""
+        lease, [one] = self.claim(tick, key)
+        if state in (State.SKIPPED, State.SUPERSEDED, State.CANCELLED):
+            assert self.store.drop('poll', tick, [key], lease=lease,
+                                   ending=state) == 1
+        elif state is not State.CLAIMED:
+            into = self.start(tick, lease, [key])
+            if state is State.DONE:
+                assert self.store.finish('poll', tick, [key], lease=into)
+            elif state in (State.DEAD, State.RETRY):
+                assert self.store.fail(
+                    'poll', tick, [Failure(key, 'no')], lease=into,
+                    into=None if state is State.DEAD else self.name())
+        return one
+
+    def take_back(self, tick, key, lease):
+        into = self.name()
+        [anew] = self.store.take_back(
+            'poll', tick, [key], leases=[lease], into=into, holder='me',
+            seconds=LONG)
+        return into, anew
 
 
 @pytest.fixture
-def store():
-    return memory.MemoryClaimStore()
+def owner():
+    return Owner()
 
 
-def win(store, tick, key='a'):
-    [claim] = store.claim('job', tick, [key], owner='o', supersede=True).won
-    return claim
+# -- fences come from ticks
+
+def test_stores_of_two_members_give_fences_that_grow_by_time():
+    """The object moves; the next owner knows nothing of the last one."""
+    first = Owner().claim_one(TICK)
+    second = Owner().claim_one(TICK + 1_000_000)
+
+    assert second.fence > first.fence
+    assert second.fence < 1 << 63
 
 
-@pytest.mark.parametrize('ended', [False, True])
+def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
+    lease, [one] = owner.claim(TICK, 'a')
+    for _ in range(1000):
+        lease, one = owner.take_back(
+            TICK, 'a', owner.start(TICK, lease, ['a']))
+    owner.store.finish('poll', TICK, ['a'],
+                       lease=owner.start(TICK, lease, ['a']))
+
+    later = owner.claim_one(TICK + 1000)
+
+    assert later.fence > one.fence
+    assert one.attempt == 1001
+
+
+@pytest.mark.parametrize('seed', range(30))
+def test_the_fence_of_an_object_only_grows(seed):
+    """Through retries, losses, later ticks and clocks that are set back."""
+    chance = random.Random(seed)
+    owner = Owner()
+    tick, newest, lease, state = TICK, -1, None, 'ended'
+    for _ in range(2000):
+        one = None
+        if state in ('ended', 'claimed'):
+            tick += chance.choice([1, 999, 1000, 1001, MINUTE, MINUTE])
+            if chance.random() < 0.02:
+                tick -= chance.randint(2, 500) * MINUTE
+            lease, won = owner.claim(tick, 'a')
+            if not won:
+                state = 'ended'
+                continue
+            one, state = won[0], 'claimed'
+        else:
+            what = chance.random()
+            if what < 0.4:
+                lease, one = owner.take_back(tick, 'a', lease)
+                state = 'claimed'
+            elif what < 0.7:
+                assert owner.store.fail(
+                    'poll', tick, [Failure('a', 'no')], lease=lease,
+                    into=owner.name(), seconds=1.0)
+                owner.clock.pass_us(MINUTE)
+                [again] = owner.store.overdue(
+                    ['poll'], holder='me', seconds=LONG, gone=[], limit=9)
+                lease, [one] = again.id, again.claims
+                state = 'claimed'
+            else:
+                assert owner.store.finish('poll', tick, ['a'], lease=lease)
+                state = 'ended'
+                continue
+        if chance.random() < 0.8:
+            lease = owner.start(tick, lease, ['a'])
+            state = 'running'
+        assert one.fence > newest
+        newest = one.fence
+    assert newest > 0
+
+
+# -- a clock that is set back
+
+@pytest.mark.parametrize('state', sorted(
+    {State.CLAIMED, *claim_.ENDINGS}, key=lambda state: state.value))
 def test_after_the_clock_was_set_back_an_object_goes_on_and_its_fence_grows(
-        store, ended):
+        owner, state):
     """Refused, it would be silent until the clock is where it was."""
-    before = win(store, NOON)
-    if ended:
-        store.start('job', [before], worker='w')
-        store.finish('job', [before])
+    before = owner.end(TICK, 'a', state)
 
-    after = win(store, NOON - 3600 * SECOND)
-    again = win(store, NOON - 3599 * SECOND)
+    [after] = owner.run(TICK - 60 * MINUTE, 'a')
+    [again] = owner.run(TICK - 59 * MINUTE, 'a')
 
     assert before.fence < after.fence < again.fence
+    assert owner.claim_one(TICK - 59 * MINUTE) is None
 
 
-def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(store):
+@pytest.mark.parametrize('state', [State.RUNNING, State.RETRY])
+def test_what_runs_while_the_clock_is_set_back_does_not_run_twice(
+        owner, state):
+    owner.end(TICK, 'a', state)
+
+    claimed = owner.store.claim(
+        'poll', TICK - 60 * MINUTE, ['a'], lease='l', holder='me',
+        seconds=LONG, supersede=True)
+
+    assert (claimed.won, claimed.busy) == ([], ['a'])
+
+
+@pytest.mark.parametrize('hours', [-24, -1, 1, 24])
+def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
+    """Leases end by the clock that never jumps."""
+    lease, _ = owner.claim(TICK, 'a')
+    owner.clock.set_back(hours * 3600)
+
+    owner.clock.pass_us((LONG - 1) * 1_000_000)
+    assert owner.store.overdue(['poll'], holder='me', seconds=LONG,
+                               gone=[], limit=9) == []
+    owner.clock.pass_us(2_000_000)
+
+    [taken] = owner.store.overdue(['poll'], holder='me', seconds=LONG,
+                                  gone=[], limit=9)
+    assert [one.object for one in taken.claims] == ['a']
+
+
+# -- what it keeps
+
+def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
+    """A hundred thousand that come and go, and one that stays."""
     fences = {}
-    for round_ in range(30):
-        tick = NOON + round_ * SECOND
-        objects = ['stays', *(f'{round_}-{n}' for n in range(2000))]
-        won = store.claim('job', tick, objects, owner='o',
-                          supersede=True).won
-        store.start('job', won, worker='w')
-        store.finish('job', won)
-        for claim in won:
-            assert claim.fence > fences.get(claim.object, 0)
-            fences[claim.object] = claim.fence
+    for number in range(100):
+        for one in owner.run(TICK + number * MINUTE, 'stays', *(
+                f'{number}-{n}' for n in range(1000))):
+            assert one.fence > fences.get(one.object, 0)
+            fences[one.object] = one.fence
 
-    assert len(store._rows['job']) < 25_000
-    back = win(store, NOON - SECOND, '0-0')
-    assert back.fence > fences['0-0']
+    assert len(owner.store._rows['poll']) < 15_000
+    # Whatever the clock says.
+    assert owner.claim_one(TICK - MINUTE, '0-0').fence > fences['0-0']
+
+
+def test_what_is_open_is_not_forgotten(owner):
+    lease, [kept] = owner.claim(TICK, 'kept')
+    for number in range(1, 30):
+        owner.run(TICK + number * MINUTE, *(
+            f'{number}-{n}' for n in range(1000)))
+
+    assert len(owner.store._rows['poll']) < 25_000
+    assert owner.store.start(
+        'poll', TICK, ['kept'], lease=lease, into='into', holder='w',
+        seconds=LONG) == [kept]
+
+
+def test_of_what_has_ended_no_lease_is_kept(owner):
+    for number, state in enumerate([
+            State.DONE, State.DEAD, *claim_.ENDINGS]):
+        owner.end(TICK + number * MINUTE, 'a', state)
+    owner.run(TICK + 1000 * MINUTE, *(f'object-{n}' for n in range(100)))
+    owner.claim(TICK + 2000 * MINUTE, 'a')
+    owner.claim(TICK + 3000 * MINUTE, 'a')
+
+    # That of the newest claim, which nobody has started.
+    assert len(owner.store._leases) == 1
+
+
+# -- asked directly
+
+def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
+    direct = memory.Direct(owner.store)
+    answers = []
+
+    direct.ask(lambda store: store.claim(
+        'poll', TICK, ['a'], lease='l', holder='me', seconds=LONG,
+        supersede=True), answers.append)
+
+    assert [one.object for one in answers[0].won] == ['a']
+    assert not direct.away
+
+
+def test_an_answer_may_ask_again(owner):
+    direct = memory.Direct(owner.store)
+    asked = []
+
+    direct.ask(lambda store: asked.append(1),
+               lambda _: direct.ask(lambda store: asked.append(2),
+                                    lambda _: asked.append(3)))
+
+    assert asked == [1, 2, 3]

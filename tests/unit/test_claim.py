@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of moves: what may become of a claim, and what may not.
+
+That every store keeps to it is in tests/conformance/test_claim_store.py.
+"""
+
+import itertools
+
+import pytest
+
+from distperiodic.core import claim
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
+
+#: What may be done with a claim, by its state; all else is refused. Written
+#: out here on purpose: it is the promise, the table is how it is kept.
+ALLOWED = {
+    State.CLAIMED: {Move.START, Move.BURY, Move.TAKE_BACK, Move.SKIP,
+                    Move.SUPERSEDE, Move.CANCEL},
+    State.RUNNING: {Move.FINISH, Move.RETRY, Move.BURY, Move.TAKE_BACK,
+                    Move.CANCEL},
+    State.RETRY: {Move.AGAIN, Move.CANCEL},
+    State.DONE: {Move.CLAIM},
+    State.DEAD: {Move.CLAIM},
+    State.SKIPPED: {Move.CLAIM},
+    State.SUPERSEDED: {Move.CLAIM},
+    State.CANCELLED: {Move.CLAIM},
+}
+
+
+@pytest.mark.parametrize('state,move', list(itertools.product(State, Move)),
+                         ids=lambda value: value.value)
+def test_a_move_is_allowed_from_these_states_and_no_others(state, move):
+    assert claim.allowed(move, state) is (move in ALLOWED[state])
+
+
+def test_every_state_is_entered_by_a_move_and_no_ending_is_a_dead_end():
+    entered = {into for _, into in claim.MOVES.values()}
+
+    assert entered == set(State)
+    for state in State:
+        assert any(claim.allowed(move, state) for move in Move), state
+
+
+def test_only_a_later_tick_leaves_an_ending():
+    assert {state: moves for state, moves in ALLOWED.items()
+            if state in claim.ENDINGS} == {
+        state: {Move.CLAIM} for state in (
+            State.DONE, State.DEAD, State.SKIPPED, State.SUPERSEDED,
+            State.CANCELLED)}
+
+
+def test_what_ran_is_never_left_for_a_later_tick():
+    """Two runs of one object would overlap."""
+    for state in (State.RUNNING, State.RETRY):
+        assert not claim.allowed(Move.SUPERSEDE, state)
+        assert not claim.allowed(Move.CLAIM, state)
+
+
+def test_each_ending_has_the_move_that_leads_to_it():
+    assert {state: claim.MOVES[move][1]
+            for state, move in claim.ENDING_MOVES.items()} == {
+        state: state for state in claim.ENDINGS}
+
+
+def test_no_two_grants_have_one_lease():
+    names = {claim.granted_lease(lease, batch)
+             for lease in ('1', '2', '12') for batch in ('1', '2', '21')}
+
+    assert len(names) == 9
