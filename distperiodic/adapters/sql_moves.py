@@ -71,7 +71,8 @@ class Statements:
         earlier = _claim.c.tick < sa.bindparam('of_tick')
         before, state = MOVES[Move.CLAIM]
         self.claim_ended = self._step(
-            before, state, anew, earlier, reads_back=False)
+            before, state, anew, earlier,
+            _claim.c.tick >= sa.bindparam('least'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         self.claim_unstarted = self._step(
             before, state, anew, earlier, self._stands, reads_back=False)

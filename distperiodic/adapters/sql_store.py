@@ -15,6 +15,7 @@ Where both meet, the database refuses one of them and it is made again.
 """
 
 import collections
+import functools
 import json
 import logging
 import uuid
@@ -55,6 +56,9 @@ _LOOKS = 20
 #: Characters of an error or a traceback that are kept.
 _TOLD = 100_000
 
+# Earlier than any tick.
+_FIRST = -2 ** 63
+
 _claim = tables.claim
 _lease = tables.lease
 
@@ -87,22 +91,24 @@ class SqlClaimStore:
         self._database.close()
 
     def now(self) -> int:
-        return self._database.run(lambda connection: connection.scalar(
-            sa.select(self._dialect.now)))
+        return self._database.run(lambda connection: connection.execute(
+            sa.select(self._dialect.now)).scalar_one())
 
     # What goes into a new lease.
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True) -> Claimed:
+              fresh: bool = True, after: int | None = None) -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0)
         number = self._number(job)
+        least = _FIRST if after is None else after
 
         def work(connection: sa.Connection) -> Claimed:
             claimed = self._claim(
-                connection, number, tick, keys, lease, supersede, fresh)
+                connection, number, tick, keys, lease, supersede, fresh,
+                least)
             if claimed.won:
                 self._make(connection, lease, State.CLAIMED, number, tick,
                            [one.object for one in claimed.won], holder,
@@ -111,28 +117,34 @@ class SqlClaimStore:
 
         def again(connection: sa.Connection) -> Claimed:
             rows = self._look(connection, number, keys)
+            there = [rows[key] for key in keys if key in rows]
+            # What is of an earlier tick it would have taken if it could.
+            late = {row.object: row.tick for row in there
+                    if row.state in ENDINGS and row.tick < least}
             return Claimed(
-                [_claim_of(rows[key]) for key in keys
-                 if key in rows and rows[key].lease == lease
-                 and rows[key].state in _WAITS_FROM],
-                # It would have taken them if it could.
-                [key for key in keys
-                 if key in rows and rows[key].tick < tick],
+                [_claim_of(row) for row in there
+                 if row.lease == lease and row.state in _WAITS_FROM],
+                [row.object for row in there
+                 if row.tick < tick and row.object not in late],
                 connection.scalar(
                     sa.select(_lease.c.superseded)
-                    .where(_lease.c.id == lease)) or 0)
+                    .where(_lease.c.id == lease)) or 0,
+                list(late.items()))
         return self._once(work, again)
 
     def _claim(self, connection: sa.Connection, number: int, tick: int,
                keys: list[str], lease: str, supersede: bool,
-               fresh: bool) -> Claimed:
+               fresh: bool, least: int) -> Claimed:
         won: dict[str, Claim] = {}
         busy: list[str] = []
+        behind: list[tuple[str, int]] = []
         superseded = 0
         into = {'into': lease, 'of_tick': tick}
+        ended_into = {**into, 'least': least}
         # In the steady state each object ended its last tick, and this is
         # all there is to do.
-        self._move(connection, self._sql.claim_ended, number, keys, won, into)
+        self._move(connection, self._sql.claim_ended, number, keys, won,
+                   ended_into)
         rest = [key for key in keys if key not in won]
         for _ in range(_LOOKS):
             if not rest:
@@ -150,6 +162,8 @@ class SqlClaimStore:
                     won[key] = _claim_of(row)
                 elif row.tick >= tick:
                     continue
+                elif row.state in ENDINGS and row.tick < least:
+                    behind.append((key, row.tick))
                 elif row.state in ENDINGS:
                     ended.append(key)
                 elif supersede and row.state in _SUPERSEDED_FROM:
@@ -164,7 +178,7 @@ class SqlClaimStore:
                     attempt=1, lease=lease)
             if ended:
                 self._move(connection, self._sql.claim_ended, number, ended,
-                           won, into)
+                           won, ended_into)
             for old in sorted(unstarted):
                 moved = self._move(
                     connection, self._sql.claim_unstarted, number,
@@ -177,7 +191,7 @@ class SqlClaimStore:
                 if key not in won]
         busy += rest
         return Claimed([won[key] for key in keys if key in won], busy,
-                       superseded)
+                       superseded, behind)
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str,
@@ -339,10 +353,9 @@ class SqlClaimStore:
         for old in found:
             name = uuid.uuid4().hex
             try:
-                claims = self._once(
-                    lambda connection, old=old, name=name: self._take_over(
-                        connection, old, name, over, holder, seconds),
-                    lambda connection: [])
+                claims = self._database.run(functools.partial(
+                    self._take_over, old=old, name=name, over=over,
+                    holder=holder, seconds=seconds))
             except exceptions.StoreUnavailable:
                 if not taken:
                     raise
@@ -353,7 +366,7 @@ class SqlClaimStore:
                                    old.state))
         return taken
 
-    def _take_over(self, connection: sa.Connection, old: Any, name: str,
+    def _take_over(self, connection: sa.Connection, *, old: Any, name: str,
                    over: sa.ColumnElement[bool], holder: str,
                    seconds: float) -> list[Claim]:
         connection.execute(
