@@ -90,6 +90,18 @@ class SqlClaimStore:
         """Close the connection; the next call opens another."""
         self._database.close()
 
+    def forget(self) -> None:
+        """Delete all that this space has in the database."""
+        def work(connection: sa.Connection) -> None:
+            ours = sa.select(tables.job.c.id).where(
+                tables.job.c.space == self._space)
+            for table in (_claim, _lease, tables.failure):
+                connection.execute(
+                    sa.delete(table).where(table.c.job.in_(ours)))
+            connection.execute(sa.delete(tables.job).where(
+                tables.job.c.space == self._space))
+        self._database.run(work)
+
     def now(self) -> int:
         return self._database.run(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())

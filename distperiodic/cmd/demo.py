@@ -17,9 +17,9 @@ class Demo(configured.Configured, command.Command):
     Three members share the pings of 200 hosts, all of them every two
     seconds. A fourth joins, one is killed, one is frozen and comes back.
     After about a minute an account says what was served, missed and moved.
-    It needs no server; with --backend-url and --transport-url, or with the
-    options in a file that --config-file names, it does the same over
-    ZooKeeper and RabbitMQ.
+    It needs no server; with --backend-url, --transport-url and --connection,
+    or with the options in a file that --config-file names, it does the same
+    over ZooKeeper, RabbitMQ and a database.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -32,6 +32,11 @@ class Demo(configured.Configured, command.Command):
             '--transport-url', default='', metavar='URL',
             help='broker, as rabbit://user:password@host:5672/: two worker '
                  'processes run the pings then. Default: the members do')
+        parser.add_argument(
+            '--connection', default='', metavar='URL',
+            help='database of the claims, as postgresql://user:password@host/'
+                 'name, with the tables that "distperiodic db sync" makes. '
+                 'Default: SQLite in a directory of its own')
         parser.add_argument(
             '--seconds', type=configured.seconds, default=55.0, metavar='S',
             help='how long it takes, 30 at the least. Default: 55')
@@ -80,17 +85,19 @@ class Demo(configured.Configured, command.Command):
                 'again on a machine that is less busy')
         return 0
 
-    def _servers(self, parsed: argparse.Namespace) -> tuple[str, str]:
-        """The two URLs. Only a file that was named counts: a demo does not
+    def _servers(self, parsed: argparse.Namespace) -> tuple[str, str, str]:
+        """The three URLs. Only a file that was named counts: a demo does not
         go to the servers of /etc/distperiodic by itself.
         """
         backend_url, transport_url = parsed.backend_url, parsed.transport_url
+        connection = parsed.connection
         if parsed.config_file or parsed.config_dir:
             from distperiodic import opts
             from distperiodic.adapters import broker
             conf = self.configuration(parsed)
             settings = opts.settings(conf)
             backend_url = backend_url or settings.backend_url
+            connection = connection or settings.connection
             if settings.dispatcher == 'messaging':
                 transport_url = transport_url or broker.url_of(conf)
-        return backend_url, transport_url
+        return backend_url, transport_url, connection

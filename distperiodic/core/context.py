@@ -2,6 +2,7 @@
 """What a handler is told about its run."""
 
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 from distperiodic.core import schedule
@@ -14,10 +15,11 @@ class Context:
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
-                 'progress', '_tick', '_deadline')
+                 'progress', '_tick', '_deadline', '_held')
 
     def __init__(self, job: str, object_id: str, tick: int, fence: int,
-                 attempt: int, deadline: int | None = None):
+                 attempt: int, deadline: int | None = None,
+                 held: Callable[[], bool] = lambda: True):
         #: Name of the job.
         self.job = job
         #: Id of the object; of a job without objects, its one claim's key.
@@ -33,6 +35,7 @@ class Context:
         #: What an earlier attempt of this tick saved; None: nothing was, as
         #: always without a store.
         self.progress: Any = None
+        self._held = held
         self._tick = tick
         self._deadline = deadline
 
@@ -49,6 +52,15 @@ class Context:
         if self._deadline is None:
             return None
         return schedule.datetime_of(self._deadline)
+
+    def still_mine(self) -> bool:
+        """Whether nobody else may run this now: the run is not cancelled,
+        and this process still trusts its lease, or without a store its place
+        in the group. A handler asks before an effect that cannot be undone;
+        it costs no request. A process that was stopped for a while finds
+        out here.
+        """
+        return not self.cancelled and self._held()
 
     @property
     def key(self) -> str:

@@ -39,9 +39,14 @@ class Pings(PeriodicTasks):
     def list_hosts(self, context: context_.Context) -> list[str]:
         return self._hosts
 
-    @periodic_task(spacing=PERIOD, objects='list_hosts')
+    # Every tick of each host, however late, and in order.
+    @periodic_task(spacing=PERIOD, objects='list_hosts', misfire='all',
+                   overlap='wait')
     def ping(self, context: context_.Context, host: str) -> None:
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
+        if not context.still_mine():
+            # It was frozen in the middle, and somebody else has done it.
+            return
         # At the end: a ping that died with its process was none.
         self._written.add(host, schedule.instant_of(context.tick), started)

@@ -12,13 +12,13 @@ from distperiodic.demo import scene as scene_
 _WIDTH = 78
 
 _GUARANTEE = (
-    'What this guarantees: ring only. The load is split, it follows the '
-    'members by itself, and a member that is not sure of its place starts '
-    'nothing. It does not promise every tick: the objects of a member that '
-    'died or froze miss their ticks until its session has ended ({session:g} '
-    's here), and while a change of members is not known to all an object '
-    'can be served by its old and its new owner. A ping that must not run '
-    'twice has to see to that itself.')
+    'What this guarantees: each tick of each host is started under one claim '
+    'in the store, and none is lost, whoever dies. What a member had begun '
+    'that died or froze, others begin again when its session has ended '
+    '({session:g} s here), late. A ping that was written down in the instant '
+    'before its process died, and not yet in the store, would be repeated: '
+    'what must not happen twice compares the fence, or commits with its '
+    'claim.')
 
 
 def moment(seconds: float) -> str:
@@ -65,7 +65,7 @@ def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
     """'tick 12:00:04  200 of 200, p50 11 ms, p99 43 ms  member-1 68 ...'"""
     half, most = account_.quantiles(tick.late, 0.5, 0.99)
     due = len(scene.hosts)
-    odd = [f'{due - tick.served} missed'] if tick.served < due else []
+    odd = [f'{due - tick.served} to come'] if tick.served < due else []
     odd += [f'{tick.twice} twice'] if tick.twice else []
     by: dict[str, int] = {}
     for pid in tick.by.values():

@@ -37,9 +37,12 @@ _PERIOD_US = round(pings.PERIOD * 1e6)
 _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
 # Longer than its session and long enough to see the others at its work.
 _FROZEN_BEYOND_SESSION = 4.0
-# A tick is judged this long after it: all of its pings have ended, or will
-# not end. A start that late would be a miss to whoever waits for it.
-_JUDGE_US = 1_600_000
+# A tick is shown this long after it. What a dead or frozen member had begun
+# may still be under way.
+_SHOW_US = 1_600_000
+# A tick counts if it is older than a session and this, in seconds: whatever
+# happened, all of its pings have ended by then, or are missed.
+_COUNTED_AFTER = 4.0
 _LOOK = 0.1
 
 
@@ -52,6 +55,7 @@ class Plan:
     objects: int
     backend_url: str
     transport_url: str
+    connection: str
 
 
 class Seat:
@@ -158,7 +162,7 @@ class Scene:
             stack.callback(shutil.rmtree, place, ignore_errors=True)
             self._servers = servers.Servers(
                 place, self.plan.backend_url, self.plan.transport_url,
-                self._clock)
+                self.plan.connection, self._clock)
             self._servers.check()
             stack.enter_context(_ended_by_signals())
             (place / 'runs').mkdir()
@@ -242,7 +246,7 @@ class Scene:
         frozen = self.session + _FROZEN_BEYOND_SESSION
         self.length = length = max(
             self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
-            (frozen + 4.0) / (1.0 - _FREEZE))
+            (frozen + self.session + _COUNTED_AFTER) / (1.0 - _FREEZE))
         if length > self.plan.seconds:
             self._say(f'it takes {length:.0f} s, since the server grants '
                       f'sessions of {self.session:g} s')
@@ -251,9 +255,9 @@ class Scene:
             (length * _KILL, self._one_is_killed),
             (length * _FREEZE, self._one_freezes),
             (length * _FREEZE + frozen, self._it_wakes)]
-        # The last tick is to be judged by the end.
-        end = self.now + round((length - self.elapsed) * 1e6)
-        self.account.last = (end - _JUDGE_US) // _PERIOD_US * _PERIOD_US
+        end = self.now + round((length - self.elapsed
+                                - self.session - _COUNTED_AFTER) * 1e6)
+        self.account.last = end // _PERIOD_US * _PERIOD_US
         while self.elapsed < length:
             while scenes and self.elapsed >= scenes[0][0]:
                 scenes.pop(0)[1]()
@@ -313,11 +317,9 @@ class Scene:
             except queue.Empty:
                 break
         while self._began is not None and (
-                self._judged + _PERIOD_US + _JUDGE_US <= self.now):
+                self._judged + _PERIOD_US + _SHOW_US <= self.now):
             self._judged += _PERIOD_US
-            if self._judged >= self.account.first and (
-                    not self.account.last
-                    or self._judged <= self.account.last):
+            if self._judged >= self.account.first:
                 self._show.tick(self, self.account.tick_at(self._judged))
         self._show.update(self)
 

@@ -2,8 +2,8 @@
 """Where the processes of the demo meet, and what they read about it.
 
 By default files in a directory that goes away with the demo; else somebody's
-ZooKeeper and RabbitMQ, in which the demo has names of its own and leaves
-nothing behind.
+ZooKeeper, RabbitMQ and database, in which the demo has names of its own and
+leaves nothing behind.
 """
 
 import contextlib
@@ -18,28 +18,36 @@ from distperiodic import service
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import broker as broker_
 from distperiodic.adapters import messaging
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
 from distperiodic.adapters import survey as survey_
 from distperiodic.demo import processes
 
 #: Seconds without a sign of life after which the others take over; a server
 #: may grant another value.
 SESSION = 2
+#: Seconds that claims are held without a renewal.
+LEASE = 5
 #: Seconds between looks at files, which cannot push.
 HEARTBEAT = 0.2
 
 
 class Servers:
-    """The coordination service and, where workers run the pings, the broker.
+    """The coordination service, the store of the claims and, where workers
+    run the pings, the broker.
 
     :param place: a directory of this user alone.
     :param backend_url: empty: files in *place*.
     :param transport_url: empty: no broker.
+    :param connection: empty: SQLite in *place*.
     :raises ConfigError: a URL can never work.
     """
 
     def __init__(self, place: pathlib.Path, backend_url: str,
-                 transport_url: str, clock: ports.Clock):
+                 transport_url: str, connection: str, clock: ports.Clock):
         self._place = place
+        self._own_store = not connection
+        self._connection = connection or f'sqlite:///{place}/claims.db'
         self._own = not backend_url
         self._clock = clock
         self._transport_url = transport_url
@@ -74,9 +82,15 @@ class Servers:
 
         :raises CoordinationUnavailable: the coordination service does not.
         :raises BusUnavailable: the broker does not.
+        :raises StoreUnavailable: the database does not.
+        :raises SchemaError: it has not the tables of this release.
         """
         with self._survey():
             pass
+        if self._own_store:
+            schema.sync(self._connection)
+        else:
+            schema.check(self._connection)
         if self._broker is not None:
             self._broker.find()
 
@@ -93,6 +107,8 @@ class Servers:
             'session_timeout': SESSION,
             'coordinator_heartbeat_interval': HEARTBEAT,
             'state_path': self._place / 'state',
+            'connection': self._connection, 'lease': LEASE,
+            'send_timeout': LEASE / 2,
             'dispatcher': 'messaging' if self._broker else 'local',
             # One member can serve all hosts within a period.
             'pool_size': max(8, min(200, hosts // 8))}
@@ -113,6 +129,12 @@ class Servers:
                   self._survey() as survey):
                 survey.delete_group(self.group)
                 survey.delete_group(self.workers_group)
+        if not self._own_store:
+            with contextlib.suppress(exceptions.DistperiodicError):
+                store = sql_store.SqlClaimStore(
+                    self._connection, space=self.group)
+                store.forget()
+                store.close()
         if self._broker is not None:
             # A member that was killed could not delete its own.
             reports = messaging.reports_topic(self.group)

@@ -252,6 +252,9 @@ class Workshop:
         running.load = load
         running.began = monotonic()
         runs = 0
+
+        def held() -> bool:
+            return self._may_start(batch) is None
         while True:
             try:
                 index = part.popleft()
@@ -269,7 +272,8 @@ class Workshop:
                         timeout * schedule.SECOND)
                 context = context_.Context(
                     job.name, batch.objects[index], batch.tick,
-                    batch.fences[index], batch.attempts[index], deadline)
+                    batch.fences[index], batch.attempts[index], deadline,
+                    held)
                 running.index = index
                 running.context = context
                 if timeout is not None:
