@@ -99,9 +99,11 @@ job = sa.Table(
 
 claim = sa.Table(
     'distperiodic_claim', metadata,
-    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    # The object comes first, and no other index leads to the job: until it
+    # has statistics PostgreSQL would read all rows of the job to find 500.
     sa.Column('object', Exact(LONGEST_ID), primary_key=True),
-    #: Its place on the ring; what is in an arc is read by it.
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    #: Its place on the ring.
     sa.Column('position', sa.BigInteger, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: The tick before this one. None: this is the first.
@@ -115,7 +117,6 @@ claim = sa.Table(
     sa.Column('worker', Exact(LONGEST_HOLDER)),
     #: What the run said of itself. None: nothing.
     sa.Column('progress', LongText),
-    sa.Index('distperiodic_claim_position', 'job', 'position'),
     **_OF_TABLES, **_CHANGING)
 
 lease = sa.Table(

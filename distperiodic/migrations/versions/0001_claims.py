@@ -42,8 +42,8 @@ def upgrade() -> None:
 
     op.create_table(
         'distperiodic_claim',
-        sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('object', _exact(255), primary_key=True),
+        sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('position', sa.BigInteger, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('previous', sa.BigInteger),
@@ -54,8 +54,6 @@ def upgrade() -> None:
         sa.Column('worker', _exact(255)),
         sa.Column('progress', long_text),
         **_OF_TABLES, **_CHANGING)
-    op.create_index('distperiodic_claim_position', 'distperiodic_claim',
-                    ['job', 'position'])
 
     op.create_table(
         'distperiodic_lease',
