@@ -942,6 +942,24 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
+def test_a_run_ends_or_is_taken_over_and_never_both(
+        one, shared, job, tick):
+    """The one changes claims before the lease, the other after it."""
+    leases = {run(one, job, tick, f'a{n}', f'b{n}')[0]: n for n in range(20)}
+
+    def ask(store, number):
+        if number:
+            return sum(store.finish(job, tick, [f'a{n}', f'b{n}'],
+                                    lease=lease)
+                       for lease, n in leases.items())
+        return sum(len(over.claims)
+                   for over in overdue(store, job, gone=[WORKER]))
+    counts = together(shared, 2, ask)
+
+    assert sum(counts) == 40
+    assert one.renew(list(leases), holder=WORKER, seconds=LONG) == set()
+
+
 def test_a_lease_is_renewed_or_taken_over_and_never_both(
         shared, job, tick):
     with opened(shared) as store:
