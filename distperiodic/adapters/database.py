@@ -55,6 +55,12 @@ _DRIVERS = {
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
+#: Seconds. A process that is stopped inside a transaction must not stop the
+#: others for longer than that: the server ends its transaction for it.
+IDLE = 10
+#: Seconds of one statement. Each changes some hundred rows.
+_STATEMENT = 30
+
 #: What a driver waits for by default is for ever, or nearly.
 _WAITS = {
     'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
@@ -120,9 +126,11 @@ def check(connection_url: str) -> sa.URL:
         {k: v for k, v in waits.items() if k not in url.query})
 
 
-def make_engine(connection_url: str, **options: Any) -> sa.Engine:
+def make_engine(connection_url: str, bounded: bool = True,
+                **options: Any) -> sa.Engine:
     """An engine of our own. Nothing connects before it is used.
 
+    :param bounded: the server ends what takes too long.
     :param options: of oslo.db's engine.
     :raises ConfigError: the URL cannot work.
     """
@@ -135,13 +143,33 @@ def make_engine(connection_url: str, **options: Any) -> sa.Engine:
         sa.event.listen(engine, 'connect', _open_sqlite)
         sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
                         retval=True)
-    else:
-        def read_committed(connection: Any, record: Any) -> None:
-            # What others committed must be seen by the next statement, or a
-            # lost race could not be told from one that was not held.
-            engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
-        sa.event.listen(engine, 'connect', read_committed)
+        return engine
+
+    def opened(connection: Any, record: Any) -> None:
+        if bounded:
+            with connection.cursor() as cursor:
+                cursor.execute(_bounds(engine.dialect.name))
+            connection.commit()
+        # What others committed must be seen by the next statement, or a lost
+        # race could not be told from one that was not held.
+        engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
+    sa.event.listen(engine, 'connect', opened)
     return engine
+
+
+def _bounds(dialect: str) -> str:
+    if dialect == 'postgresql':
+        # What somebody set for this user or in the URL stays.
+        return (
+            'SELECT set_config(name, value, false) '  # noqa: S608
+            'FROM (VALUES '
+            f"('lock_timeout', '{IDLE}s'), "
+            f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
+            f"('statement_timeout', '{_STATEMENT}s')) AS bound(name, value) "
+            "WHERE current_setting(name) = '0'")
+    # MySQL, to which the rest is a comment, does not know it.
+    return (f'SET SESSION innodb_lock_wait_timeout = {IDLE} '
+            f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
 
 
 def _open_sqlite(connection: Any, record: Any) -> None:

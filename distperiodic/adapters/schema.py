@@ -111,7 +111,8 @@ def _version_of(connection: sa.Connection) -> str | None:
 
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
-    place = database.Database(connection_url, check_schema)
+    # A migration may take its time.
+    place = database.Database(connection_url, check_schema, bounded=False)
     try:
         return place.run(work)
     except db_exception.DBNonExistentDatabase as exc:

@@ -2,12 +2,14 @@
 """The database: its tables, its commands, and what it says when it is gone.
 """
 
+import contextlib
 import multiprocessing
 import socket
 import sqlite3
 import stat
 import sys
 import threading
+import time
 import uuid
 
 import pytest
@@ -316,6 +318,33 @@ def test_a_statement_that_takes_too_long_is_one_line(postgresql):
 
     assert len(claim(store, 'locked-2').won) == 1
     store.close()
+
+
+@pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
+def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
+        request, service, monkeypatch):
+    monkeypatch.setattr(database, 'IDLE', 2)
+    url = request.getfixturevalue(service).url
+    schema.sync(url)
+    job = uuid.uuid4().hex
+    store = sql_store.SqlClaimStore(url, space='tests')
+    claim(store, 'a', job=job)
+    engine = database.make_engine(url)
+    with engine.connect() as stopped:
+        stopped.execute(sa.update(tables.lease).values(
+            until=tables.lease.c.until))
+        began = time.monotonic()
+        over = []
+        while not over and time.monotonic() < began + 20:
+            with contextlib.suppress(exceptions.StoreUnavailable):
+                over = store.overdue([job], holder='api-2', seconds=60.0,
+                                     gone=['api-1'], limit=9)
+        with contextlib.suppress(Exception):
+            stopped.invalidate()
+    engine.dispose()
+    store.close()
+
+    assert [one.claims[0].object for one in over] == ['a']
 
 
 def test_a_user_without_rights_is_one_line(postgresql):
