@@ -90,6 +90,13 @@ OPTS = [
              'Lower: less lateness when members disagree or die, more '
              'statements. Without a connection it has no effect.'),
     cfg.FloatOpt(
+        'sweep_interval', default=1.0, min=0.1,
+        help='Seconds between two looks for claims whose lease has ended: '
+             'retries that are due, and the work of processes that died. '
+             'Every scheduler looks, which is one short statement on a small '
+             'table. Lower: retries begin more exactly. Less than lease / 3. '
+             'Without a connection it has no effect.'),
+    cfg.FloatOpt(
         'lease', default=60.0, min=1.0,
         help='Seconds that work stays with a worker without a sign of life '
              'from it. The worker gives one every lease / 3. Work of a '
@@ -142,6 +149,7 @@ class Settings:
     dispatch_batch_size: int
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
+    sweep_interval: float
     lease: float
     send_timeout: float
     pool_size: int
@@ -181,6 +189,12 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     for url in ('backend_url', 'connection'):
         values[url] = values[url] or ''
     found = Settings(**values)
+    if found.connection and found.sweep_interval >= found.lease / 3:
+        raise exceptions.ConfigError(
+            f'[{GROUP}] sweep_interval {found.sweep_interval:g} s must be '
+            f'less than a third of lease {found.lease:g} s, or work that was '
+            'lost is looked for too seldom; lower sweep_interval or raise '
+            'lease')
     if found.send_timeout >= found.lease:
         raise exceptions.ConfigError(
             f'[{GROUP}] send_timeout {found.send_timeout:g} s must be less '

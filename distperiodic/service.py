@@ -180,7 +180,9 @@ class SchedulerService(lifecycle.Lifecycle):
             reader=self._reader, new_lease=lifecycle.new_lease,
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             shared=store is self._store, grants_here=grants_here,
-            late_after=settings.late_claim_after, series=series)
+            late_after=settings.late_claim_after,
+            sweep=settings.sweep_interval if store is self._store else 0.0,
+            series=series)
 
     @property
     def member_id(self) -> str:

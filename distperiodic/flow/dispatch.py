@@ -60,6 +60,7 @@ class Dispatcher:
     :param me: this scheduler's membership entry, asked at each batch.
     :param lease: seconds without a sign of life after which a batch is
         taken back from its worker.
+    :param sweep: seconds between two looks for leases that ended.
     :param shared: whether all members and workers claim in one store. If
         not, nothing but this scheduler knows of the claims.
     :param series: how the ids of the batches begin.
@@ -69,8 +70,8 @@ class Dispatcher:
                  store: ports.StoreQueue, bus: ports.WorkBus,
                  clock: ports.Clock, me: Callable[[], str],
                  new_lease: Callable[[], str], batch_size: int = 500,
-                 lease: float = 60.0, shared: bool = False,
-                 series: str = ''):
+                 lease: float = 60.0, sweep: float = 0.0,
+                 shared: bool = False, series: str = ''):
         self._store = store
         self._new_lease = new_lease
         self._shared = shared
@@ -80,6 +81,7 @@ class Dispatcher:
         self.entry = me
         self._batch_size = batch_size
         self._lease = lease
+        self._sweep = sweep
         self._pace = pace_.Pace()
         self._order = itertools.count()
         self._batch_ids = (f'{series}{n}' for n in itertools.count(1))
@@ -94,7 +96,7 @@ class Dispatcher:
         self._told = quiet.Quiet(clock, 30.0)
         #: What failed for the last time since the last sweep, by job.
         self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
-        self._swept = self._renewed = clock.monotonic()
+        self._swept = self._renewed = self._looked = clock.monotonic()
         self._asking = False
         #: Processes that were seen to go, and when.
         self._gone: dict[str, float] = {}
@@ -302,7 +304,9 @@ class Dispatcher:
         if now - self._renewed >= self._lease / 3:
             self._renewed = now
             self._renew()
-        self._take_over(now)
+        if now - self._looked >= self._sweep:
+            self._looked = now
+            self._take_over(now)
         self.pump_all()
 
     def _renew(self) -> None:

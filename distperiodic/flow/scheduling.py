@@ -35,6 +35,9 @@ class Scheduling:
     :param batch_size: claims in one batch, and in one lease of a store that
         is shared.
     :param lease: seconds.
+    :param late_after: seconds after which others claim what is late.
+    :param sweep: seconds between two looks for leases that ended.
+    :param series: how the ids of the batches begin.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -45,6 +48,7 @@ class Scheduling:
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, shared: bool = False,
                  grants_here: bool = True, late_after: float = 5.0,
+                 sweep: float = 0.0,
                  series: str = ''):
         self.jobs = jobs
         self.shared = shared
@@ -60,7 +64,7 @@ class Scheduling:
         self.dispatcher = dispatch.Dispatcher(
             jobs, store=store, bus=self, clock=clock, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
-            shared=shared, series=series)
+            sweep=sweep, shared=shared, series=series)
         claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member reads its own rows of a table and no others."""
+
+import types
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic import sql
+from distperiodic.core import ring
+
+NAMES = [f'node-{n}' for n in range(2000)]
+
+
+@pytest.fixture(scope='module')
+def nodes():
+    engine = sa.create_engine('sqlite://')
+    metadata = sa.MetaData()
+    table = sa.Table(
+        'node', metadata, sa.Column('name', sa.String, primary_key=True),
+        sa.Column('position', sa.BigInteger, index=True))
+    metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(table), [
+            {'name': n, 'position': sql.position_of(n)} for n in NAMES])
+    with engine.connect() as connection:
+        def read(arcs):
+            return set(connection.scalars(sa.select(table.c.name).where(
+                sql.in_arcs(table.c.position, arcs))))
+        yield read
+
+
+def test_each_row_is_read_by_its_owner_alone(nodes):
+    members = ring.Ring({'a': 40, 'b': 40, 'c': 80})
+
+    for one in members.members:
+        assert nodes(members.arcs(one)) == {
+            n for n in NAMES if members.owner_of(n) == one}
+
+
+def test_one_member_reads_all(nodes):
+    assert nodes(ring.Ring({'a': 1}).arcs('a')) == set(NAMES)
+
+
+def test_without_arcs_nothing_is_read(nodes):
+    assert nodes([]) == set()
+
+
+def test_an_object_is_placed_by_its_id():
+    assert sql.position_of(types.SimpleNamespace(id=7)) == sql.position_of(
+        '7') == ring.position_of('7')
+
+
+def test_what_has_no_id_has_no_place():
+    with pytest.raises(exceptions.InvalidObject, match='has no id'):
+        sql.position_of(object())
