@@ -101,6 +101,7 @@ class SqlClaimStore:
             connection.execute(sa.delete(tables.job).where(
                 tables.job.c.space == self._space))
         self._database.run(work)
+        self._jobs.clear()
 
     def now(self) -> int:
         return self._database.run(lambda connection: connection.execute(

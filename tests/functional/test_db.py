@@ -417,6 +417,21 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
         store.close()
 
 
+def test_a_space_can_be_forgotten_and_used_anew(empty):
+    schema.sync(empty)
+    ours = sql_store.SqlClaimStore(empty, space='ours')
+    theirs = sql_store.SqlClaimStore(empty, space='theirs')
+    claim(theirs, 'a')
+    claim(ours, 'a')
+
+    ours.forget()
+
+    assert len(claim(ours, 'a').won) == 1
+    assert claim(theirs, 'a').won == []
+    for store in ours, theirs:
+        store.close()
+
+
 def test_the_dead_are_kept_with_what_they_said(empty):
     schema.sync(empty)
     store = sql_store.SqlClaimStore(empty, space='tests')
