@@ -77,5 +77,12 @@ class StoreUnavailable(DistperiodicError):
     """
 
 
+class RunReplaced(DistperiodicError):
+    """This run's claim is somebody else's by now, or void.
+
+    Whatever it has not committed must not be.
+    """
+
+
 class SchemaError(ConfigError):
     """The tables of the database are not those of this release."""

@@ -20,6 +20,8 @@ from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
+from distperiodic.core import message
+from distperiodic.flow import grants as grants_
 
 LOG = logging.getLogger(__name__)
 
@@ -133,6 +135,24 @@ class Lifecycle(ServiceBase):
             lambda: sql_store.SqlClaimStore(
                 self._settings.connection, space=self._settings.group),
             lambda call: self._inbox.put(('call', call)))
+
+    def _finisher(self, grants: Callable[[], grants_.Grants | None]) -> (
+            Callable[[message.Batch, str, Any], None] | None):
+        """What ends a run in a session of its handler's."""
+        if not self._settings.connection:
+            return None
+        from distperiodic.adapters import sql_store
+
+        def finish(batch: message.Batch, key: str, session: Any) -> None:
+            found = grants()
+            lease = found and found.lease_of(batch)
+            if not lease or not sql_store.finish_in(
+                    session, space=self._settings.group, job=batch.job,
+                    key=key, lease=lease):
+                raise exceptions.RunReplaced(
+                    f'the run of job {batch.job!r} object {key!r} was given '
+                    'to somebody else; roll back what it has done')
+        return finish
 
     def _check_store(self) -> None:
         if self._settings.connection:

@@ -117,7 +117,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
         self._shop = work.Workshop(
             here, clock=self._clock, pool=self._pool,
-            report=self._tell_report, may_start=self._may_start)
+            report=self._tell_report, may_start=self._may_start,
+            finish=self._finisher(lambda: self._sides['s'].grants))
         self._bus: messaging.MessagingWorkBus | None = None
         if sends:
             entry = membership.me.entry
@@ -471,7 +472,8 @@ class WorkerService(lifecycle.Lifecycle):
             report, may_start = self._tell_report, self._grants.may_start
         self._shop = work.Workshop(
             jobs, clock=self._clock, pool=self._pool, report=report,
-            may_start=may_start)
+            may_start=may_start,
+            finish=self._finisher(lambda: self._grants))
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,

@@ -5,6 +5,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any
 
+from distperiodic import exceptions
 from distperiodic.core import schedule
 
 
@@ -15,11 +16,12 @@ class Context:
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
-                 'progress', '_tick', '_deadline', '_held')
+                 'progress', '_tick', '_deadline', '_held', '_finish')
 
     def __init__(self, job: str, object_id: str, tick: int, fence: int,
                  attempt: int, deadline: int | None = None,
-                 held: Callable[[], bool] = lambda: True):
+                 held: Callable[[], bool] = lambda: True,
+                 finish: Callable[[str, Any], None] | None = None):
         #: Name of the job.
         self.job = job
         #: Id of the object; of a job without objects, its one claim's key.
@@ -36,6 +38,7 @@ class Context:
         #: always without a store.
         self.progress: Any = None
         self._held = held
+        self._finish = finish
         self._tick = tick
         self._deadline = deadline
 
@@ -61,6 +64,22 @@ class Context:
         out here.
         """
         return not self.cancelled and self._held()
+
+    def finish(self, session: Any) -> None:
+        """End this run in *session*'s transaction, together with its effect:
+        both are committed, or none is. Call it last, and commit.
+
+        :param session: an SQLAlchemy session or connection to the database
+            that ``connection`` names.
+        :raises RunReplaced: the run is somebody else's by now; roll back.
+        :raises ConfigError: there is no store.
+        """
+        if self._finish is None:
+            raise exceptions.ConfigError(
+                f'job {self.job!r}: context.finish() ends a claim in the '
+                'database that holds it, and there is none; set '
+                '[distperiodic] connection')
+        self._finish(self.object, session)
 
     @property
     def key(self) -> str:

@@ -155,6 +155,11 @@ class Grants:
             return LEASE_ENDED
         return None
 
+    def lease_of(self, batch: message.Batch) -> str | None:
+        """The lease in which *batch* runs; None: it does not."""
+        grant = self._grants.get((batch.sender, batch.id))
+        return None if grant is None or grant.void else grant.lease
+
     def reported(self, report: message.Report, to_entry: str) -> None:
         """What became of granted runs; their indexes are those of what was
         given to run.

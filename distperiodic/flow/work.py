@@ -16,6 +16,7 @@ load at once, so that nothing is lost with a thread that never comes back.
 """
 
 import collections
+import functools
 import itertools
 import logging
 import threading
@@ -167,19 +168,24 @@ class Workshop:
     :param report: takes each report and the entry it is for.
     :param may_start: None if this worker may start work of that batch now,
         else the reason why not.
+    :param finish: ends the run of an object in a session of the handler's;
+        None: there is no store that could.
     """
 
     def __init__(self, jobs: Mapping[
                      str, tuple[job_.Job, Callable[..., Any]]], *,
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
-                 may_start: Callable[[message.Batch], str | None]):
+                 may_start: Callable[[message.Batch], str | None],
+                 finish: Callable[
+                     [message.Batch, str, Any], None] | None = None):
         self._lanes = {name: Lane(job, handler, self)
                        for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
         self._report = report
         self._may_start = may_start
+        self._finish = finish
         self._pace = pace_.Pace()
         self._loads: dict[tuple[str, str], Load] = {}
         self._seen: collections.OrderedDict[
@@ -255,6 +261,9 @@ class Workshop:
 
         def held() -> bool:
             return self._may_start(batch) is None
+        finish = None
+        if self._finish is not None:
+            finish = functools.partial(self._finish, batch)
         while True:
             try:
                 index = part.popleft()
@@ -273,7 +282,7 @@ class Workshop:
                 context = context_.Context(
                     job.name, batch.objects[index], batch.tick,
                     batch.fences[index], batch.attempts[index], deadline,
-                    held)
+                    held, finish)
                 running.index = index
                 running.context = context
                 if timeout is not None:

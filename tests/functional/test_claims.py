@@ -9,9 +9,16 @@ import collections
 import os
 import signal
 import time
+import uuid
 
 import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
 from tests.functional import cluster as cluster_
@@ -130,3 +137,69 @@ def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
 
     assert_nothing_lost_or_doubled(claimed, first, last, dead)
     assert any(r.attempt > 1 for r in claimed.runs())
+
+
+def test_an_effect_and_the_end_of_its_run_are_committed_together(
+        tmp_path, postgresql):
+    """A run that was replaced can commit nothing; one that failed after its
+    effect leaves none.
+    """
+    schema.sync(postgresql.url)
+    engine = sa.create_engine(
+        sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2'))
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'CREATE TABLE effect (object varchar(20), tick varchar(40))'))
+    outcomes = []
+
+    class Tasks(periodic.PeriodicTasks):
+
+        def hosts(self, context):
+            return ['good', 'bad', 'replaced']
+
+        @periodic.periodic_task(spacing=1, objects='hosts', retries=0)
+        def work(self, context, host):
+            with engine.connect() as connection, connection.begin() as begun:
+                connection.execute(sa.text(
+                    'INSERT INTO effect VALUES (:o, :t)'), {
+                        'o': host, 't': context.tick.isoformat()})
+                if host == 'replaced':
+                    with engine.begin() as other:
+                        other.execute(sa.text(
+                            "UPDATE distperiodic_claim SET lease = 'other' "
+                            "WHERE object = 'replaced'"))
+                try:
+                    context.finish(connection)
+                    outcomes.append(host)
+                except exceptions.RunReplaced:
+                    outcomes.append('refused')
+                    begun.rollback()
+                    return
+                if host == 'bad':
+                    raise RuntimeError('after its effect')
+
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_override('connection', postgresql.url, 'distperiodic')
+    conf.set_override('state_path', str(tmp_path), 'distperiodic')
+    conf.set_override('group', f'test-{uuid.uuid4().hex[:8]}', 'distperiodic')
+    scheduler = service.SchedulerService(conf, Tasks(conf))
+    scheduler.start()
+    try:
+        waiting.wait_until(
+            lambda: outcomes.count('good') > 1 and outcomes.count('bad') > 1
+            and 'refused' in outcomes, 20)
+    finally:
+        scheduler.stop()
+
+    with engine.begin() as connection:
+        effects = connection.execute(sa.text(
+            'SELECT object, tick FROM effect')).all()
+        connection.execute(sa.text('DROP TABLE effect'))
+        states = dict(connection.execute(sa.text(
+            "SELECT object, state FROM distperiodic_claim "
+            "WHERE object IN ('good', 'bad', 'replaced')")).all())
+    assert {o for o, _ in effects} == {'good'}
+    assert len(effects) == len(set(effects))
+    assert states['good'] != states['bad']
