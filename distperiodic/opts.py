@@ -13,6 +13,8 @@ from oslo_config import cfg
 from distperiodic import exceptions
 
 GROUP = 'distperiodic'
+# Of the column that tells the jobs of services apart.
+_GROUP_LENGTH = 100
 
 OPTS = [
     cfg.StrOpt(
@@ -189,6 +191,11 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     for url in ('backend_url', 'connection'):
         values[url] = values[url] or ''
     found = Settings(**values)
+    if found.connection and len(found.group) > _GROUP_LENGTH:
+        raise exceptions.ConfigError(
+            f'[{GROUP}] group {found.group!r} has {len(found.group)} '
+            f'characters, and a store takes {_GROUP_LENGTH}; give a shorter '
+            'name')
     if found.connection and found.sweep_interval >= found.lease / 3:
         raise exceptions.ConfigError(
             f'[{GROUP}] sweep_interval {found.sweep_interval:g} s must be '

@@ -54,6 +54,9 @@ class ClaimStore(Protocol):
         unknown whether it was, and the same call may be made again.
     """
 
+    def close(self) -> None:
+        """Let go of what connects to it; the next call connects anew."""
+
     def now(self) -> int:
         """The store's clock, by which leases end: microseconds since the
         epoch.
@@ -148,12 +151,15 @@ class StoreQueue(Protocol):
     away: bool
 
     def ask(self, call: Callable[[ClaimStore], _Answer],
-            then: Callable[[_Answer], None]) -> None:
+            then: Callable[[_Answer], None],
+            failed: Callable[[], None] = lambda: None) -> None:
         """Have *call* made, after all that was asked before, and *then* told
         its answer, in the thread of the flow.
 
-        It is made again until it is answered, so whatever it does must be
+        It is made again while the store is away, so whatever it does must be
         fit to be done twice.
+
+        :param failed: told instead if it can never be answered.
         """
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import random
-import time
+import threading
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
@@ -203,6 +203,7 @@ class Database:
         self._connection: sa.Connection | None = None
         self._pid = os.getpid()
         self.dialect = Dialect(self._engine.dialect)
+        self._pause = threading.Event()
 
     def run(self, work: Callable[[sa.Connection], T]) -> T:
         """What *work* returns, in one committed transaction.
@@ -220,7 +221,7 @@ class Database:
                 if attempt > _CONFLICTS:
                     self._give_up(exc, f'{attempt} times others changed the '
                                   'same rows first')
-                time.sleep(random.uniform(0, 0.002 * 2 ** attempt))
+                self._pause.wait(random.uniform(0, 0.002 * 2 ** attempt))
             except db_exception.DBDuplicateEntry:
                 raise
             except db_exception.DBNonExistentTable as exc:

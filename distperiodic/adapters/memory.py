@@ -19,6 +19,7 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -34,8 +35,6 @@ _TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
 
 _Answer = TypeVar('_Answer')
 
-# Fences of one tick before they could reach those of a tick 1 ms later.
-_FENCES = 1 << 8
 # Ended claims of a job that are kept at the least, for what they cost.
 _KEPT = 10_000
 
@@ -90,16 +89,8 @@ class _Rows(dict[str, '_Row | int']):
         for key in old:
             row = self.pop(key)
             assert isinstance(row, int)
-            self.floor = max(self.floor, _first_fence(row) + _FENCES)
+            self.floor = max(self.floor, claim_.first_fence(row) + FENCES)
         self.look_at = max(_KEPT, 2 * len(self))
-
-
-def _first_fence(tick: int) -> int:
-    """The first fence of *tick*: the stores of other members know nothing
-    of this one, and still the fences of an object grow from one to the
-    next, by time.
-    """
-    return (tick // 1000) << 8
 
 
 class MemoryClaimStore:
@@ -123,6 +114,9 @@ class MemoryClaimStore:
         self._leases: dict[str, _Held] = {}
         self._numbers = itertools.count(1)
 
+    def close(self) -> None:
+        """There is nothing that connects to it."""
+
     def now(self) -> int:
         return self._epoch + int(self._clock.monotonic() * SECOND)
 
@@ -135,13 +129,13 @@ class MemoryClaimStore:
         held = self._leases.get(lease)
         if held is None:
             held = _Held(lease, job, tick, holder, self._until(seconds))
-        first = _first_fence(tick)
+        first = claim_.first_fence(tick)
         newest = max(first, rows.floor)
         won: list[Claim] = []
         busy: list[str] = []
         behind: list[tuple[str, int]] = []
         superseded = 0
-        for key in objects:
+        for key in dict.fromkeys(objects):
             row = rows.get(key)
             if (after is not None and row is not None
                     and _is_behind(row, after)):
@@ -156,7 +150,7 @@ class MemoryClaimStore:
                 if row == tick:
                     continue
                 # As it ended, it left the fences of its own tick behind.
-                fence = max(first, _first_fence(row) + _FENCES)
+                fence = max(first, claim_.first_fence(row) + FENCES)
             elif row.tick == tick:
                 if row.lease is held and row.state is State.CLAIMED:
                     # The answer that told of it was lost.
@@ -242,7 +236,7 @@ class MemoryClaimStore:
         for key, row in self._standing(lease, objects, move):
             row.state = after
             self._leave(key, row)
-            if row.fence < ((row.tick // 1000) << 8) + _FENCES:
+            if row.fence < claim_.first_fence(row.tick) + FENCES:
                 rows[key] = row.tick
             counted += 1
         return counted
@@ -270,7 +264,7 @@ class MemoryClaimStore:
         if to is None:
             to = _Held(into, job, tick, holder, self._until(seconds))
         anew = []
-        for key in objects:
+        for key in dict.fromkeys(objects):
             row = rows.get(key)
             if not isinstance(row, _Row):
                 continue
@@ -303,7 +297,7 @@ class MemoryClaimStore:
                 gone: Sequence[str], limit: int) -> list[Lease]:
         now, known = self.now(), set(jobs)
         due = [held for held in self._leases.values() if held.job in known
-               and (held.until <= now or held.holder in gone)]
+               and (held.until <= now or (held.holder and held.holder in gone))]
         due.sort(key=lambda held: held.until)
         taken = []
         for held in due[:limit]:
@@ -327,7 +321,8 @@ class Direct:
         self._store = store
 
     def ask(self, call: Callable[[ports.ClaimStore], _Answer],
-            then: Callable[[_Answer], None]) -> None:
+            then: Callable[[_Answer], None],
+            failed: Callable[[], None] = lambda: None) -> None:
         then(call(self._store))
 
 

@@ -125,7 +125,8 @@ class Statements:
         return self._step(before, state, [
             # MySQL again: the old state while it is there.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
-                (_claim.c.state.in_(_TRIED), 1), else_=0)),
+                (_claim.c.state.in_(_TRIED), sa.bindparam(
+                    'tries', type_=sa.Integer)), else_=0)),
             (_claim.c.fence, _claim.c.fence + 1)], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:

@@ -33,6 +33,7 @@ from distperiodic.adapters import database
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
 from distperiodic.adapters import tables
+from distperiodic.core import claim as claim_
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
@@ -56,6 +57,8 @@ _LOOKS = 20
 #: Characters of an error or a traceback that are kept.
 _TOLD = 100_000
 
+# Of what is claimed: the ticks of periodic jobs.
+_KIND = 'job'
 # Earlier than any tick.
 _FIRST = -2 ** 63
 
@@ -187,7 +190,8 @@ class SqlClaimStore:
                 self._dialect.insert_new(
                     connection, _claim,
                     {'object': new, 'position': ring_.positions_of(new)},
-                    job=number, tick=tick, state=State.CLAIMED, fence=1,
+                    job=number, tick=tick, state=State.CLAIMED,
+                    fence=claim_.first_fence(tick),
                     attempt=1, lease=lease)
             if ended:
                 self._move(connection, self._sql.claim_ended, number, ended,
@@ -257,7 +261,7 @@ class SqlClaimStore:
 
     def take_back(self, job: str, tick: int, objects: Sequence[str], *,
                   leases: Sequence[str], into: str, holder: str,
-                  seconds: float) -> list[Claim]:
+                  seconds: float, ran: bool = True) -> list[Claim]:
         keys = _usable(objects)
         if not keys or not leases:
             return []
@@ -270,7 +274,8 @@ class SqlClaimStore:
                 if rest := [key for key in keys if key not in anew]:
                     left[old] = self._move(
                         connection, self._sql.take_back, number, rest, anew,
-                        {'stands_in': old, 'into': into})
+                        {'stands_in': old, 'into': into,
+                         'tries': int(ran)})
             if anew:
                 self._make(connection, into, State.CLAIMED, number, tick,
                            list(anew), holder, seconds)
@@ -394,7 +399,7 @@ class SqlClaimStore:
         keys = json.loads(objects)
         anew: dict[str, Claim] = {}
         self._move(connection, self._sql.take_over, old.job, keys, anew,
-                   {'stands_in': old.id, 'into': name})
+                   {'stands_in': old.id, 'into': name, 'tries': 1})
         if not anew:
             connection.execute(sa.delete(_lease).where(_lease.c.id == name))
             return []
@@ -485,7 +490,7 @@ class SqlClaimStore:
         return number
 
     def _find_job(self, connection: sa.Connection, job: str) -> int:
-        names = {'space': self._space, 'kind': 'job', 'name': job}
+        names = {'space': self._space, 'kind': _KIND, 'name': job}
         find = sa.select(tables.job.c.id).where(*(
             tables.job.c[column] == name for column, name in names.items()))
         number = connection.scalar(find)
@@ -524,3 +529,20 @@ def _told(text: str) -> str:
     """What somebody's exception said, as all databases take it."""
     return text[:_TOLD].replace('\0', '\\0').encode(
         errors='backslashreplace').decode()
+
+
+def finish_in(session: Any, *, space: str, job: str, key: str,
+              lease: str) -> bool:
+    """End a run as done in somebody's session, which commits it or not;
+    False: it does not stand in that lease.
+    """
+    number = sa.select(tables.job.c.id).where(
+        tables.job.c.space == space, tables.job.c.kind == _KIND,
+        tables.job.c.name == job).scalar_subquery()
+    before, after = MOVES[Move.FINISH]
+    ours = (_claim.c.job == number, _claim.c.object == key,
+            _claim.c.lease == lease)
+    session.execute(sa.update(_claim).where(
+        *ours, _claim.c.state.in_(before)).values(state=after))
+    return session.scalar(sa.select(sa.func.count()).where(
+        *ours, _claim.c.state == after)) == 1

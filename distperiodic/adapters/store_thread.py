@@ -7,11 +7,12 @@ does not grow without end, the flow asks for no more ticks of a job that still
 has a question in it.
 """
 
-import collections
 import logging
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
+from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic import exceptions
@@ -26,11 +27,17 @@ _Answer = TypeVar('_Answer')
 _PAUSES = 0.1, 2.0
 
 
+class _Question(NamedTuple):
+    call: Callable[[Any], Any]
+    then: Callable[[Any], None]
+    failed: Callable[[], None]
+
+
 class StoreThread:
     """See :class:`distperiodic.ports.StoreQueue`.
 
-    :param connect: makes the store; called in the thread, again for as long
-        as it raises StoreUnavailable.
+    :param connect: makes the store; called in the thread, again until it
+        works.
     :param deliver: has a call made in the thread of the flow.
     """
 
@@ -38,13 +45,11 @@ class StoreThread:
                  deliver: Callable[[Callable[[], None]], None]):
         self._connect = connect
         self._deliver = deliver
-        self._asked: collections.deque[
-            tuple[Callable[[Any], Any], Callable[[Any], None]]] = (
-                collections.deque())
-        self._ready = threading.Event()
+        self._asked: queue.SimpleQueue[_Question | None] = (
+            queue.SimpleQueue())
+        self._open = 0
+        self._news = threading.Condition()
         self._stopping = threading.Event()
-        self._idle = threading.Event()
-        self._idle.set()
         self.away = False
         #: What keeps the store from being used; None: nothing does.
         self.problem: Exception | None = None
@@ -55,54 +60,63 @@ class StoreThread:
         self._thread.start()
 
     def ask(self, call: Callable[[ports.ClaimStore], _Answer],
-            then: Callable[[_Answer], None]) -> None:
-        self._idle.clear()
-        self._asked.append((call, then))
-        self._ready.set()
+            then: Callable[[_Answer], None],
+            failed: Callable[[], None] = lambda: None) -> None:
+        with self._news:
+            self._open += 1
+        self._asked.put(_Question(call, then, failed))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was asked is answered; False: it took longer
         than *timeout* seconds.
         """
-        return self._idle.wait(timeout)
+        with self._news:
+            return self._news.wait_for(lambda: not self._open, timeout)
 
     def stop(self, timeout: float) -> None:
         """Make what was asked and end. What took longer than *timeout*
         seconds is not made.
         """
-        self._idle.wait(timeout)
+        self.flush(timeout)
         self._stopping.set()
-        self._ready.set()
+        self._asked.put(None)
 
     def _run(self) -> None:
-        store = self._until_it_works(lambda store: self._connect(), None)
-        while not self._stopping.is_set():
-            self._ready.clear()
-            while self._asked and not self._stopping.is_set():
-                call, then = self._asked[0]
-                try:
-                    answer = self._until_it_works(call, store)
-                except Exception:
-                    LOG.exception(
-                        'store call failed: reason=an error in the library '
-                        'or its tables; the sweep repairs what it left')
-                else:
-                    if not self._stopping.is_set():
-                        self._deliver(_telling(then, answer))
-                self._asked.popleft()
-            if not self._asked:
-                self._idle.set()
-                if self._asked:
-                    self._idle.clear()
-                    continue
-            self._ready.wait()
+        store: ports.ClaimStore | None = None
+        while (asked := self._asked.get()) is not None:
+            if store is None:
+                store = self._until_it_works(
+                    lambda _: self._connect(), None, (Exception,))
+            if self._stopping.is_set():
+                break
+            assert store is not None
+            self._answer(store, asked)
+            with self._news:
+                self._open -= 1
+                self._news.notify_all()
+        if store is not None:
+            store.close()
 
-    def _until_it_works(self, call: Callable[[Any], Any], store: Any) -> Any:
+    def _answer(self, store: ports.ClaimStore, asked: _Question) -> None:
+        try:
+            answer = self._until_it_works(
+                asked.call, store, (exceptions.StoreUnavailable,))
+        except Exception as exc:
+            LOG.exception(
+                'store call failed: error=%s; what it was about is looked '
+                'at again when its lease has ended', type(exc).__name__)
+            self._deliver(asked.failed)
+        else:
+            if not self._stopping.is_set():
+                self._deliver(lambda: asked.then(answer))
+
+    def _until_it_works(self, call: Callable[[Any], Any], store: Any,
+                        awaited: tuple[type[Exception], ...]) -> Any:
         pause = _PAUSES[0]
         while not self._stopping.is_set():
             try:
                 answer = call(store)
-            except exceptions.StoreUnavailable as exc:
+            except awaited as exc:
                 if not self.away:
                     LOG.error(
                         'store away: reason=%s; nothing is claimed until it '
@@ -112,11 +126,7 @@ class StoreThread:
                 pause = min(2 * pause, _PAUSES[1])
             else:
                 if self.away:
-                    LOG.info('store back: asked=%d', len(self._asked))
+                    LOG.info('store back: asked=%d', self._open)
                 self.away, self.problem = False, None
                 return answer
         return None
-
-
-def _telling(then: Callable[[Any], None], answer: Any) -> Callable[[], None]:
-    return lambda: then(answer)

@@ -21,9 +21,11 @@ from distperiodic import exceptions
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 
-#: RabbitMQ, JSON and SQL all take more; a longer id is a mistake (a whole
+#: What a key of a MySQL table has room for. A longer id is a mistake (a whole
 #: record passed for its id), and would cost every message and row.
-MAX_ID_LENGTH = 1024
+MAX_ID_LENGTH = 255
+# Ids looked through in one go.
+_CHUNK = 10_000
 
 
 def id_of(obj: Any) -> str:
@@ -44,6 +46,10 @@ def id_of(obj: Any) -> str:
         raise exceptions.InvalidObject(
             f'the id of {obj!r:.200} has {len(text)} characters; an id has '
             f'1 to {MAX_ID_LENGTH}')
+    if '\0' in text:
+        raise exceptions.InvalidObject(
+            f'the id {text!r:.200} has a NUL in it, which PostgreSQL cannot '
+            'store; leave it out')
     try:
         text.encode()
     except UnicodeEncodeError as exc:
@@ -68,7 +74,9 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
             return list(map(id_of, objects))
         if set(map(type, ids)) != {str}:
             return list(map(id_of, objects))
-    if '' in ids or max(map(len, ids)) > MAX_ID_LENGTH:
+    if '' in ids or max(map(len, ids)) > MAX_ID_LENGTH or any(
+            '\0' in ''.join(ids[at:at + _CHUNK])
+            for at in range(0, len(ids), _CHUNK)):
         return list(map(id_of, objects))
     return ids
 

@@ -138,6 +138,20 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
+#: Fences of one tick before they could reach those of a tick 1 ms later.
+FENCES = 1 << 8
+
+
+def first_fence(tick: int) -> int:
+    """The first fence of an object that was never claimed, for *tick*.
+
+    Members without a common store know nothing of each other's claims, nor
+    does a new store of those before it, and still the fences of an object
+    grow from one to the next: by time.
+    """
+    return (tick // 1000) * FENCES
+
+
 def granted_lease(lease: str, batch: str) -> str:
     """The lease of what a worker is granted of *lease* by one batch: both
     sides know its name before it is made.

@@ -51,6 +51,8 @@ _MAX_INT = 2 ** 63 - 1
 # The instants that a datetime can show: the years 1 to 9999.
 _FIRST_INSTANT = -62_135_596_800_000_000
 _LAST_INSTANT = 253_402_300_799_999_999
+_TOKEN_LENGTH = 45
+_TOKEN = re.compile(r'[A-Za-z0-9.-]{1,%d}' % _TOKEN_LENGTH)
 _MAC = re.compile(r'[0-9a-f]{64}\Z')
 
 _BATCH_FIELDS = frozenset((
@@ -222,8 +224,14 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
 
 def _check_batch(message: Mapping[str, Any]) -> None:
     _check_fields(message, _BATCH_FIELDS)
-    for field in ('id', 'lease', 'job', 'sender', 'worker', 'partition'):
+    for field in ('job', 'sender', 'worker', 'partition'):
         _check_name(field, message[field])
+    for field in ('id', 'lease'):
+        # The store makes a name of both.
+        _check_name(field, message[field])
+        if not _TOKEN.fullmatch(message[field]):
+            raise _Invalid(f'{field} is more than {_TOKEN_LENGTH} of A-Z a-z '
+                           '0-9 . -')
     _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
     _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
     if message['expires'] is not None:
@@ -239,6 +247,8 @@ def _check_batch(message: Mapping[str, Any]) -> None:
         wrong = max(lengths) if min(lengths) else 0
         raise _Invalid(f'an object id of {wrong} characters; it has 1 '
                              f'to {catalogue.MAX_ID_LENGTH}')
+    if len(set(objects)) != len(objects):
+        raise _Invalid('an object stands twice in one batch')
     _check_text('objects', ''.join(objects))
     for field in ('fences', 'attempts'):
         numbers = message[field]

@@ -160,12 +160,16 @@ class Claimer:
         def claimed(answer: claim_.Claimed) -> None:
             self.asked[job.name] -= 1
             self._claimed(asked, lease, answer)
+
+        def failed() -> None:
+            self.asked[job.name] -= 1
+            self.counts[job.name, 'claims failed'] += len(asked.objects)
         self._store.ask(
             lambda store: store.claim(
                 job.name, tick, asked.objects, lease=lease, holder=holder,
                 seconds=self._lease, supersede=not every,
                 fresh=asked.fresh, after=after),
-            claimed)
+            claimed, failed)
 
     def _claimed(self, asked: '_Asked', lease: str,
                  claimed: claim_.Claimed) -> None:

@@ -342,7 +342,7 @@ class Dispatcher:
             lambda store: store.overdue(
                 jobs, holder=holder, seconds=self._lease, gone=gone,
                 limit=_AT_A_TIME),
-            self._taken_over)
+            self._taken_over, lambda: self._taken_over([]))
 
     def _taken_over(self, leases: list[claim_.Lease]) -> None:
         self._asking = False

@@ -119,7 +119,8 @@ class Grants:
             lambda store: store.start(
                 batch.job, batch.tick, batch.objects, lease=batch.lease,
                 into=grant.lease, holder=grant.holder, seconds=self._lease),
-            lambda granted: self._granted(grant, granted))
+            lambda granted: self._granted(grant, granted),
+            lambda: self._granted(grant, []))
 
     def _granted(self, grant: _Grant, granted: list[claim_.Claim]) -> None:
         batch = grant.batch
@@ -199,6 +200,7 @@ class Grants:
         def over(counted: int) -> None:
             then_last(counted)
             self._report(told, to_entry)
+        # Results that cannot be written are not told, either.
         self._store.ask(call, over)
 
     def _finishing(self, grant: _Grant, done: list[tuple[int, str]],

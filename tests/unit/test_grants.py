@@ -35,7 +35,7 @@ class Line:
         #: Whether answers wait for :meth:`answer`.
         self.slow = False
 
-    def ask(self, call, then):
+    def ask(self, call, then, failed=None):
         self.asked.append((call, then))
         if not self.slow:
             self.answer()

@@ -45,18 +45,20 @@ def an_encoded(kind, keys=()):
 kinds = pytest.mark.parametrize('kind', ['run', 'report'])
 names = st.text(st.characters(exclude_categories=['Cs']), min_size=1,
                 max_size=60)
+#: What the store makes a name of.
+tokens = st.from_regex(r'[A-Za-z0-9.-]{1,45}', fullmatch=True)
 instants = st.integers(-10 ** 15, 10 ** 17)
 
 
 @st.composite
 def batches(draw):
-    objects = draw(st.lists(names, min_size=1, max_size=20))
+    objects = draw(st.lists(names, min_size=1, max_size=20, unique=True))
     counts = st.lists(st.integers(0, 2 ** 63 - 1), min_size=len(objects),
                       max_size=len(objects))
     return message.Batch(
-        id=draw(names), job=draw(names), tick=draw(instants),
+        id=draw(tokens), job=draw(names), tick=draw(instants),
         objects=objects, fences=draw(counts), attempts=draw(counts),
-        sender=draw(names), worker=draw(names), lease=draw(names),
+        sender=draw(names), worker=draw(names), lease=draw(tokens),
         partition=draw(names), priority=draw(st.integers(-100, 100)),
         expires=draw(st.none() | instants))
 

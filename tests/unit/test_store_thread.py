@@ -26,6 +26,10 @@ class Store:
         #: Whether it answers what reached it.
         self.answers = threading.Event()
         self.answers.set()
+        self.closed = False
+
+    def close(self):
+        self.closed = True
 
     def call(self, number):
         self.answers.wait(SOON)
@@ -225,6 +229,35 @@ def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
     assert 'store call failed' in caplog.text
     assert 'ZeroDivisionError' in caplog.text
     assert not flow.line.away
+
+
+def test_who_asked_what_can_never_be_answered_is_told(flow):
+    failed = []
+
+    flow.line.ask(lambda store: 1 / 0, flow.told.append,
+                  lambda: failed.append(True))
+    assert flow.line.flush(SOON)
+
+    assert flow.read() == []
+    assert failed == [True]
+
+
+def test_a_store_that_cannot_be_made_is_asked_for_again():
+    tries = []
+
+    def connect():
+        tries.append(1)
+        if len(tries) < 3:
+            raise ValueError('no such driver')
+        return Store()
+
+    flow = Flow(None, connect)
+    flow.line.start()
+    flow.ask(1)
+    assert flow.line.flush(SOON)
+
+    assert flow.read() == [10]
+    flow.stop()
 
 
 def test_flush_waits_no_longer_than_it_may(flow, store):
