@@ -35,7 +35,9 @@ class Boom:
         raise RuntimeError('the database is gone')
 
 
-KEYS = st.one_of(st.text(min_size=1, max_size=20), st.integers())
+KEYS = st.one_of(st.text(
+    st.characters(exclude_characters='\0', exclude_categories=['Cs']),
+    min_size=1, max_size=20), st.integers())
 OBJECTS = st.lists(st.one_of(KEYS, KEYS.map(Node), st.uuids().map(Node)),
                    max_size=60)
 
