@@ -296,8 +296,9 @@ class MemoryClaimStore:
     def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
                 gone: Sequence[str], limit: int) -> list[Lease]:
         now, known = self.now(), set(jobs)
+        lost = {name for name in gone if name}
         due = [held for held in self._leases.values() if held.job in known
-               and (held.until <= now or (held.holder and held.holder in gone))]
+               and (held.until <= now or held.holder in lost)]
         due.sort(key=lambda held: held.until)
         taken = []
         for held in due[:limit]:

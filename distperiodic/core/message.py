@@ -52,7 +52,7 @@ _MAX_INT = 2 ** 63 - 1
 _FIRST_INSTANT = -62_135_596_800_000_000
 _LAST_INSTANT = 253_402_300_799_999_999
 _TOKEN_LENGTH = 45
-_TOKEN = re.compile(r'[A-Za-z0-9.-]{1,%d}' % _TOKEN_LENGTH)
+_TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
 _MAC = re.compile(r'[0-9a-f]{64}\Z')
 
 _BATCH_FIELDS = frozenset((

@@ -433,7 +433,8 @@ class Dispatcher:
                 queue.job.topic, queue.size)
 
     def _give(self, queue: in_hand.Queue, free: list[in_hand.Worker],
-              shares: dict[str, int], me: str, now: float) -> in_hand.Worker | None:
+              shares: dict[str, int], me: str,
+              now: float) -> in_hand.Worker | None:
         """Send one batch of *queue* to the worker with the least to do.
 
         :param shares: how much of its oldest tick one worker gets at a

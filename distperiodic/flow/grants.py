@@ -255,7 +255,8 @@ class Grants:
     def _pause(self, job: job_.Job, attempt: int) -> float:
         # Doubles, capped, with equal jitter (AWS Architecture Blog,
         # "Exponential Backoff And Jitter", 2015).
-        pause = min(_RETRY_CAP, job.retry_backoff * 2.0 ** min(attempt - 1, 16))
+        pause = min(_RETRY_CAP,
+                    job.retry_backoff * 2.0 ** min(attempt - 1, 16))
         return pause * (0.5 + self._random.random() / 2)
 
     def _failing_alike(self, grant: _Grant, pause: float | None,
