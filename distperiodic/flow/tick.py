@@ -678,7 +678,8 @@ class Ticker:
         part is looked at by one more than its owner.
         """
         job, read = state.job, state.read
-        if view is None:
+        if view is None or (job.misfire is schedule.Misfire.SKIP
+                            and now - state.last > job.grace_us(state.last)):
             return
         if job.scope is job_.Scope.GROUP:
             if state.last > self._began:
