@@ -95,16 +95,18 @@ def serve(kind, url, options, answers, over):
     one.stop()
 
 
-def our_rounds(zookeeper_url, rabbit_url, rounds):
+def our_rounds(zookeeper_url, rabbit_url, rounds, **more):
     """(seconds from tick to ran, to known) of each round, the first one
     included; then the CPU seconds of scheduler and worker a round.
+
+    :param more: options of the group [distperiodic].
     """
     with tempfile.TemporaryDirectory() as place:
         options = {
             'backend_url': zookeeper_url, 'dispatcher': 'messaging',
             'group': f'benchmark-{uuid.uuid4().hex[:8]}',
             'pool_size': THREADS, 'state_path': place,
-            'dispatch_batch_size': BATCH}
+            'dispatch_batch_size': BATCH, **more}
         over = measuring.SPAWN.Event()
         queues = [measuring.SPAWN.SimpleQueue() for _ in range(2)]
         both = [measuring.SPAWN.Process(target=serve, args=(

@@ -88,7 +88,7 @@ def a_batch(way, number=1, **changes):
         TICK + 60_000_000), **changes)
 
 
-ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 1024, '%s{}\\']
+ODD = ["'; --", 'ü\n', '\U0001f600', ' ', 'x' * 255, '%s{}\\']
 
 
 @pytest.mark.parametrize('changes', [
