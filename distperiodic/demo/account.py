@@ -103,8 +103,6 @@ class Account:
         self._period = period
         self.ticks: dict[int, Tick] = {}
         self.changes: list[Change] = []
-        #: The starts of each process, in microseconds.
-        self._starts: dict[int, list[int]] = {}
         #: The first and the last tick that count.
         self.first = 0
         self.last = 0
@@ -114,11 +112,6 @@ class Account:
         if tick is None:
             tick = self.ticks[run.tick] = Tick(run.tick)
         tick.add(run)
-        self._starts.setdefault(run.pid, []).append(run.started)
-
-    def started_by(self, pid: int, since: int, until: int) -> int:
-        """How many runs *pid* began in that time."""
-        return sum(since <= at < until for at in self._starts.get(pid, ()))
 
     def tick_at(self, instant: int) -> Tick:
         """That tick, perhaps without any runs."""

@@ -124,11 +124,6 @@ def account_lines(scene: scene_.Scene) -> list[str]:
             '(!): nobody made this happen. A member that gets no processor '
             'time for its session loses its place like a frozen one: is this '
             'machine very busy?', '  ')
-    while_replaced = scene.runs_while_replaced()
-    if while_replaced is not None:
-        lines += ['', *_filled(
-            f'While others had its place, the frozen member started '
-            f'{while_replaced} pings.', '  ')]
     lines += ['', *_filled(_GUARANTEE.format(session=scene.session))]
     if scene.unclean:
         lines += ['', f'Not ended as they should: '

@@ -111,7 +111,6 @@ class Scene:
         self._judged = 0
         #: Since when and until when others had the frozen one's place.
         self.replaced: list[int] = []
-        self.frozen_pid: int | None = None
         #: What the members did not do as they should at the end.
         self.unclean: list[str] = []
 
@@ -280,7 +279,6 @@ class Scene:
             self._did(f'{seat.name} is frozen', seat.name)
             seat.process.freeze()
         seat.state = 'frozen'
-        self.frozen_pid = seat.process.pid
         self._say(f'{seat.name} is frozen (SIGSTOP) for '
                   f'{self.session + _FROZEN_BEYOND_SESSION:.0f} s, longer '
                   f'than its session of {self.session:g} s')
@@ -396,15 +394,6 @@ class Scene:
         self._show.event(self.elapsed, text + self._moved(moved))
 
     # -- the end
-
-    def runs_while_replaced(self) -> int | None:
-        """Runs that the frozen member began while others had its place;
-        None: that cannot be told, workers do the running.
-        """
-        if len(self.replaced) != 2 or self.workers:
-            return None
-        since, until = self.replaced
-        return self.account.started_by(self.frozen_pid or 0, since, until)
 
     def incomplete(self) -> list[str]:
         """What of the plan did not come to pass, or was not seen."""

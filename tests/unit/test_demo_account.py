@@ -92,13 +92,6 @@ def test_quantiles():
     assert account_.quantiles([], 0.5) == [0.0]
 
 
-def test_runs_are_counted_by_process_and_time():
-    made = account(*ALL)
-
-    assert made.started_by(7, 2_000_000, 4_000_000) == 3
-    assert made.started_by(8, 0, 9_000_000) == 0
-
-
 def test_a_record_is_read_as_it_grows(tmp_path):
     reader = record.Reader(tmp_path)
     one = record.Writer(tmp_path / 'a.runs')
