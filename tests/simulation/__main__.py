@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live through many seeds: ``python -m tests.simulation --seeds 1000``."""
+
+import argparse
+import collections
+import concurrent.futures
+import functools
+import hashlib
+import os
+import sys
+import time
+
+from tests import checker
+from tests.simulation import bugs
+from tests.simulation import cluster as cluster_
+
+
+def live(seed, bug=None, log=None, local=None, without=()):
+    """One seed: its findings, how it went, and how long it was."""
+    cluster = cluster_.Cluster(
+        seed, bug=bug, log=log, local=local, without=without)
+    record = cluster.run()
+    classes = collections.Counter(checker.classify(record).values())
+    text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
+    return {
+        'seed': seed,
+        'findings': [str(one) for one in checker.check(record)],
+        'classes': classes,
+        'runs': collections.Counter(run.job for run in record.runs),
+        'faults': cluster.world.faults,
+        'noise': cluster.setup.noise,
+        'seconds': cluster.world.t / cluster_.SECOND,
+        'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
+    }
+
+
+def replay(seed, bug=None):
+    """The command that lives through *seed* again, with a log."""
+    planted = f" --bug '{bug}'" if bug else ''
+    return (f'python -m tests.simulation --from {seed} --seeds 1 '
+            f'--log{planted}')
+
+
+def many(seeds, bug=None, processes=None, without=()):
+    """Many seeds, in as many processes as there are processors."""
+    processes = processes or os.cpu_count() or 1
+    if processes == 1:
+        yield from (live(seed, bug, without=without) for seed in seeds)
+        return
+    with concurrent.futures.ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(
+            functools.partial(live, bug=bug, without=without), seeds,
+            chunksize=4)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser('python -m tests.simulation')
+    parser.add_argument('--seeds', type=int, default=1000)
+    parser.add_argument('--from', type=int, default=1, dest='first')
+    parser.add_argument('--log', action='store_true')
+    parser.add_argument('--bug', choices=sorted(bugs.BUGS))
+    parser.add_argument('--processes', type=int)
+    parser.add_argument('--without', action='append', default=[],
+                        help='leave out a fault, such as: cut')
+    options = parser.parse_args(arguments)
+    began = time.perf_counter()
+    seeds = range(options.first, options.first + options.seeds)
+    log = print if options.log else None
+    results = ((live(seed, options.bug, log, without=options.without)
+                for seed in seeds) if log
+               else many(seeds, options.bug, options.processes,
+                         options.without))
+    broken, seconds = 0, 0.0
+    sums = {'classes': collections.Counter(), 'runs': collections.Counter(),
+            'faults': collections.Counter()}
+    kinds = collections.Counter()
+    for result in results:
+        seconds += result['seconds']
+        for what, number in sums.items():
+            number.update(result[what])
+        if result['findings']:
+            broken += 1
+            kinds.update({f.partition(':')[0] for f in result['findings']})
+            print(f'seed {result["seed"]}: {len(result["findings"])} '
+                  f'findings; {replay(result["seed"], options.bug)}')
+            for finding in result['findings'][:5 if not log else None]:
+                print(f'    {finding}')
+    took = time.perf_counter() - began
+    for what, number in sums.items():
+        print(f'{what}: ' + ', '.join(
+            f'{key} {n}' for key, n in sorted(number.items())))
+    print(f'{len(seeds)} seeds, {broken} broken {dict(kinds)}; '
+          f'{seconds:.0f} s in {took:.1f} s: {seconds / took:.0f} times as '
+          'fast as life')
+    return 1 if broken else 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

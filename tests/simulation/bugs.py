@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs that are planted in the world, to see that the checker finds them.
+
+None of them touches the code of the product: what is wrong is what a port
+answers, or how a process is driven.
+"""
+
+from distperiodic.adapters import memory
+from distperiodic.core import claim as claim_
+from distperiodic.core.claim import State
+from tests.simulation import wires
+
+
+class Bug:
+    """None at all; each of the others leaves out one promise."""
+
+    #: Whether schedulers look at leases.
+    sweeps = True
+    #: Whether a restarted process takes itself for the one before.
+    same_nonce = False
+
+    def store(self, kind):
+        """The class of the store, from the right one."""
+        return kind
+
+    def queue(self, queue, process):
+        """What a process has for its way to the store."""
+        return queue
+
+
+class NoFence(Bug):
+    """A result counts for whoever runs the object by now."""
+
+    def store(self, kind):
+        class Store(kind):
+            def finish(self, job, tick, objects, *, lease):
+                for key in objects:
+                    row = self._rows[job].get(key)
+                    if _runs(row) and row.lease.id != lease:
+                        self.claims[job, key, row.tick].counted.append(
+                            self.granted.get((lease, key), 0))
+                        self._end([key], row.lease.id, claim_.Move.FINISH)
+                super().finish(job, tick, objects, lease=lease)
+                return len(objects)
+        return Store
+
+
+class NoCompareAtFinish(Bug):
+    """A result counts, whatever became of its claim."""
+
+    def store(self, kind):
+        class Store(kind):
+            def finish(self, job, tick, objects, *, lease):
+                counted = super().finish(job, tick, objects, lease=lease)
+                if counted < len(objects):
+                    for key in objects:
+                        if (lease, key, claim_.Move.FINISH) not in self._ends:
+                            self._note_end(job, key, tick, State.DONE, lease)
+                return len(objects)
+        return Store
+
+
+class TwoWin(Bug):
+    """The key of (job, object, tick) is not unique."""
+
+    def store(self, kind):
+        class Store(kind):
+            def claim(self, job, tick, objects, *, lease, **options):
+                rows = self._rows.get(job, {})
+                for key in objects:
+                    row = rows.get(key)
+                    if (isinstance(row, memory._Row) and row.tick == tick
+                            and row.lease.id != lease):
+                        del rows[key]
+                return super().claim(
+                    job, tick, objects, lease=lease, **options)
+        return Store
+
+
+class NoLease(Bug):
+    """What somebody held that is gone is nobody's for ever."""
+
+    def store(self, kind):
+        class Store(kind):
+            def overdue(self, *args, **options):
+                return []
+        return Store
+
+
+class ShortLease(Bug):
+    """Leases end before their holders think so."""
+
+    def store(self, kind):
+        class Store(kind):
+            def _until(self, seconds):
+                return super()._until(0.1 * seconds)
+        return Store
+
+
+class NoSweep(Bug):
+    """No scheduler ever looks at leases."""
+
+    sweeps = False
+
+
+class NoCompareAtStart(Bug):
+    """A run is granted, whoever has the object by now."""
+
+    def store(self, kind):
+        class Store(kind):
+            def start(self, job, tick, objects, *, lease, into, holder,
+                      seconds):
+                rows = self._rows.get(job, {})
+                for key in objects:
+                    row = rows.get(key)
+                    if _runs(row) and row.tick == tick and (
+                            row.lease.id != into):
+                        row.state = State.CLAIMED
+                        self._enter(self._leases.get(lease) or memory._Held(
+                            lease, job, tick, '', self._until(seconds)),
+                            key, row)
+                return super().start(
+                    job, tick, objects, lease=lease, into=into,
+                    holder=holder, seconds=seconds)
+        return Store
+
+
+class SameFence(Bug):
+    """What is taken over keeps its fence."""
+
+    def store(self, kind):
+        class Store(kind):
+            def _anew(self, to, key, row, ran=True):
+                row.fence -= 1
+                return super()._anew(to, key, row, ran)
+        return Store
+
+
+class TrustByName(Bug):
+    """A process is known by its host's name and not by its own."""
+
+    same_nonce = True
+
+
+class SupersedeRunning(Bug):
+    """A new tick takes the place of one that runs."""
+
+    def store(self, kind):
+        class Store(kind):
+            def claim(self, job, tick, objects, *, supersede, **options):
+                rows = self._rows.get(job, {})
+                for key in objects:
+                    row = rows.get(key)
+                    if supersede and _runs(row) and row.tick < tick:
+                        row.state = State.CLAIMED
+                return super().claim(
+                    job, tick, objects, supersede=supersede, **options)
+        return Store
+
+
+class NeverAgain(Bug):
+    """What was sent once is not sent again."""
+
+    def store(self, kind):
+        class Store(kind):
+            def take_back(self, *args, **options):
+                return []
+
+            def overdue(self, jobs, *, holder, seconds, gone, limit):
+                kept = self._leases
+                self._leases = {
+                    name: held for name, held in kept.items()
+                    if all(row.state is not State.CLAIMED
+                           for row in held.rows.values())}
+                before = set(self._leases)
+                try:
+                    return super().overdue(
+                        jobs, holder=holder, seconds=seconds, gone=gone,
+                        limit=limit)
+                finally:
+                    for name in before - set(self._leases):
+                        del kept[name]
+                    kept.update(self._leases)
+                    self._leases = kept
+        return Store
+
+
+class NoLateClaim(Bug):
+    """Each member claims what the ring says is its own, and nothing else."""
+
+    def queue(self, queue, process):
+        if process.group == wires.SCHEDULERS:
+            queue._store = _OnlyItsOwn(queue._store, process)
+        return queue
+
+
+class _OnlyItsOwn:
+    def __init__(self, store, process):
+        self._store = store
+        self._process = process
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def claim(self, job, tick, objects, **options):
+        ring = self._process.views[wires.SCHEDULERS].ring
+        return self._store.claim(job, tick, [
+            key for key in objects
+            if self._process.identity in ring.members
+            and ring.owner_of(key) == self._process.identity], **options)
+
+
+def _runs(row):
+    return isinstance(row, memory._Row) and row.state is State.RUNNING
+
+
+BUGS = {
+    'no fence': NoFence(),
+    'no compare at finish': NoCompareAtFinish(),
+    'no compare at start': NoCompareAtStart(),
+    'no unique claim': TwoWin(),
+    'no lease': NoLease(),
+    'short lease': ShortLease(),
+    'no sweep': NoSweep(),
+    'same fence': SameFence(),
+    'trust by name': TrustByName(),
+    'supersede what runs': SupersedeRunning(),
+    'never again': NeverAgain(),
+    'no late claim': NoLateClaim(),
+}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clusters from many seeds keep what a shared store promises.
+
+More of them: ``tox -e simulation -- --seeds 10000 --from 1``.
+"""
+
+import collections
+import pathlib
+
+import pytest
+
+from tests.simulation import __main__ as command
+from tests.simulation import bugs
+from tests.simulation import cluster
+
+SEEDS = 150
+# Planted bugs are found within so many seeds; most within three.
+ENOUGH = 120
+
+
+def known_seeds():
+    text = pathlib.Path(__file__).with_name('seeds.txt').read_text()
+    return [int(line.split()[0]) for line in text.splitlines()
+            if line and not line.startswith('#')]
+
+
+def told(result):
+    return '\n'.join([
+        command.replay(result['seed']), *result['findings'][:10]])
+
+
+def test_no_promise_is_broken_whatever_happens():
+    """Also that all of it happened: a fault that never comes is no test."""
+    faults = collections.Counter()
+    runs = collections.Counter()
+    classes = collections.Counter()
+    broken = []
+    for result in command.many(range(1, SEEDS + 1)):
+        faults.update(result['faults'])
+        runs.update(result['runs'])
+        classes.update(result['classes'])
+        if result['findings']:
+            broken.append(told(result))
+
+    assert not broken, '\n\n'.join(broken[:5])
+    assert set(faults) >= {*cluster.FAULTS, 'answer lost', 'message lost',
+                           'message doubled', 'message unsent'}
+    assert set(runs) == set(cluster.JOBS)
+    assert set(classes) >= {'done', 'dead', 'superseded', 'skipped'}
+
+
+@pytest.mark.parametrize('seed', known_seeds())
+def test_a_seed_that_once_failed_does_not_again(seed):
+    result = command.live(seed)
+
+    assert not result['findings'], told(result)
+
+
+def test_a_seed_is_the_same_life_each_time():
+    assert command.live(7)['digest'] == command.live(7)['digest']
+
+
+@pytest.mark.parametrize('bug', sorted(bugs.BUGS))
+def test_a_planted_bug_is_found(bug):
+    """Or the simulation would be blind to it in the product, too."""
+    assert any(
+        command.live(seed, bug)['findings']
+        for seed in range(1, ENOUGH + 1))

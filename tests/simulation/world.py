@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time, chance and processes; nothing here waits or has a thread.
+
+Whatever happens is an event at an instant, in a heap. What belongs to a
+process happens in it: not at all once it was killed, and if it is stopped
+only when it goes on, in the order in which it would have happened.
+"""
+
+import heapq
+import itertools
+import random
+
+from tests import checker
+
+SECOND = 1_000_000
+#: 2023-11-16 00:00 UTC; every spacing used here has a tick at it.
+BEGIN = 19_677 * 86_400 * SECOND
+
+
+class World:
+    """The instant, what is to happen, and the seeded chance."""
+
+    def __init__(self, seed, log=None):
+        self.random = random.Random(seed)
+        self.t = 0
+        self.log = log
+        self._heap = []
+        self._order = itertools.count()
+        self._names = itertools.count(1)
+        self.processes = {}
+        self.stalls = []
+        #: Fault to how often it came.
+        self.faults = {}
+
+    @property
+    def now(self):
+        """The true time; also that of the store, which never steps."""
+        return BEGIN + self.t
+
+    def monotonic(self):
+        return self.t / SECOND
+
+    def at(self, instant, call, *args):
+        heapq.heappush(
+            self._heap, (instant, next(self._order), call, args))
+
+    def after(self, seconds, call, *args):
+        self.at(self.t + int(seconds * SECOND), call, *args)
+
+    def run(self, until):
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            self.t, _, call, args = heapq.heappop(heap)
+            call(*args)
+        self.t = until
+
+    def tell(self, text, *args):
+        if self.log is not None:
+            self.log(f'{self.t / SECOND:10.4f} {text % args}')
+
+    def happened(self, fault):
+        self.faults[fault] = self.faults.get(fault, 0) + 1
+
+    def nonce(self):
+        return f'{self.random.getrandbits(64):016x}'
+
+    def name(self):
+        return f'l{next(self._names)}'
+
+    def chance(self, share):
+        return share > 0 and self.random.random() < share
+
+
+class StoreClock:
+    """The clock of the database."""
+
+    def __init__(self, world):
+        self._world = world
+
+    def now(self):
+        return self._world.now
+
+    def monotonic(self):
+        return self._world.t / SECOND
+
+
+class Clock:
+    """The clocks of one process: its wall clock may be set."""
+
+    def __init__(self, world, began):
+        self._world = world
+        self._boot = began * SECOND
+        self.skew = 0
+
+    def now(self):
+        return self._world.now + self.skew
+
+    def monotonic(self):
+        return (self._world.t + self._boot) / SECOND
+
+
+class Process:
+    """One process from its start to its end.
+
+    :param identity: its name on the ring; its host keeps it.
+    """
+
+    def __init__(self, world, identity, nonce=None):
+        self.world = world
+        self.identity = identity
+        self.nonce = nonce or world.nonce()
+        self.name = f'{identity}~{self.nonce}'
+        self.clock = Clock(world, world.random.randrange(1, 10_000))
+        self.alive = True
+        self.frozen = False
+        #: Whether it cannot reach the coordination service.
+        self.cut = False
+        #: When it was last stopped or cut off, and is no more.
+        self.heard = 0
+        #: Until when it can be sure of its session, by the true time.
+        self.sure_until = float('inf')
+        self._pending = []
+        self.runs = []
+        world.processes[self.name] = self
+
+    def later(self, seconds, call, *args, stream='main'):
+        world = self.world
+        world.at(world.t + int(seconds * SECOND), self.happen, stream, call,
+                 args)
+
+    def happen(self, stream, call, args):
+        if not self.alive:
+            return
+        if self.frozen:
+            self._pending.append((stream, call, args))
+        else:
+            call(*args)
+
+    def kill(self):
+        if not self.alive:
+            return
+        self.world.tell('KILL %s', self.name)
+        self.alive = False
+        self._pending.clear()
+        for run in self.runs:
+            run.end, run.outcome = self.world.now, 'killed'
+        self.runs.clear()
+
+    def freeze(self, seconds):
+        if not self.alive or self.frozen:
+            return
+        world = self.world
+        world.tell('FREEZE %s for %.2f', self.name, seconds)
+        self.frozen = True
+        world.stalls.append(checker.Stall(
+            self.name, world.now, world.now + int(seconds * SECOND),
+            'frozen'))
+        world.after(seconds, self._thaw)
+
+    def thawed(self):
+        """It goes on, and finds what has come meanwhile."""
+
+    def _thaw(self):
+        if not self.alive:
+            return
+        self.world.tell('THAW %s', self.name)
+        self.frozen = False
+        self.thawed()
+        pending, self._pending = self._pending, []
+        # Its threads go on in any order, each with what waits for it.
+        begins = {}
+        for stream, call, args in pending:
+            begin = begins.get(stream)
+            if begin is None:
+                begin = self.world.random.random() * 0.05
+            begins[stream] = begin + 0.0001
+            self.later(begin, call, *args, stream=stream)
