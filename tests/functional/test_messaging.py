@@ -462,7 +462,7 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
     # And the new connection is as proof against garbage as the old one.
     for body in GARBAGE.values():
         publish(mortal, fragile.work_queue, body)
-    fragile.talk('after garbage')
+    fragile.talk('after-garbage')
     assert [r for r in caplog.records if r.exc_info
             and r.name.startswith('oslo')] == []
 
