@@ -79,8 +79,9 @@ class ClaimStore(Protocol):
         :param holder: who holds it.
         :param seconds: how long, from now.
         :param fresh: whether objects that nobody ever claimed are taken.
-        :param after: the tick before this one; an object whose last tick is
-            an earlier one is behind, and not taken. None: that is no matter.
+        :param after: the tick before this one; an object whose last tick,
+            claimed or skipped, is an earlier one is behind, and not taken.
+            None: that is no matter.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -138,6 +139,19 @@ class ClaimStore(Protocol):
              lease: str, ending: claim_.State, reason: str = '') -> int:
         """End claims that wait in *lease* and will not run, as skipped,
         superseded, cancelled or dead; returns how many counted.
+        """
+
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, reason: str, ticks: int = 1) -> int:
+        """Decide that *objects* do not run for *tick*, without a claim.
+
+        Nobody may claim them for it then. Objects that were claimed for it or
+        for a later tick, that somebody else skipped, or that nobody ever
+        claimed, are left out.
+
+        :param holder: who decided.
+        :param ticks: for how many ticks, of which this is the newest.
+        :returns: how many objects counted.
         """
 
 

@@ -343,6 +343,33 @@ class Dialect:
         # the other.
         return sorted(keys)
 
+    def add_up(self, table: sa.Table, values: dict[str, Any],
+               greatest: Sequence[str], newest: Sequence[str]) -> Any:
+        """Insert a row, or add its numbers to the one that has its key.
+
+        :param greatest: columns of which the greater value stays instead.
+        :param newest: columns of which the new value stays, if there is one.
+        """
+        inserts: dict[str, Any] = {
+            'postgresql': postgresql.insert, 'sqlite': sqlite.insert,
+            'mysql': mysql.insert}
+        insert = inserts[self.name](table).values(values)
+        new = insert.inserted if self.name == 'mysql' else insert.excluded
+        greater = sa.func.max if self.name == 'sqlite' else sa.func.greatest
+        keys = [column.name for column in table.primary_key.columns]
+        found: dict[str, Any] = {}
+        for column in table.c:
+            if column.name in greatest:
+                found[column.name] = greater(column, new[column.name])
+            elif column.name in newest:
+                found[column.name] = sa.func.coalesce(
+                    new[column.name], column)
+            elif column.name not in keys:
+                found[column.name] = column + new[column.name]
+        if self.name == 'mysql':
+            return insert.on_duplicate_key_update(found)
+        return insert.on_conflict_do_update(index_elements=keys, set_=found)
+
     def insert_new(self, connection: sa.Connection, table: sa.Table,
                    differ: dict[str, Sequence[Any]], **same: Any) -> None:
         """Insert rows, but none whose key somebody has.

@@ -226,6 +226,11 @@ class MemoryClaimStore:
              lease: str, ending: State, reason: str = '') -> int:
         return self._end(objects, lease, claim_.ENDING_MOVES[ending])
 
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, reason: str, ticks: int = 1) -> int:
+        """Nothing: nobody else could claim them, and no history is kept."""
+        return 0
+
     def _end(self, objects: Sequence[str], lease: str, move: Move) -> int:
         held = self._leases.get(lease)
         if held is None:

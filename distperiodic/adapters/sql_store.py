@@ -37,6 +37,7 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -98,7 +99,7 @@ class SqlClaimStore:
         def work(connection: sa.Connection) -> None:
             ours = sa.select(tables.job.c.id).where(
                 tables.job.c.space == self._space)
-            for table in (_claim, _lease, tables.failure):
+            for table in (_claim, _lease, tables.failure, tables.history):
                 connection.execute(
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.job).where(
@@ -122,10 +123,16 @@ class SqlClaimStore:
         least = _FIRST if after is None else after
 
         def work(connection: sa.Connection) -> Claimed:
-            claimed = self._claim(
+            claimed, void = self._claim(
                 connection, number, tick, keys, lease, supersede, fresh,
                 least)
+            for old in sorted(void):
+                self._count(connection, number, old, holder,
+                            superseded=void[old])
             if claimed.won:
+                won = len(claimed.won)
+                self._count(connection, number, tick, holder, due=won,
+                            late=won)
                 self._make(connection, lease, State.CLAIMED, number, tick,
                            [one.object for one in claimed.won], holder,
                            seconds, superseded=claimed.superseded)
@@ -135,13 +142,13 @@ class SqlClaimStore:
             rows = self._look(connection, number, keys)
             there = [rows[key] for key in keys if key in rows]
             # What is of an earlier tick it would have taken if it could.
-            late = {row.object: row.tick for row in there
-                    if row.state in ENDINGS and row.tick < least}
+            late = {row.object: row.settled for row in there
+                    if row.state in ENDINGS and row.settled < least}
             return Claimed(
                 [_claim_of(row) for row in there
                  if row.lease == lease and row.state in _WAITS_FROM],
                 [row.object for row in there
-                 if row.tick < tick and row.object not in late],
+                 if row.settled < tick and row.object not in late],
                 connection.scalar(
                     sa.select(_lease.c.superseded)
                     .where(_lease.c.id == lease)) or 0,
@@ -149,12 +156,13 @@ class SqlClaimStore:
         return self._once(work, again)
 
     def _claim(self, connection: sa.Connection, number: int, tick: int,
-               keys: list[str], lease: str, supersede: bool,
-               fresh: bool, least: int) -> Claimed:
+               keys: list[str], lease: str, supersede: bool, fresh: bool,
+               least: int) -> tuple[Claimed, collections.Counter[int]]:
+        """What became of them, and how many of which tick are void."""
         won: dict[str, Claim] = {}
         busy: list[str] = []
         behind: list[tuple[str, int]] = []
-        superseded = 0
+        void: collections.Counter[int] = collections.Counter()
         into = {'into': lease, 'of_tick': tick}
         ended_into = {**into, 'least': least}
         # In the steady state each object ended its last tick, and this is
@@ -168,7 +176,9 @@ class SqlClaimStore:
             rows = self._look(connection, number, rest)
             new: list[str] = []
             ended: list[str] = []
-            unstarted: dict[str, list[str]] = collections.defaultdict(list)
+            unstarted: dict[tuple[str, int], list[str]] = (
+                collections.defaultdict(list))
+            uncounted: dict[str, list[str]] = collections.defaultdict(list)
             for key in rest:
                 row = rows.get(key)
                 if row is None:
@@ -176,31 +186,37 @@ class SqlClaimStore:
                         new.append(key)
                 elif row.lease == lease:
                     won[key] = _claim_of(row)
-                elif row.tick >= tick:
+                elif row.settled >= tick:
                     continue
-                elif row.state in ENDINGS and row.tick < least:
-                    behind.append((key, row.tick))
+                elif row.state in ENDINGS and row.settled < least:
+                    behind.append((key, row.settled))
                 elif row.state in ENDINGS:
                     ended.append(key)
+                    if row.lease.endswith(FINISHED):
+                        uncounted[row.lease.removesuffix(FINISHED)].append(
+                            key)
                 elif supersede and row.state in _SUPERSEDED_FROM:
-                    unstarted[row.lease].append(key)
+                    unstarted[row.lease, row.tick].append(key)
                 else:
                     busy.append(key)
             if new:
                 self._dialect.insert_new(
                     connection, _claim,
                     {'object': new, 'position': ring_.positions_of(new)},
-                    job=number, tick=tick, state=State.CLAIMED,
+                    job=number, tick=tick, settled=tick, state=State.CLAIMED,
                     fence=claim_.first_fence(tick),
                     attempt=1, lease=lease)
+            for old in sorted(uncounted):
+                self._leave(connection, old, self._count_finished(
+                    connection, number, uncounted[old], old))
             if ended:
                 self._move(connection, self._sql.claim_ended, number, ended,
                            won, ended_into)
-            for old in sorted(unstarted):
+            for old, its_tick in sorted(unstarted):
                 moved = self._move(
                     connection, self._sql.claim_unstarted, number,
-                    unstarted[old], won, into | {'stands_in': old})
-                superseded += moved
+                    unstarted[old, its_tick], won, into | {'stands_in': old})
+                void[its_tick] += moved
                 self._leave(connection, old, moved)
             # Somebody may have been faster: see what became of it.
             rest = [key for key in (*new, *ended, *(
@@ -208,7 +224,7 @@ class SqlClaimStore:
                 if key not in won]
         busy += rest
         return Claimed([won[key] for key in keys if key in won], busy,
-                       superseded, behind)
+                       void.total(), behind), void
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str,
@@ -252,6 +268,8 @@ class SqlClaimStore:
             self._move(connection, self._sql.retry, number, keys, waiting,
                        {'stands_in': lease, 'into': name})
             if waiting:
+                self._count_in(connection, number, tick, lease,
+                               retried=len(waiting))
                 self._make(connection, name, State.RETRY, number, tick,
                            list(waiting), '', seconds)
                 self._leave(connection, lease, len(waiting))
@@ -314,11 +332,7 @@ class SqlClaimStore:
         parameters = {'of_job': number, 'keys': self._dialect.keys(keys),
                       'stands_in': lease}
         sql = self._sql.end[ending]
-        if self._dialect.returning:
-            rows = connection.execute(sql.move_returning, parameters).all()
-        else:
-            rows = connection.execute(sql.before, parameters).all()
-            connection.execute(sql.move, parameters)
+        rows = self._changed(connection, sql.change, parameters)
         if rows and told:
             connection.execute(
                 tables.failure.insert().values(at=self._dialect.now),
@@ -328,11 +342,38 @@ class SqlClaimStore:
                   'error': _told(told[row.object].error),
                   'traceback': _told(told[row.object].traceback)}
                  for row in rows])
-        self._leave(connection, lease, len(rows))
+        if rows:
+            # All that stand in one lease are of one tick.
+            self._count_in(connection, number, rows[0].tick, lease,
+                           **{ending.value: len(rows)})
+        left = len(rows)
+        if ending is State.DONE and left < len(keys):
+            left += self._count_finished(connection, number, keys, lease)
+        self._leave(connection, lease, left)
         if len(rows) < len(keys):
             # With those of a call before, whose answer was lost.
             return connection.execute(sql.after, parameters).scalar_one()
         return len(rows)
+
+    # What is decided without a claim.
+
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, reason: str, ticks: int = 1) -> int:
+        keys = _usable(objects)
+        if not keys:
+            return 0
+        number = self._number(job)
+
+        def work(connection: sa.Connection) -> int:
+            rows = self._changed(connection, self._sql.skip, {
+                'of_job': number, 'keys': self._dialect.keys(keys),
+                'of_tick': tick})
+            if rows:
+                self._count(connection, number, tick, holder,
+                            because=reason[:tables.LONGEST_REASON],
+                            due=len(rows) * ticks, skipped=len(rows) * ticks)
+            return len(rows)
+        return self._database.run(work)
 
     # Leases.
 
@@ -400,9 +441,13 @@ class SqlClaimStore:
         anew: dict[str, Claim] = {}
         self._move(connection, self._sql.take_over, old.job, keys, anew,
                    {'stands_in': old.id, 'into': name, 'tries': 1})
+        if len(anew) < len(keys):
+            self._count_finished(connection, old.job, keys, old.id)
         if not anew:
             connection.execute(sa.delete(_lease).where(_lease.c.id == name))
             return []
+        self._count(connection, old.job, old.tick, holder,
+                    taken_over=len(anew))
         connection.execute(
             sa.update(_lease).where(_lease.c.id == name)
             .values(remaining=len(anew), objects=json.dumps(list(anew))))
@@ -430,6 +475,38 @@ class SqlClaimStore:
         # Others may have left it since the first look.
         connection.execute(
             self._sql.last_leave, parameters | {'so_many': 0})
+
+    # The history.
+
+    def _count(self, connection: sa.Connection, number: int, tick: int,
+               holder: str, *, late: int = 0, because: str | None = None,
+               **counts: int) -> None:
+        """Add to what the history has of *tick*.
+
+        :param late: how many of them add to the lateness.
+        :param because: why they were skipped.
+        """
+        connection.execute(self._sql.count_of, _more(
+            number, tick, counts, late, because) | {'runner': holder})
+
+    def _count_in(self, connection: sa.Connection, number: int, tick: int,
+                  lease: str, **counts: int) -> None:
+        """The same for who holds *lease*."""
+        connection.execute(self._sql.count_in, _more(
+            number, tick, counts) | {'stands_in': lease})
+
+    def _count_finished(self, connection: sa.Connection, number: int,
+                        keys: Sequence[str], lease: str) -> int:
+        """Count those of *keys* that were ended in a session of their
+        handler's; how many there were.
+        """
+        rows = self._changed(connection, self._sql.finished, {
+            'of_job': number, 'keys': self._dialect.keys(keys),
+            'stands_in': lease, 'finished_in': claim_.finished_lease(lease)})
+        if rows:
+            self._count(connection, number, rows[0].tick,
+                        rows[0].worker or '', done=len(rows))
+        return len(rows)
 
     def _until(self, seconds: float) -> sa.ColumnElement[int]:
         return self._dialect.now + sa.literal(
@@ -466,6 +543,15 @@ class SqlClaimStore:
                 for name in ('of_job', 'keys', 'into')}).all()
         moved.update((row.object, _claim_of(row)) for row in rows)
         return len(moved) - before
+
+    def _changed(self, connection: sa.Connection, sql: sql_moves.Change,
+                 parameters: dict[str, Any]) -> Sequence[Any]:
+        """Make a change; the rows that were changed."""
+        if self._dialect.returning:
+            return connection.execute(sql.move_returning, parameters).all()
+        rows = connection.execute(sql.before, parameters).all()
+        connection.execute(sql.move, parameters)
+        return rows
 
     def _standing(self, connection: sa.Connection, number: int,
                   keys: Sequence[str], lease: str) -> list[Claim]:
@@ -525,6 +611,15 @@ def _claim_of(row: Any) -> Claim:
     return Claim(row.object, row.fence, row.attempt, row.tick)
 
 
+def _more(number: int, tick: int, counts: dict[str, int], late: int = 0,
+          because: str | None = None) -> dict[str, Any]:
+    """The parameters of what adds to the history."""
+    return {'of_job': number, 'at_tick': tick, 'more_late': late,
+            'because': because, **{
+                f'more_{name}': counts.get(name, 0)
+                for name in sql_moves.COUNTED}}
+
+
 def _told(text: str) -> str:
     """What somebody's exception said, as all databases take it."""
     return text[:_TOLD].replace('\0', '\\0').encode(
@@ -535,14 +630,20 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
               lease: str) -> bool:
     """End a run as done in somebody's session, which commits it or not;
     False: it does not stand in that lease.
+
+    It is not counted here: the row of the history would be kept from all
+    others until that session is over. It goes to a lease of its own, from
+    which the store counts it.
     """
     number = sa.select(tables.job.c.id).where(
         tables.job.c.space == space, tables.job.c.kind == _KIND,
         tables.job.c.name == job).scalar_subquery()
     before, after = MOVES[Move.FINISH]
-    ours = (_claim.c.job == number, _claim.c.object == key,
-            _claim.c.lease == lease)
+    ours = _claim.c.job == number, _claim.c.object == key
+    finished = claim_.finished_lease(lease)
     session.execute(sa.update(_claim).where(
-        *ours, _claim.c.state.in_(before)).values(state=after))
+        *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
+            state=after, lease=finished))
     return session.scalar(sa.select(sa.func.count()).where(
-        *ours, _claim.c.state == after)) == 1
+        *ours, _claim.c.lease.in_([lease, finished]),
+        _claim.c.state == after)) == 1

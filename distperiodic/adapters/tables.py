@@ -21,6 +21,8 @@ from distperiodic.core.claim import State
 LONGEST_ID = 255
 #: The longest name of a holder of leases, in characters.
 LONGEST_HOLDER = 255
+#: The longest reason for which something was skipped, in characters.
+LONGEST_REASON = 200
 
 _MYSQL = ('mysql', 'mariadb')
 #: What the columns hold; never change a number, tables are full of them.
@@ -108,6 +110,9 @@ claim = sa.Table(
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: The tick before this one. None: this is the first.
     sa.Column('previous', sa.BigInteger),
+    #: The newest tick that nobody may claim any more: this one, or a later
+    #: one that was skipped.
+    sa.Column('settled', sa.BigInteger, nullable=False),
     sa.Column('state', StateColumn, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
     sa.Column('attempt', sa.Integer, nullable=False),
@@ -138,6 +143,36 @@ lease = sa.Table(
     #: their lease, so this is how they are found.
     sa.Column('objects', LongText, nullable=False),
     sa.Index('distperiodic_lease_until', 'until'),
+    **_OF_TABLES, **_CHANGING)
+
+#: What became of each tick, counted in objects: a row of each member that had
+#: a part in it. Over all members ``due`` is the sum of the endings (done,
+#: dead, skipped, superseded, cancelled) and of what is still open.
+history = sa.Table(
+    'distperiodic_history', metadata,
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
+    #: Who held the lease: the scheduler that claimed, the worker that ran.
+    #: Empty: nobody did.
+    sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
+    #: Claimed, or skipped without a claim.
+    sa.Column('due', sa.BigInteger, nullable=False),
+    sa.Column('done', sa.BigInteger, nullable=False),
+    sa.Column('dead', sa.BigInteger, nullable=False),
+    sa.Column('skipped', sa.BigInteger, nullable=False),
+    sa.Column('superseded', sa.BigInteger, nullable=False),
+    sa.Column('cancelled', sa.BigInteger, nullable=False),
+    #: Failed, to be tried again; each time counts.
+    sa.Column('retried', sa.BigInteger, nullable=False),
+    #: Of leases that ended or whose holder was gone; each time counts.
+    sa.Column('taken_over', sa.BigInteger, nullable=False),
+    #: From the tick to its claim, in milliseconds of the store's clock: the
+    #: sum over what was claimed, and the longest. What a job spreads over its
+    #: period has its phase in it.
+    sa.Column('lateness', sa.BigInteger, nullable=False),
+    sa.Column('latest', sa.BigInteger, nullable=False),
+    #: Why the last ones were skipped. None: none was.
+    sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
 #: Runs that failed for the last time.

@@ -157,3 +157,14 @@ def granted_lease(lease: str, batch: str) -> str:
     sides know its name before it is made.
     """
     return f'{lease}.{batch}'
+
+
+#: No name of a lease ends so but those of :func:`finished_lease`.
+FINISHED = '+'
+
+
+def finished_lease(lease: str) -> str:
+    """Where a claim of *lease* stands whose run was ended in a session of
+    its handler's, until that end is counted.
+    """
+    return lease + FINISHED

@@ -12,6 +12,7 @@ whatever its overlap policy: that one is about runs that take too long.
 
 import collections
 import dataclasses
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
+# Why an object is skipped by its overlap policy.
+_BUSY = 'an earlier run goes on'
 # Ticks of one object that may wait for its earlier runs.
 _MOST_WAITING = 100
 
@@ -207,12 +210,17 @@ class Claimer:
         for last, keys in sorted(together.items()):
             missed: collections.deque[Instant] = collections.deque(
                 maxlen=_MOST_WAITING)
+            dropped, newest = 0, last
             following = rule.after(last)
             while following <= asked.tick:
                 if len(missed) == _MOST_WAITING:
                     self.counts[job.name, 'missed'] += len(keys)
+                    dropped, newest = dropped + 1, missed[0]
                 missed.append(following)
                 following = rule.after(following)
+            if dropped:
+                self.settle(job, newest, keys, 'too many missed ticks',
+                            dropped)
             first = missed.popleft()
             for key in keys:
                 waiting[key] = collections.deque(missed)
@@ -224,9 +232,11 @@ class Claimer:
         if job.overlap is schedule.Overlap.SKIP:
             over = [key for key in busy if key not in behind]
             if over:
-                self._skip(job, tick, over[0], len(over))
+                self._skip(job, tick, over)
+                self.settle(job, tick, over, _BUSY)
             busy = [key for key in busy if key in behind]
         waiting = self._open[job.name].waiting
+        replaced: dict[Instant, list[str]] = {}
         for key in busy:
             queue = waiting.setdefault(key, collections.deque())
             if queue and tick < queue[0]:
@@ -234,11 +244,14 @@ class Claimer:
                 continue
             if job.misfire is schedule.Misfire.ALL:
                 if len(queue) == _MOST_WAITING:
-                    self._skip(job, queue.popleft(), key, 1)
+                    replaced.setdefault(queue.popleft(), []).append(key)
             elif queue:
                 # One run is going on, one waits: a newer tick replaces it.
-                self._skip(job, queue.popleft(), key, 1)
+                replaced.setdefault(queue.popleft(), []).append(key)
             queue.append(tick)
+        for old, keys in sorted(replaced.items()):
+            self._skip(job, old, keys)
+            self.settle(job, old, keys, _BUSY)
 
     def _overtake(self, job: job_.Job, tick: Instant,
                   won: Sequence[claim_.Claim]) -> None:
@@ -247,7 +260,7 @@ class Claimer:
         for claim in won:
             queue = waiting.get(claim.object)
             while queue and queue[0] <= tick:
-                self._skip(job, queue.popleft(), claim.object, 1)
+                self._skip(job, queue.popleft(), [claim.object])
             if queue is not None and not queue:
                 del waiting[claim.object]
 
@@ -266,8 +279,29 @@ class Claimer:
         for tick in sorted(together):
             self.claim(job, (tick,), together[tick], set(together[tick]))
 
-    def _skip(self, job: job_.Job, tick: Instant, first: str,
-              number: int) -> None:
+    def settle(self, job: job_.Job, tick: Instant, objects: Sequence[str],
+               reason: str, ticks: int = 1) -> None:
+        """Have it taken down that these objects do not run for *tick*, where
+        the store is shared: nobody else claims them for it then.
+
+        :param ticks: for how many ticks, of which this is the newest.
+        """
+        if not self._shared:
+            return
+        holder = self._holder()
+
+        def call(store: ports.ClaimStore, some: Sequence[str]) -> int:
+            return store.skip(job.name, tick, some, holder=holder,
+                              reason=reason, ticks=ticks)
+        for at in range(0, len(objects), self._piece):
+            self._store.ask(
+                functools.partial(
+                    call, some=objects[at:at + self._piece]),
+                lambda number: None)
+
+    def _skip(self, job: job_.Job, tick: Instant,
+              objects: Sequence[str]) -> None:
+        first, number = objects[0], len(objects)
         self.counts[job.name, 'skipped'] += number
         known = self._skipped.get(job.name)
         if known is not None:
@@ -284,9 +318,9 @@ class Claimer:
                 job, tick, first, number = self._skipped.pop(name)
                 LOG.info(
                     'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '
-                    'reason=an earlier run goes on', name,
+                    'reason=%s', name,
                     schedule.datetime_of(tick).isoformat(), number, first,
-                    job.overlap.value)
+                    job.overlap.value, _BUSY)
 
     def leave(self, job: job_.Job) -> None:
         """Leave to others what was begun and not claimed yet."""

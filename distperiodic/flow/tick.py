@@ -77,14 +77,17 @@ class _State:
     """Where one job stands."""
 
     __slots__ = ('asked', 'behind', 'covered', 'due', 'held', 'immediate',
-                 'job', 'last', 'own', 'partial', 'read', 'reading',
-                 'reading_since', 'since', 'ticket', 'wave')
+                 'job', 'last', 'missed', 'own', 'partial', 'read',
+                 'reading', 'reading_since', 'since', 'ticket', 'wave')
 
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
         #: The newest tick that needs no more attention.
         self.last = last
         self.held = False
+        #: Ticks that were dropped and not taken down yet: how many, the
+        #: newest, and why.
+        self.missed: tuple[int, Instant, str] = 0, last, ''
         #: Whether more than the tick of this moment may be due.
         self.behind = True
         #: Its first run does not wait for the grid.
@@ -438,7 +441,9 @@ class Ticker:
                 assert view is not None
                 key = job.name
                 if view.ring.owner_of(key) != self._identity:
+                    state.missed = 0, state.last, ''
                     return
+            self._settle_missed(state, [key])
             self._claimer.claim(
                 job, ticks, [key], fresh=self._fresh(job, ticks[-1]))
 
@@ -459,12 +464,26 @@ class Ticker:
             grace_us=job.grace_us(newest))
         state.last = newest
         if due.dropped:
-            self._missed(job, due.dropped, due.reason)
+            first = due.run[0] if due.run else newest + 1
+            self._missed(state, due.dropped, first, due.reason)
         return due.run
 
-    def _missed(self, job: job_.Job, number: int, reason: str) -> None:
-        self.counts[job.name, 'missed'] += number
-        self._dropped.append((job.name, number, reason))
+    def _missed(self, state: _State, number: int, before: Instant,
+                reason: str) -> None:
+        """That many ticks are not run, the last ones before *before*."""
+        name = state.job.name
+        self.counts[name, 'missed'] += number
+        self._dropped.append((name, number, reason))
+        state.missed = (
+            state.missed[0] + number,
+            state.job.schedule.at_or_before(before - 1) or before, reason)
+
+    def _settle_missed(self, state: _State, objects: Sequence[str]) -> None:
+        """Have it taken down what *objects* of ours have missed."""
+        number, newest, reason = state.missed
+        if number:
+            state.missed = 0, newest, ''
+            self._claimer.settle(state.job, newest, objects, reason, number)
 
     def _tell_dropped(self) -> None:
         # A process that stood still has missed ticks of all its jobs.
@@ -529,9 +548,11 @@ class Ticker:
         state.own.replace(reading.schedules, now)
         self._push_own(state, now)
         if ticks:
-            ticks = self._in_time(state.job, ticks, now)
+            ticks = self._in_time(state, ticks, now)
             if self._dropped:
                 self._tell_dropped()
+        if state.missed[0]:
+            self._settle_missed(state, self._mine(view, reading))
         if not state.job.spread:
             if ticks:
                 self._claim_all(state, ticks, self._mine(view, reading))
@@ -545,14 +566,15 @@ class Ticker:
             state.since = asked
         self._dispatcher.pump_all()
 
-    def _in_time(self, job: job_.Job, ticks: tuple[Instant, ...],
+    def _in_time(self, state: _State, ticks: tuple[Instant, ...],
                  now: Instant) -> tuple[Instant, ...]:
         """Those *ticks* that are not too late after a slow catalogue."""
+        job = state.job
         if (job.misfire is not schedule.Misfire.SKIP
                 or now - ticks[-1] <= job.grace_us(ticks[-1])):
             return ticks
-        self._missed(job, len(ticks), 'misfire=skip and the catalogue took '
-                     'longer than the grace')
+        self._missed(state, len(ticks), ticks[-1] + 1, 'misfire=skip and the '
+                     'catalogue took longer than the grace')
         return ()
 
     def _mine(self, view: member_.View, reading: Reading) -> list[str]:
@@ -599,7 +621,12 @@ class Ticker:
                  else job.grace_us(newest))
         due = schedule.due_ticks(
             rule, first - 1, now, job.misfire, grace_us=grace)
-        self.counts[job.name, 'missed'] += due.dropped
+        if due.dropped:
+            self.counts[job.name, 'missed'] += due.dropped
+            following = due.run[0] if due.run else newest + 1
+            self._claimer.settle(
+                job, rule.at_or_before(following - 1) or newest, [key],
+                due.reason, due.dropped)
         return due.run
 
     def _begin_wave(self, state: _State, ticks: tuple[Instant, ...],
@@ -653,6 +680,8 @@ class Ticker:
         if job.misfire is schedule.Misfire.SKIP and job.grace is not None:
             late = ours(wave.take(now - job.grace_us(wave.tick) - 1))
             self.counts[job.name, 'missed'] += len(late)
+            self._claimer.settle(job, wave.tick, late,
+                                 'misfire=skip and later than the grace')
         behind = wave.behind if wave.behind or now >= wave.end else None
         number = 0
         for until in (self._began, now):
@@ -688,6 +717,8 @@ class Ticker:
         if read is None or self._claimer.asked[job.name]:
             self._push(now + _LOOK_AGAIN, state, _LATE)
             return
+        if state.missed[0]:
+            self._settle_missed(state, self._mine(view, read))
         members = sorted(view.ring.members)
         others = len(members) - 1
         parts = [self._identity]

@@ -18,12 +18,15 @@ import uuid
 
 import hypothesis
 import pytest
+import sqlalchemy as sa
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
+from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
@@ -729,6 +732,181 @@ def test_a_retry_that_was_cancelled_does_not_come(store, job, tick):
     assert overdue(store, job) == []
     take(store, job, tick + SECOND, 'a')
     assert overdue(store, job) == []
+
+
+
+# The history.
+
+def history(store, job, tick=None):
+    """What the history has of a job or a tick, without what is 0: added up
+    over its members.
+    """
+    rows = store._database.run(lambda connection: connection.execute(
+        sa.select(tables.history).join(
+            tables.job, tables.job.c.id == tables.history.c.job).where(
+                tables.job.c.name == job)).mappings().all())
+    found = collections.Counter()
+    for row in rows:
+        if tick in (None, row['tick']):
+            found.update({counted: row[counted]
+                          for counted in sql_moves.COUNTED})
+    return {counted: number for counted, number in found.items() if number}
+
+
+def assert_adds_up(store, job, tick, still_open=0):
+    found = history(store, job, tick)
+    assert found['due'] == still_open + sum(
+        found.get(state.value, 0) for state in ENDINGS)
+
+
+@pytest.mark.parametrize('state', list(State), ids=value)
+def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
+    bring(one, job, tick, 'a', state)
+
+    expected = {'due': 1}
+    if state in ENDINGS:
+        expected[state.value] = 1
+    if state is State.RETRY:
+        expected['retried'] = 1
+    assert history(one, job) == expected
+
+
+def test_the_history_tells_members_apart_and_how_late_they_claimed(
+        one, job):
+    began = one.now()
+    tick = began - 2 * SECOND
+    lease, _ = run(one, job, tick, 'a', 'b')
+    one.finish(job, tick, ['a', 'b'], lease=lease)
+    future = began + 3600 * SECOND
+    take(one, job, future, 'a')
+    ended = one.now()
+
+    rows = one._database.run(lambda connection: connection.execute(
+        sa.select(tables.history).join(
+            tables.job, tables.job.c.id == tables.history.c.job).where(
+                tables.job.c.name == job).order_by(
+                    tables.history.c.tick, tables.history.c.member)).all())
+
+    assert [(r.tick, r.member, r.due, r.done) for r in rows] == [
+        (tick, SCHEDULER, 2, 0), (tick, WORKER, 0, 2),
+        (future, SCHEDULER, 1, 0)]
+    assert 2000 <= rows[0].latest <= 2001 + (ended - began) / 1000
+    assert rows[0].lateness == 2 * rows[0].latest
+    assert [(r.lateness, r.latest) for r in rows[1:]] == [(0, 0), (0, 0)]
+
+
+def test_a_call_that_is_made_again_is_counted_once(one, job, tick):
+    lease, running, retry = name(), name(), name()
+    for _ in range(2):
+        claim(one, job, tick, ['a', 'b', 'c'], lease)
+    for _ in range(2):
+        begin(one, job, tick, ['a', 'b'], lease, running)
+    for _ in range(2):
+        assert one.finish(job, tick, ['a'], lease=running) == 1
+        assert fail(one, job, tick, ['b'], running, retry, LONG) == 1
+        assert drop(one, job, tick, ['c'], lease, State.DEAD) == 1
+
+    assert history(one, job) == {'due': 3, 'done': 1, 'dead': 1,
+                                 'retried': 1}
+    assert_adds_up(one, job, tick, still_open=1)
+
+
+def test_what_is_void_is_counted_for_its_own_tick(one, job, tick):
+    take(one, job, tick, 'a', 'b')
+    take(one, job, tick + SECOND, 'c')
+    later = tick + 2 * SECOND
+
+    claimed = claim(one, job, later, ['a', 'c'], supersede=True)
+
+    assert claimed.superseded == 2
+    assert history(one, job, tick) == {'due': 2, 'superseded': 1}
+    assert history(one, job, tick + SECOND) == {'due': 1, 'superseded': 1}
+    assert history(one, job, later) == {'due': 2}
+
+
+def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
+    run(one, job, tick, 'a', 'b', seconds=OVER)
+
+    [over] = overdue(one, job)
+    running = name()
+    begin(one, job, tick, ['a', 'b'], over.id, running)
+    one.finish(job, tick, ['a', 'b'], lease=running)
+
+    assert history(one, job) == {'due': 2, 'done': 2, 'taken_over': 2}
+
+
+def end_in_a_session(store, job, key, lease):
+    return store._database.run(lambda connection: sql_store.finish_in(
+        connection, space='tests', job=job, key=key, lease=lease))
+
+
+@pytest.mark.parametrize('then', ['told', 'taken over', 'claimed'])
+def test_a_run_that_was_ended_in_a_session_is_counted_once(
+        one, job, tick, then):
+    lease, _ = run(one, job, tick, 'a', 'b', seconds=OVER)
+    for _ in range(2):
+        assert end_in_a_session(one, job, 'a', lease)
+    assert not end_in_a_session(one, job, 'a', f'{lease}x')
+    assert history(one, job) == {'due': 2}
+
+    if then == 'told':
+        for _ in range(2):
+            assert one.finish(job, tick, ['a', 'b'], lease=lease) == 2
+        assert history(one, job) == {'due': 2, 'done': 2}
+        assert overdue(one, job) == []
+    elif then == 'taken over':
+        [over] = overdue(one, job)
+        assert objects_of(over.claims) == ['b']
+        assert history(one, job) == {'due': 2, 'done': 1, 'taken_over': 1}
+    else:
+        take(one, job, tick + SECOND, 'a')
+        assert one.finish(job, tick, ['a'], lease=lease) == 0
+        assert history(one, job, tick) == {'due': 2, 'done': 1}
+
+
+# What is skipped without a claim.
+
+def skip(store, job, tick, *objects, **options):
+    return store.skip(job, tick, objects, **{
+        'holder': SCHEDULER, 'reason': 'paused', **options})
+
+
+def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
+    bring(one, job, tick, 'a', State.DONE)
+    lease, _ = run(one, job, tick, 'b')
+    skipped, later = tick + SECOND, tick + 2 * SECOND
+
+    assert skip(one, job, skipped, 'a', 'b', 'a', 'never claimed') == 2
+    assert skip(one, job, skipped, 'a', 'b', holder=OTHER) == 0
+
+    assert claim(one, job, skipped, ['a', 'b'], supersede=True)[:3] == (
+        [], [], 0)
+    assert one.finish(job, tick, ['b'], lease=lease) == 1
+    assert history(one, job, skipped) == {'due': 2, 'skipped': 2}
+    claimed = claim(one, job, later, ['a', 'b'], after=skipped)
+    assert objects_of(claimed.won) == ['a', 'b']
+    assert list(claimed.behind) == []
+
+
+def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
+    for state in State:
+        bring(one, job, tick, state.value, state)
+
+    assert skip(one, job, tick, *(state.value for state in State)) == 0
+    assert skip(one, job, tick - SECOND, 'done') == 0
+    assert skip(one, job, tick) == 0
+    assert 'skipped' not in history(one, job, tick - SECOND)
+
+
+def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
+    bring(one, job, tick, 'a', State.DONE)
+
+    assert skip(one, job, tick + 9 * SECOND, 'a', ticks=9) == 1
+
+    assert history(one, job, tick + 9 * SECOND) == {'due': 9, 'skipped': 9}
+    claimed = claim(one, job, tick + 11 * SECOND, ['a'],
+                    after=tick + 10 * SECOND)
+    assert list(claimed.behind) == [('a', tick + 9 * SECOND)]
 
 
 # Take back.

@@ -151,17 +151,18 @@ class Scheduler:
 
     :param workers: of each partition; default: one that takes 10,000.
     :param finishes: whether each run is done as soon as it was begun.
+    :param store: that all schedulers share; None: one of its own.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
-                 finishes=True, lease=60.0, batch_size=500):
+                 finishes=True, lease=60.0, batch_size=500, store=None):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
         self.finishes = finishes
         self.starts = []
         self.membership = Membership()
-        self.store = memory.MemoryClaimStore(world.clock)
+        self.store = store or memory.MemoryClaimStore(world.clock)
         self.bus = Bus(self)
         leases = itertools.count(1)
         self.reader = Reader()
@@ -172,7 +173,7 @@ class Scheduler:
             me=lambda: f'{name}~{"0" * 16}~1~f1',
             store=memory.Direct(self.store), bus=self.bus,
             reader=self.reader, new_lease=lambda: f'{name}-{next(leases)}',
-            batch_size=batch_size, lease=lease)
+            batch_size=batch_size, lease=lease, shared=store is not None)
         self.dispatcher = self.flow.dispatcher
         self.ticker = self.flow.ticker
         for topic in {j.topic for j in jobs}:

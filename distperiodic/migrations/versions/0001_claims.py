@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs, claims, leases and failures.
+"""Jobs, claims, leases, history and failures.
 
 The types are written out, for tables.py goes on and this does not.
 """
@@ -47,6 +47,7 @@ def upgrade() -> None:
         sa.Column('position', sa.BigInteger, nullable=False),
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('previous', sa.BigInteger),
+        sa.Column('settled', sa.BigInteger, nullable=False),
         sa.Column('state', sa.SmallInteger, nullable=False),
         sa.Column('fence', sa.BigInteger, nullable=False),
         sa.Column('attempt', sa.Integer, nullable=False),
@@ -69,6 +70,18 @@ def upgrade() -> None:
         **_OF_TABLES, **_CHANGING)
     op.create_index('distperiodic_lease_until', 'distperiodic_lease',
                     ['until'])
+
+    op.create_table(
+        'distperiodic_history',
+        sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column('tick', sa.BigInteger, primary_key=True,
+                  autoincrement=False),
+        sa.Column('member', _exact(255), primary_key=True),
+        *(sa.Column(name, sa.BigInteger, nullable=False) for name in (
+            'due', 'done', 'dead', 'skipped', 'superseded', 'cancelled',
+            'retried', 'taken_over', 'lateness', 'latest')),
+        sa.Column('reason', sa.String(200)),
+        **_OF_TABLES, **_CHANGING)
 
     op.create_table(
         'distperiodic_failure',
