@@ -7,8 +7,10 @@ functions that need it.
 """
 
 import argparse
+import contextlib
 import difflib
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
+    from distperiodic.adapters import control
 
 
 def one_line(text: object) -> str:
@@ -54,6 +57,18 @@ def seconds(text: str) -> float:
     if not 0 < number < float('inf'):
         raise argparse.ArgumentTypeError(
             f'{text!r} cannot be used; give a number of seconds above 0')
+    return number
+
+
+def days(text: str) -> float:
+    """The type of an option that is a number of days."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 100_000:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} cannot be used; give a number of days above 0')
     return number
 
 
@@ -132,6 +147,34 @@ class Configured:
                 'sets it with --config-file')
         backend_url_.check(settings.backend_url)
         return conf, settings
+
+    def database(self, parsed: argparse.Namespace) -> 'opts.Settings':
+        """The options, for a command that asks the store.
+
+        :raises ConfigError: one cannot be used, or there is no store.
+        """
+        from distperiodic import opts
+        settings = opts.settings(self.configuration(parsed))
+        if not settings.connection:
+            raise exceptions.ConfigError(
+                '[distperiodic] connection is empty, so there is no database; '
+                'name the file that sets it with --config-file')
+        return settings
+
+    @contextlib.contextmanager
+    def control(self, parsed: argparse.Namespace
+                ) -> 'Iterator[control.Control]':
+        """The store of the group that the options name.
+
+        :raises ConfigError: there is none.
+        """
+        from distperiodic.adapters import control
+        settings = self.database(parsed)
+        found = control.Control(settings.connection, space=settings.group)
+        try:
+            yield found
+        finally:
+            found.close()
 
 
 class Table(Configured):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic db sync`` and ``db version``: the tables of the store.
+"""``distperiodic db sync|version|prune``: the tables of the store.
 
 ``db sync`` alone changes tables, and alone needs a database user who may.
 """
@@ -15,24 +15,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 
 
-class _OfDatabase(configured.Configured):
-    """A command about the database that the options name."""
-
-    def connection(self, parsed: argparse.Namespace) -> str:
-        """The URL.
-
-        :raises ConfigError: there is none.
-        """
-        from distperiodic import opts
-        settings = opts.settings(self.configuration(parsed))
-        if not settings.connection:
-            raise exceptions.ConfigError(
-                '[distperiodic] connection is empty, so there is no database; '
-                'name the file that sets it with --config-file')
-        return settings.connection
-
-
-class DbSync(_OfDatabase, command.Command):
+class DbSync(configured.Configured, command.Command):
     """Make the tables, or bring them to the version of this release.
 
     Doing it again changes nothing. It may be run while services of the
@@ -41,7 +24,7 @@ class DbSync(_OfDatabase, command.Command):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters import schema
-        before, after = schema.sync(self.connection(parsed))
+        before, after = schema.sync(self.database(parsed).connection)
         app: Any = self.app
         if before is None:
             told = f'made the tables, version {after}'
@@ -52,7 +35,7 @@ class DbSync(_OfDatabase, command.Command):
         print(told, file=app.stdout)
 
 
-class DbVersion(_OfDatabase, show.ShowOne):
+class DbVersion(configured.Configured, show.ShowOne):
     """Show the version of the tables, and the one this release needs.
 
     The exit code is 0 if they are the same, and 1 if not.
@@ -62,7 +45,7 @@ class DbVersion(_OfDatabase, show.ShowOne):
                     ) -> tuple[Sequence[str], Sequence[Any]]:
         from distperiodic.adapters import database
         from distperiodic.adapters import schema
-        url = self.connection(parsed)
+        url = self.database(parsed).connection
         found = schema.version(url)
         if found is None:
             todo = 'distperiodic db sync'
@@ -79,3 +62,38 @@ class DbVersion(_OfDatabase, show.ShowOne):
     def run(self, parsed: argparse.Namespace) -> int:
         self.same = False
         return super().run(parsed) or int(not self.same)
+
+
+class DbPrune(configured.Configured, command.Command):
+    """Delete what is old, in small steps beside services that work.
+
+    What is not named is kept.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--history', type=configured.days, metavar='DAYS',
+            help='the numbers of ticks that are older')
+        parser.add_argument(
+            '--dead', type=configured.days, metavar='DAYS',
+            help='what is told of runs that failed for good before; the dead '
+                 'claims themselves stay until their next tick')
+        parser.add_argument(
+            '--claims', type=configured.days, metavar='DAYS',
+            help='claims of jobs that nobody has claimed for so long, such '
+                 'as those that are gone from the code')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        if parsed.history is parsed.dead is parsed.claims is None:
+            raise exceptions.ConfigError(
+                'nothing is named to prune; give --history DAYS, --dead DAYS '
+                'or --claims DAYS')
+        with self.control(parsed) as control:
+            pruned = control.prune(
+                history=parsed.history, dead=parsed.dead,
+                claims=parsed.claims)
+        app: Any = self.app
+        print(f'pruned history={pruned.history} dead={pruned.failures} '
+              f'claims={pruned.claims}', file=app.stdout)

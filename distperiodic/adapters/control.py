@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator looks up in the store, and does to it.
+
+No process of the service has a part in it: all is read from the tables and
+written there, and schedulers find it at their next sweep.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import tables
+
+_claim = tables.claim
+_failure = tables.failure
+_history = tables.history
+_job = tables.job
+_lease = tables.lease
+
+# Rows that are deleted in one transaction, so that none lasts long.
+_AT_A_TIME = 1000
+_DAY = 86400 * 1_000_000
+
+
+class Pruned(NamedTuple):
+    """How many rows were deleted."""
+
+    history: int
+    failures: int
+    claims: int
+
+
+class Control:
+    """The store of one group, for commands.
+
+    :param space: the group.
+    :raises ConfigError: the URL cannot work.
+    """
+
+    def __init__(self, connection_url: str, *, space: str):
+        self._database = database.Database(
+            connection_url, schema.check_connection)
+        self._dialect = self._database.dialect
+        self._space = space
+
+    def close(self) -> None:
+        self._database.close()
+
+    def prune(self, *, history: float | None = None,
+              dead: float | None = None,
+              claims: float | None = None) -> Pruned:
+        """Delete what is older than so many days; None: keep it all.
+
+        :param history: of ticks.
+        :param dead: what is told of runs that failed for good.
+        :param claims: and leases, of jobs that nobody has claimed since.
+        """
+        now = self._database.run(lambda connection: connection.execute(
+            sa.select(self._dialect.now)).scalar_one())
+        numbers = self._database.run(lambda connection: connection.execute(
+            sa.select(_job.c.id).where(
+                _job.c.space == self._space)).scalars().all())
+
+        def before(days: float) -> int:
+            return now - round(days * _DAY)
+        return Pruned(
+            0 if history is None else sum(
+                self._prune_history(number, before(history))
+                for number in numbers),
+            0 if dead is None else self._prune_failures(
+                numbers, before(dead)),
+            0 if claims is None else sum(
+                self._prune_claims(number, before(claims))
+                for number in self._unused(numbers, before(claims))))
+
+    def _prune_history(self, number: int, before: int) -> int:
+        old = (_history.c.job == number, _history.c.tick < before)
+
+        def work(connection: sa.Connection) -> int:
+            last = connection.scalar(
+                sa.select(_history.c.tick).where(*old)
+                .order_by(_history.c.tick).limit(1).offset(_AT_A_TIME - 1))
+            some = old if last is None else (*old, _history.c.tick <= last)
+            return connection.execute(
+                sa.delete(_history).where(*some)).rowcount
+        return self._until_few(work)
+
+    def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
+        def work(connection: sa.Connection) -> int:
+            # As they are numbered, so they came.
+            oldest = connection.execute(
+                sa.select(_failure.c.id, _failure.c.at)
+                .where(_failure.c.job.in_(numbers))
+                .order_by(_failure.c.id).limit(_AT_A_TIME)).all()
+            old = [row.id for row in oldest if row.at < before]
+            connection.execute(
+                sa.delete(_failure).where(_failure.c.id.in_(old)))
+            return len(old)
+        return self._until_few(work)
+
+    def _unused(self, numbers: Sequence[int], before: int) -> Sequence[int]:
+        """Those jobs of whose ticks none was claimed since."""
+        return self._database.run(lambda connection: connection.execute(
+            sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
+            .group_by(_claim.c.job)
+            .having(sa.func.max(_claim.c.tick) < before)).scalars().all())
+
+    def _prune_claims(self, number: int, before: int) -> int:
+        old = (_claim.c.job == number, _claim.c.tick < before)
+
+        def work(connection: sa.Connection) -> int:
+            last = connection.scalar(
+                sa.select(_claim.c.object).where(*old)
+                .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
+            some = old if last is None else (*old, _claim.c.object <= last)
+            return connection.execute(
+                sa.delete(_claim).where(*some)).rowcount
+        pruned = self._until_few(work)
+        self._database.run(lambda connection: connection.execute(
+            sa.delete(_lease).where(
+                _lease.c.job == number, _lease.c.tick < before)))
+        return pruned
+
+    def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
+        """Do *work* until it finds less than it could have done."""
+        total = 0
+        while True:
+            number = self._database.run(work)
+            total += number
+            if number < _AT_A_TIME:
+                return total

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator looks up in the store and does to it, by the commands."""
+
+import stat
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core.claim import Failure
+from tests.functional import commands
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+
+class Place:
+    """A database with tables, a store of one group in it, and commands."""
+
+    def __init__(self, url, tmp_path):
+        schema.sync(url)
+        self.url = url
+        self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self.store = sql_store.SqlClaimStore(url, space=self.group)
+        self.now = self.store.now()
+        self.config = tmp_path / f'{self.group}.conf'
+        self.config.write_text('[distperiodic]\n'
+                               f'connection = {url}\ngroup = {self.group}\n')
+        self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+    def ask(self, *argv):
+        """Run a command that does what it is asked."""
+        told = commands.run(*argv, '--config-file', self.config)
+        assert (told.returncode, told.stderr) == (0, '')
+        return told.stdout
+
+    def refuse(self, *argv):
+        """Run a command that does not; its one line."""
+        told = commands.run(*argv, '--config-file', self.config)
+        assert (told.returncode, told.stdout) == (1, '')
+        assert told.stderr.count('\n') == 1
+        return told.stderr
+
+    def run(self, job, tick, *objects, dead=()):
+        """Have objects run to their ends."""
+        lease, running = uuid.uuid4().hex, uuid.uuid4().hex
+        won = self.store.claim(
+            job, tick, objects, lease=lease, holder='api-1', seconds=60.0,
+            supersede=False).won
+        assert len(won) == len(objects)
+        self.store.start(job, tick, objects, lease=lease, into=running,
+                         holder='w-1', seconds=60.0)
+        self.store.finish(job, tick, [o for o in objects if o not in dead],
+                          lease=running)
+        self.store.fail(job, tick, [
+            Failure(key, f'{key} is ill') for key in dead], lease=running,
+            into=None)
+
+    def rows(self, table):
+        """How many rows the group has of a table."""
+        engine = database.make_engine(self.url)
+        with engine.connect() as connection:
+            number = connection.scalar(
+                sa.select(sa.func.count()).select_from(table).join(
+                    tables.job, tables.job.c.id == table.c.job).where(
+                        tables.job.c.space == self.group))
+        engine.dispose()
+        return number
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def place(request, tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    if request.param != 'sqlite':
+        url = request.getfixturevalue(request.param).url
+    made = Place(url, tmp_path)
+    yield made
+    made.store.forget()
+    made.store.close()
+
+
+@pytest.fixture
+def place_of_sqlite(tmp_path):
+    made = Place(f'sqlite:///{tmp_path}/claims.sqlite', tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_what_is_old_is_pruned_and_nothing_else(place):
+    objects = [f'object-{n:04}' for n in range(2300)]
+    place.run('gone', place.now - 40 * DAY, *objects, dead=objects[:1100])
+    for days in 9, 5, 1:
+        place.run('poll', place.now - days * DAY, 'a', 'b', dead=['b'])
+    other = Place(place.url, place.config.parent)
+    other.run('gone', place.now - 40 * DAY, 'a')
+
+    assert place.ask('db', 'prune', '--history', 4) == (
+        'pruned history=6 dead=0 claims=0\n')
+    assert place.rows(tables.history) == 2
+    assert place.rows(tables.failure) == 1103
+    assert place.ask('db', 'prune', '--claims', 30, '--dead', 1) == (
+        'pruned history=0 dead=0 claims=2300\n')
+    assert place.rows(tables.claim) == 2
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.failure).where(
+            tables.failure.c.object != 'b').values(at=place.now - 2 * DAY))
+    engine.dispose()
+    assert place.ask('db', 'prune', '--dead', 1) == (
+        'pruned history=0 dead=1100 claims=0\n')
+    assert place.rows(tables.failure) == 3
+    assert other.rows(tables.claim) == 1
+    assert other.rows(tables.history) == 2
+    other.store.forget()
+    other.store.close()
+
+
+def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
+    place = place_of_sqlite
+    assert 'nothing is named to prune' in place.refuse('db', 'prune')
+    for days in '0', 'soon', '-1', 'nan':
+        assert 'cannot be used' in place.refuse(
+            'db', 'prune', f'--history={days}')
