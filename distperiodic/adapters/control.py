@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
+from distperiodic import exceptions
 from distperiodic.adapters import database
 from distperiodic.adapters import schema
 from distperiodic.adapters import tables
@@ -34,6 +35,37 @@ class Pruned(NamedTuple):
     claims: int
 
 
+class Ticked(NamedTuple):
+    """What became of a tick, counted in objects."""
+
+    job: str
+    #: Microseconds since the epoch.
+    tick: int
+    due: int
+    done: int
+    dead: int
+    skipped: int
+    superseded: int
+    cancelled: int
+    #: Times that a run failed and was to be tried again.
+    retried: int
+    taken_over: int
+    #: How many schedulers and workers had a part in it.
+    members: int
+    #: Milliseconds from the tick to the claim, of what was claimed: in the
+    #: mean, and the most.
+    mean: int
+    latest: int
+    #: Why the last ones were skipped; empty: none was.
+    reason: str
+
+    @property
+    def open(self) -> int:
+        """Not at an end."""
+        return self.due - (self.done + self.dead + self.skipped
+                           + self.superseded + self.cancelled)
+
+
 class Control:
     """The store of one group, for commands.
 
@@ -50,6 +82,60 @@ class Control:
     def close(self) -> None:
         self._database.close()
 
+    def history(self, *, job: str | None, seconds: float,
+                limit: int) -> list[Ticked]:
+        """What became of the ticks of the last *seconds*, the newest first.
+
+        :param job: of this one; None: of all.
+        :raises ConfigError: there is no such job.
+        """
+        names = self._jobs(job)
+        counted = ('due', 'done', 'dead', 'skipped', 'superseded',
+                   'cancelled', 'retried', 'taken_over', 'lateness')
+        found = self._database.run(lambda connection: connection.execute(
+            sa.select(
+                _history.c.job, _history.c.tick,
+                *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+                  .label(name) for name in counted),
+                sa.func.count().label('members'),
+                sa.func.max(_history.c.latest).label('latest'),
+                sa.func.max(_history.c.reason).label('reason'))
+            .where(_history.c.job.in_(list(names)), _history.c.tick
+                   >= self._dialect.now - round(seconds * 1e6))
+            .group_by(_history.c.job, _history.c.tick)
+            .order_by(_history.c.tick.desc(), _history.c.job)
+            .limit(limit)).all())
+        return [Ticked(
+            names[row.job], row.tick, row.due, row.done, row.dead,
+            row.skipped, row.superseded, row.cancelled, row.retried,
+            row.taken_over, row.members,
+            # What was skipped was not claimed.
+            round(row.lateness / max(1, row.due - row.skipped)), row.latest,
+            row.reason or '') for row in found]
+
+    def _jobs(self, job: str | None = None) -> dict[int, str]:
+        """The jobs of the group, by number: one, or all that somebody has
+        claimed.
+
+        :raises ConfigError: there is no such job.
+        """
+        names = {row.id: row.name for row in self._database.run(
+            lambda connection: connection.execute(
+                sa.select(_job.c.id, _job.c.name)
+                .where(_job.c.space == self._space)
+                .order_by(_job.c.name)).all())}
+        if job is None:
+            return names
+        if job not in names.values():
+            known = ', '.join(repr(name) for name in names.values())
+            raise exceptions.ConfigError(
+                f'group {self._space!r} has no job {job!r} in this database; '
+                + (f'it has {known}' if known else
+                   'it has none before a scheduler has run; look at '
+                   '[distperiodic] group'))
+        return {number: name for number, name in names.items()
+                if name == job}
+
     def prune(self, *, history: float | None = None,
               dead: float | None = None,
               claims: float | None = None) -> Pruned:
@@ -61,9 +147,7 @@ class Control:
         """
         now = self._database.run(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
-        numbers = self._database.run(lambda connection: connection.execute(
-            sa.select(_job.c.id).where(
-                _job.c.space == self._space)).scalars().all())
+        numbers = list(self._jobs())
 
         def before(days: float) -> int:
             return now - round(days * _DAY)

@@ -60,6 +60,24 @@ def seconds(text: str) -> float:
     return number
 
 
+_UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
+
+
+def duration(text: str) -> float:
+    """The type of an option that is a length of time with a unit; returns
+    seconds.
+    """
+    try:
+        number = float(text[:-1]) * _UNITS[text[-1:]]
+    except (KeyError, ValueError):
+        number = 0.0
+    if not 0 < number < 1e10:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} cannot be used; give a number with s, m, h or d, as '
+            'in 30m')
+    return number
+
+
 def days(text: str) -> float:
     """The type of an option that is a number of days."""
     try:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator looks up in the store and does to it, by the commands."""
 
+import json
 import stat
 import uuid
 
@@ -126,3 +127,61 @@ def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
     for days in '0', 'soon', '-1', 'nan':
         assert 'cannot be used' in place.refuse(
             'db', 'prune', f'--history={days}')
+
+
+def test_the_history_tells_what_became_of_each_tick(place):
+    first, second = place.now - 5 * SECOND, place.now - 2 * SECOND
+    place.run('poll', first, 'a', 'b', 'c', dead=['c'])
+    place.store.claim('poll', second, ['a', 'b'], lease='open', holder='api',
+                      seconds=60.0, supersede=False)
+    place.store.skip('poll', second, ['c'], holder='api', reason='not now')
+    place.run('sync', place.now - 2 * HOUR, 'a')
+
+    told = json.loads(place.ask('history', '-f', 'json'))
+    of_sync = place.ask('history', '--job', 'sync', '--since', '1d',
+                        '-f', 'csv', '-c', 'Job', '-c', 'Done')
+    [newest] = json.loads(commands.run(
+        'history', '--limit', 1, '--since', '9d', '-f', 'json',
+        '--config-file', place.config).stdout)
+
+    assert newest == told[0]
+    assert of_sync.replace('"', '') == 'Job,Done\nsync,1\n'
+    for row, lateness in zip(told, (2000, 5000), strict=True):
+        assert lateness <= row.pop('Mean') == row.pop('Latest') < (
+            lateness + 60_000)
+        assert row.pop('Tick').endswith('Z')
+    assert told == [
+        {'Job': 'poll', 'Due': 3, 'Done': 0, 'Dead': 0, 'Skipped': 1,
+         'Superseded': 0, 'Cancelled': 0, 'Open': 2, 'Retried': 0,
+         'Taken over': 0, 'Members': 1, 'Reason': 'not now'},
+        {'Job': 'poll', 'Due': 3, 'Done': 2, 'Dead': 1, 'Skipped': 0,
+         'Superseded': 0, 'Cancelled': 0, 'Open': 0, 'Retried': 0,
+         'Taken over': 0, 'Members': 2, 'Reason': ''}]
+
+
+def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
+    place = place_of_sqlite
+    assert place.ask('history', '--since', '5m').startswith('No tick')
+    assert 'it has none before' in place.refuse('history', '--job', 'poll')
+    place.run('poll', place.now, 'a')
+    assert "it has 'poll'" in place.refuse('history', '--job', 'pol')
+    for since in '1', 'h', '1w', '-1h', '':
+        assert 'cannot be used' in place.refuse('history',
+                                                f'--since={since}')
+
+
+COMMANDS = [['db', 'prune', '--dead', '1'], ['history']]
+
+
+@pytest.mark.parametrize('command', COMMANDS, ids=' '.join)
+def test_a_command_without_its_tables_is_one_line(tmp_path, command):
+    place = tmp_path / 'service.conf'
+    for url, told in (('', 'connection is empty'),
+                      (f'sqlite:///{tmp_path}/none', 'db sync'),
+                      ('postgresql://me:sesame@127.0.0.1:1/db', 'refused')):
+        place.write_text(f'[distperiodic]\nconnection = {url}\n')
+        said = commands.run(*command, '--config-file', place)
+        assert (said.returncode, said.stdout) == (1, '')
+        assert said.stderr.count('\n') == 1
+        assert told in said.stderr
+        assert 'sesame' not in said.stderr

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic history``: what became of each tick."""
+
+import argparse
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import lister
+
+from distperiodic.cmd import configured
+
+
+class History(configured.Table, lister.Lister):
+    """Show what became of the objects of each tick, the newest first.
+
+    Due is the sum of done, dead, skipped, superseded, cancelled and open.
+    Mean and latest tell how late objects were claimed, in milliseconds.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--job', metavar='JOB', help='of this job only')
+        parser.add_argument(
+            '--since', type=configured.duration, default='1h',
+            metavar='TIME',
+            help='ticks of so long, as in 90s, 30m, 1h or 7d; default: 1h')
+        parser.add_argument(
+            '--limit', type=configured.positive, default=100, metavar='N',
+            help='at most so many ticks; default: 100')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        with self.control(parsed) as control:
+            ticks = control.history(
+                job=parsed.job, seconds=parsed.since, limit=parsed.limit)
+        if not ticks:
+            self.sentence = 'No tick so late; see --since.'
+        elif len(ticks) == parsed.limit:
+            self.sentence = (
+                f'The newest {configured.plural(len(ticks), "tick")}; '
+                'see --limit.')
+        return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
+                 'Superseded', 'Cancelled', 'Open', 'Retried', 'Taken over',
+                 'Members', 'Mean', 'Latest', 'Reason'),
+                [(tick.job, moment(tick.tick), tick.due, tick.done,
+                  tick.dead, tick.skipped, tick.superseded, tick.cancelled,
+                  tick.open, tick.retried, tick.taken_over, tick.members,
+                  tick.mean, tick.latest, tick.reason) for tick in ticks])
+
+
+def moment(micros: int) -> str:
+    """An instant, as it is shown: UTC, with no more digits than it needs."""
+    return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+            + datetime.timedelta(microseconds=micros)).isoformat().replace(
+                '+00:00', 'Z')
