@@ -126,9 +126,14 @@ class ClaimStore(Protocol):
         """
 
     def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
-                gone: Sequence[str], limit: int) -> list[claim_.Lease]:
+                gone: Sequence[str], limit: int,
+                silent: float = 0.0) -> list[claim_.Lease]:
         """Take over leases of *jobs* that ended, or whose holder is known to
         be gone: up to *limit* of them, those that ended first.
+
+        :param silent: seconds for which a holder that is gone must not have
+            renewed, as long as all hold leases for *seconds*: it may be alive
+            and merely cut off from the others.
 
         What ran, and what waited for a retry, has its next attempt. The
         leases are given new names; what waited for a retry is due, and so

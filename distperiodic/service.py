@@ -183,6 +183,8 @@ class SchedulerService(lifecycle.Lifecycle):
             shared=store is self._store, grants_here=grants_here,
             late_after=settings.late_claim_after,
             sweep=settings.sweep_interval if store is self._store else 0.0,
+            silent=settings.session_timeout if store is self._store else 0.0,
+            sure=self._sure,
             series=series)
 
     @property
@@ -212,6 +214,13 @@ class SchedulerService(lifecycle.Lifecycle):
         if not self._results_told:
             self._results_told = True
             self._inbox.put(('results',))
+
+    def _sure(self, entry: str) -> bool:
+        """Whether this process surely stands in its group."""
+        if self._group_member is None:
+            return True
+        view = self._group_member.view(self._settings.group)
+        return view.trusted(self._clock.monotonic())
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
@@ -468,7 +477,9 @@ class WorkerService(lifecycle.Lifecycle):
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
                 run=lambda batch: self._shop.accept(batch),
-                report=self._bus.report, new_lease=lifecycle.new_lease)
+                report=self._bus.report, new_lease=lifecycle.new_lease,
+                sure=lambda entry: self._trusted(entry) is None,
+                silent=settings.session_timeout)
             report, may_start = self._tell_report, self._grants.may_start
         self._shop = work.Workshop(
             jobs, clock=self._clock, pool=self._pool, report=report,
@@ -500,10 +511,14 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
-        tenure = self._tenures.get(batch.worker)
+        return self._trusted(batch.worker)
+
+    def _trusted(self, entry: str) -> str | None:
+        """None if this process surely is who stands under *entry*."""
+        tenure = self._tenures.get(entry)
         if tenure is None:
-            member = member_.parse_entry(batch.worker)
-            tenure = self._tenures[batch.worker] = (
+            member = member_.parse_entry(entry)
+            tenure = self._tenures[entry] = (
                 member.tenure if member else 0)
         try:
             view = self._member.view(self._group)
@@ -537,7 +552,10 @@ class WorkerService(lifecycle.Lifecycle):
             sweep = now + _SWEEP
             self._shop.watch()
             if now >= signs:
-                signs = now + self._settings.lease / 4
+                every = self._settings.lease
+                if self._grants is not None:
+                    every = min(every, self._settings.session_timeout)
+                signs = now + every / 4
                 self._shop.give_signs()
                 if self._grants is not None:
                     self._grants.renew()

@@ -299,11 +299,14 @@ class MemoryClaimStore:
         return {one.id for one in held if one.holder == holder}
 
     def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
-                gone: Sequence[str], limit: int) -> list[Lease]:
+                gone: Sequence[str], limit: int,
+                silent: float = 0.0) -> list[Lease]:
         now, known = self.now(), set(jobs)
+        unheard = self._until(seconds - silent)
         lost = {name for name in gone if name}
         due = [held for held in self._leases.values() if held.job in known
-               and (held.until <= now or held.holder in lost)]
+               and (held.until <= now or (
+                   held.holder in lost and held.until <= unheard))]
         due.sort(key=lambda held: held.until)
         taken = []
         for held in due[:limit]:

@@ -396,13 +396,15 @@ class SqlClaimStore:
         return self._database.run(work)
 
     def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
-                gone: Sequence[str], limit: int) -> list[Lease]:
+                gone: Sequence[str], limit: int,
+                silent: float = 0.0) -> list[Lease]:
         numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
         if not numbers or limit < 1:
             return []
         over: sa.ColumnElement[bool] = _lease.c.until <= self._dialect.now
         if lost := [name for name in gone if name]:
-            over = over | _lease.c.holder.in_(lost)
+            over = over | (_lease.c.holder.in_(lost) & (
+                _lease.c.until <= self._until(seconds - silent)))
         found = self._database.run(lambda connection: connection.execute(
             sa.select(_lease.c.id, _lease.c.job, _lease.c.tick,
                       _lease.c.state)

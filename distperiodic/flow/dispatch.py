@@ -61,6 +61,8 @@ class Dispatcher:
     :param lease: seconds without a sign of life after which a batch is
         taken back from its worker.
     :param sweep: seconds between two looks for leases that ended.
+    :param silent: seconds without a renewal after which the leases of a
+        process that is gone are taken over.
     :param shared: whether all members and workers claim in one store. If
         not, nothing but this scheduler knows of the claims.
     :param series: how the ids of the batches begin.
@@ -71,7 +73,8 @@ class Dispatcher:
                  clock: ports.Clock, me: Callable[[], str],
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, sweep: float = 0.0,
-                 shared: bool = False, series: str = ''):
+                 silent: float = 0.0, shared: bool = False,
+                 series: str = ''):
         self._store = store
         self._new_lease = new_lease
         self._shared = shared
@@ -82,6 +85,10 @@ class Dispatcher:
         self._batch_size = batch_size
         self._lease = lease
         self._sweep = sweep
+        self._silent = silent
+        self._renew_every = lease / 3
+        if shared and silent:
+            self._renew_every = min(lease, silent) / 3
         self._pace = pace_.Pace()
         self._order = itertools.count()
         self._batch_ids = (f'{series}{n}' for n in itertools.count(1))
@@ -301,7 +308,7 @@ class Dispatcher:
                 # It may be there and hear nothing. The others first.
                 worker.not_before = now + self._lease
         self._tell_dead()
-        if now - self._renewed >= self._lease / 3:
+        if now - self._renewed >= self._renew_every:
             self._renewed = now
             self._renew()
         if now - self._looked >= self._sweep:
@@ -333,7 +340,7 @@ class Dispatcher:
         if self._asking or self._closed:
             return
         for process in [p for p, at in self._gone.items()
-                        if now - at > _GONE]:
+                        if now - at > _GONE + self._silent]:
             del self._gone[process]
         self._asking = True
         jobs, gone = list(self._queues), list(self._gone)
@@ -341,7 +348,7 @@ class Dispatcher:
         self._store.ask(
             lambda store: store.overdue(
                 jobs, holder=holder, seconds=self._lease, gone=gone,
-                limit=_AT_A_TIME),
+                limit=_AT_A_TIME, silent=self._silent),
             self._taken_over, lambda: self._taken_over([]))
 
     def _taken_over(self, leases: list[claim_.Lease]) -> None:
@@ -505,7 +512,10 @@ class Dispatcher:
     def _lose(self, worker: in_hand.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
-            self._take_back(sent, self._recall(sent), 'its worker is gone')
+            # In a store that it can reach, what it has begun is its own
+            # until it is silent: it may be cut off from the group alone.
+            self._take_back(sent, self._recall(sent), 'its worker is gone',
+                            begun=not self._shared)
 
     def _take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
                    reason: str, begun: bool = True,

@@ -83,6 +83,10 @@ class Grants:
     :param run: takes a batch with what was granted of it.
     :param report: takes each report and the scheduler's entry it is for.
     :param lease: seconds.
+    :param sure: whether this process surely still is who stands under that
+        entry in its group.
+    :param silent: seconds without a renewal after which the leases of a
+        process that is gone from its group are taken over; default: *lease*.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -90,6 +94,8 @@ class Grants:
                  run: Callable[[message.Batch], None],
                  report: Callable[[message.Report, str], None],
                  new_lease: Callable[[], str],
+                 sure: Callable[[str], bool] = lambda entry: True,
+                 silent: float | None = None,
                  random_: random.Random | None = None):
         self._jobs = jobs
         self._store = store
@@ -98,6 +104,8 @@ class Grants:
         self._run = run
         self._report = report
         self._new_lease = new_lease
+        self._sure = sure
+        self._silent = lease if silent is None else min(lease, silent)
         self._random = random_ or random.Random()
         self._grants: dict[tuple[str, str], _Grant] = {}
         self._renewed = clock.monotonic()
@@ -152,7 +160,13 @@ class Grants:
         Asked by the threads that run it.
         """
         grant = self._grants.get((batch.sender, batch.id))
-        if grant is None or self._clock.monotonic() >= grant.until:
+        now = self._clock.monotonic()
+        if grant is None or now >= grant.until:
+            return LEASE_ENDED
+        # While it is surely in its group, or has just renewed, nobody takes
+        # it for dead.
+        if (now >= grant.asked + self._silent * (1.0 - _MARGIN)
+                and not self._sure(batch.worker)):
             return LEASE_ENDED
         return None
 
@@ -307,6 +321,7 @@ class Grants:
         def renewed(held: set[str]) -> None:
             for grant in grants:
                 if grant.lease in held:
+                    grant.asked = now
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Somebody took it; what still runs of it is in vain.

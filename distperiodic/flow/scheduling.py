@@ -37,6 +37,10 @@ class Scheduling:
     :param lease: seconds.
     :param late_after: seconds after which others claim what is late.
     :param sweep: seconds between two looks for leases that ended.
+    :param silent: seconds without a renewal after which the leases of a
+        process that is gone from its group are taken over.
+    :param sure: whether this process surely still stands in its group under
+        that entry.
     :param series: how the ids of the batches begin.
     """
 
@@ -48,7 +52,8 @@ class Scheduling:
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, shared: bool = False,
                  grants_here: bool = True, late_after: float = 5.0,
-                 sweep: float = 0.0,
+                 sweep: float = 0.0, silent: float = 0.0,
+                 sure: Callable[[str], bool] = lambda entry: True,
                  series: str = ''):
         self.jobs = jobs
         self.shared = shared
@@ -60,11 +65,12 @@ class Scheduling:
             self.grants = grants_.Grants(
                 jobs, store=store, clock=clock, lease=lease, run=bus.send,
                 report=lambda report, _: self.dispatcher.reported(report),
-                new_lease=new_lease)
+                new_lease=new_lease, sure=sure,
+                silent=silent or None)
         self.dispatcher = dispatch.Dispatcher(
             jobs, store=store, bus=self, clock=clock, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
-            sweep=sweep, shared=shared, series=series)
+            sweep=sweep, silent=silent, shared=shared, series=series)
         claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,
@@ -75,6 +81,7 @@ class Scheduling:
             identity=identity, claimer=claimer, dispatcher=self.dispatcher,
             reader=reader, shared=shared, late_after=late_after)
         self._signs = clock.monotonic()
+        self._every = min(lease, silent or lease) / 4
 
     def send(self, batch: message.Batch) -> None:
         """The dispatcher's bus; see :class:`distperiodic.ports.WorkBus`."""
@@ -95,7 +102,7 @@ class Scheduling:
         second.
         """
         now = self._clock.monotonic()
-        if self.grants is not None and now - self._signs >= self._lease / 4:
+        if self.grants is not None and now - self._signs >= self._every:
             self._signs = now
             self.grants.renew()
         self.dispatcher.sweep()

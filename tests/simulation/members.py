@@ -2,7 +2,6 @@
 """Schedulers and workers: the flow as it is, driven as the services do."""
 
 import collections
-import inspect
 
 from distperiodic.core import member as member_
 from distperiodic.core import message
@@ -164,7 +163,8 @@ class Worker(world_.Process):
             cluster.jobs, store=cluster.queue(self), clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
-            random_=self.world.random, **self._sureness())
+            random_=self.world.random, sure=self._sure,
+            silent=cluster.setup.session)
         self.pool = Pool(
             self, cluster, slots, may_start=self.grants.may_start,
             report=self._tell)
@@ -172,11 +172,6 @@ class Worker(world_.Process):
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
         self._sweep()
-
-    def _sureness(self):
-        if 'sure' in inspect.signature(grants_.Grants).parameters:
-            return {'sure': self._sure}
-        return {}
 
     def _sure(self, entry):
         """As the membership tells it: from its own clock alone."""
@@ -206,7 +201,8 @@ class Worker(world_.Process):
         self.pool.look()
         now = self.clock.monotonic()
         if now >= self._signs:
-            self._signs = now + self.cluster.setup.lease / 4
+            self._signs = now + min(
+                self.cluster.setup.lease, self.cluster.setup.session) / 4
             self.pool.give_signs()
             self.grants.renew()
 
@@ -232,7 +228,8 @@ class Scheduler(world_.Process):
             store=cluster.queue(self), bus=self, reader=self.reader,
             new_lease=self.world.name, batch_size=setup.batch_size,
             lease=setup.lease, shared=True, grants_here=local,
-            late_after=setup.late_after, series='s')
+            late_after=setup.late_after, silent=setup.session,
+            sure=self._sure, series='s')
         self.pool = None
         self._wakes = float('inf')
         self._sweeps = self.clock.monotonic()
@@ -249,6 +246,10 @@ class Scheduler(world_.Process):
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
         self._wake()
+
+    def _sure(self, entry):
+        """As the membership tells it: from its own clock alone."""
+        return self.world.t < self.sure_until
 
     # -- the way to the workers
 
