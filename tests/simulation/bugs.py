@@ -166,7 +166,7 @@ class NeverAgain(Bug):
             def take_back(self, *args, **options):
                 return []
 
-            def overdue(self, jobs, *, holder, seconds, gone, limit):
+            def overdue(self, jobs, **options):
                 kept = self._leases
                 self._leases = {
                     name: held for name, held in kept.items()
@@ -174,9 +174,7 @@ class NeverAgain(Bug):
                            for row in held.rows.values())}
                 before = set(self._leases)
                 try:
-                    return super().overdue(
-                        jobs, holder=holder, seconds=seconds, gone=gone,
-                        limit=limit)
+                    return super().overdue(jobs, **options)
                 finally:
                     for name in before - set(self._leases):
                         del kept[name]

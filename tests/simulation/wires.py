@@ -8,7 +8,6 @@ from distperiodic import exceptions
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
-from distperiodic.core import schedule
 from distperiodic.flow import tick as tick_
 from tests.simulation import world as world_
 
@@ -358,5 +357,3 @@ class Reader:
             self._process.flow.ticker.catalogue_read, job, ticket, reading)
 
 
-def every(seconds):
-    return schedule.Every(seconds)
