@@ -76,7 +76,7 @@ class Reading:
 class _State:
     """Where one job stands."""
 
-    __slots__ = ('asked', 'behind', 'covered', 'due', 'held', 'immediate',
+    __slots__ = ('asked', 'behind', 'due', 'held', 'immediate',
                  'job', 'last', 'missed', 'own', 'partial', 'read',
                  'reading', 'reading_since', 'since', 'ticket', 'wave')
 
@@ -106,8 +106,6 @@ class _State:
         self.since: Instant | None = None
         #: What was read last; None: nothing, or nobody needs it again.
         self.read: Reading | None = None
-        #: How often another member's part was looked at.
-        self.covered = 0
         #: Whether its catalogue holds only what was ours when it was read.
         self.partial = False
         self.own = own_time.OwnSchedules()
@@ -723,10 +721,11 @@ class Ticker:
         others = len(members) - 1
         parts = [self._identity]
         if others and not state.partial:
-            state.covered += 1
+            # By the tick, so that all take the same step and no part is left
+            # out.
+            turn = state.last // job.schedule.period_us(state.last) % others
             mine = members.index(self._identity)
-            parts.append(members[
-                (mine + 1 + state.covered % others) % len(members)])
+            parts.append(members[(mine + 1 + turn) % len(members)])
         own: dict[Instant, list[str]] = {}
         for part in parts:
             ids = read.catalogue.subset_ids(view.ring, part)
