@@ -5,16 +5,22 @@ No process of the service has a part in it: all is read from the tables and
 written there, and schedulers find it at their next sweep.
 """
 
+import functools
+import uuid
 from collections.abc import Callable
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from distperiodic import exceptions
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
 
 _claim = tables.claim
 _failure = tables.failure
@@ -22,7 +28,9 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-# Rows that are deleted in one transaction, so that none lasts long.
+_DEAD = MOVES[Move.REQUEUE][0]
+
+# Rows that are changed in one transaction, so that none lasts long.
 _AT_A_TIME = 1000
 _DAY = 86400 * 1_000_000
 
@@ -66,21 +74,24 @@ class Ticked(NamedTuple):
                            + self.superseded + self.cancelled)
 
 
-class Control:
-    """The store of one group, for commands.
+class Dead(NamedTuple):
+    """A claim that is dead, and what was told of it."""
 
-    :param space: the group.
-    :raises ConfigError: the URL cannot work.
-    """
+    job: str
+    object: str
+    #: Microseconds since the epoch.
+    tick: int
+    attempt: int
+    #: Who ran it last; empty: nobody.
+    worker: str
+    #: When it ended, in microseconds, and why. None and empty: what was told
+    #: is pruned.
+    at: int | None
+    error: str
 
-    def __init__(self, connection_url: str, *, space: str):
-        self._database = database.Database(
-            connection_url, schema.check_connection)
-        self._dialect = self._database.dialect
-        self._space = space
 
-    def close(self) -> None:
-        self._database.close()
+class Control(sql_store.SqlClaimStore):
+    """The store of one group, for commands."""
 
     def history(self, *, job: str | None, seconds: float,
                 limit: int) -> list[Ticked]:
@@ -89,7 +100,7 @@ class Control:
         :param job: of this one; None: of all.
         :raises ConfigError: there is no such job.
         """
-        names = self._jobs(job)
+        names = self._named(job)
         counted = ('due', 'done', 'dead', 'skipped', 'superseded',
                    'cancelled', 'retried', 'taken_over', 'lateness')
         found = self._database.run(lambda connection: connection.execute(
@@ -113,7 +124,75 @@ class Control:
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
             row.reason or '') for row in found]
 
-    def _jobs(self, job: str | None = None) -> dict[int, str]:
+    def dead(self, *, job: str | None, limit: int) -> list[Dead]:
+        """What is dead, the newest ticks first.
+
+        :param job: of this one; None: of all.
+        :raises ConfigError: there is no such job.
+        """
+        names = self._named(job)
+        found = self._database.run(lambda connection: connection.execute(
+            sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
+                      _claim.c.attempt, _claim.c.worker, _failure.c.at,
+                      _failure.c.error)
+            .outerjoin_from(_claim, _failure, sa.and_(*(
+                _failure.c[name] == _claim.c[name]
+                for name in ('job', 'object', 'tick', 'fence'))))
+            .where(_claim.c.job.in_(list(names)),
+                   _claim.c.state.in_(_DEAD))
+            .order_by(_claim.c.tick.desc(), _claim.c.job, _claim.c.object)
+            .limit(limit)).all())
+        return [Dead(names[row.job], row.object, row.tick, row.attempt,
+                     row.worker or '', row.at, row.error or '')
+                for row in found]
+
+    def requeue(self, *, job: str | None, key: str | None) -> int:
+        """Put back what is dead: it runs again for the tick it died in, from
+        its first attempt, unless a later tick was claimed since.
+
+        :param job: of this one; None: of all.
+        :param key: this object; None: all.
+        :returns: how many claims.
+        :raises ConfigError: there is no such job.
+        """
+        return sum(self._requeue_of(number, key)
+                   for number in self._named(job))
+
+    def _requeue_of(self, number: int, key: str | None) -> int:
+        dead = [_claim.c.job == number, _claim.c.state.in_(_DEAD)]
+        if key is not None:
+            dead.append(_claim.c.object == key)
+        requeued, last = 0, ''
+        while True:
+            found = self._database.run(functools.partial(
+                _read, sa.select(_claim.c.object, _claim.c.tick)
+                .where(*dead, _claim.c.object > last)
+                .order_by(_claim.c.object).limit(_AT_A_TIME)))
+            together: dict[int, list[str]] = {}
+            for row in found:
+                together.setdefault(row.tick, []).append(row.object)
+            for tick, keys in together.items():
+                requeued += self._requeue(number, tick, keys)
+            if len(found) < _AT_A_TIME:
+                return requeued
+            last = found[-1].object
+
+    def _requeue(self, number: int, tick: int, keys: list[str]) -> int:
+        name = uuid.uuid4().hex
+
+        def work(connection: sa.Connection) -> int:
+            back: dict[str, Claim] = {}
+            self._move(connection, self._sql.requeue, number, keys, back,
+                       {'of_tick': tick, 'into': name})
+            if back:
+                self._count(connection, number, tick, '', dead=-len(back))
+                self._make(connection, name, State.CLAIMED, number, tick,
+                           list(back), '', 0.0)
+            return len(back)
+        return self._once(work, lambda connection: len(self._standing(
+            connection, number, keys, name)))
+
+    def _named(self, job: str | None = None) -> dict[int, str]:
         """The jobs of the group, by number: one, or all that somebody has
         claimed.
 
@@ -147,7 +226,7 @@ class Control:
         """
         now = self._database.run(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
-        numbers = list(self._jobs())
+        numbers = list(self._named())
 
         def before(days: float) -> int:
             return now - round(days * _DAY)
@@ -217,3 +296,7 @@ class Control:
             total += number
             if number < _AT_A_TIME:
                 return total
+
+
+def _read(query: Any, connection: sa.Connection) -> Sequence[Any]:
+    return connection.execute(query).all()

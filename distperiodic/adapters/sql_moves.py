@@ -105,6 +105,13 @@ class Statements:
         before, state = MOVES[Move.AGAIN]
         self.take_over = self._anew(before | MOVES[Move.TAKE_BACK][0], state)
 
+        before, state = MOVES[Move.REQUEUE]
+        self.requeue = self._step(
+            before, state, [
+                (_claim.c.attempt, 1),
+                (_claim.c.fence, _claim.c.fence + 1)],
+            _claim.c.tick == sa.bindparam('of_tick'))
+
         self.standing = sa.select(*_GRANTED).where(
             self._of, self._among,
             _claim.c.lease == sa.bindparam('into'),

@@ -158,6 +158,7 @@ history = sa.Table(
     #: Claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),
     sa.Column('done', sa.BigInteger, nullable=False),
+    #: Less what an operator has put back; that is due no second time.
     sa.Column('dead', sa.BigInteger, nullable=False),
     sa.Column('skipped', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),

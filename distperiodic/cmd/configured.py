@@ -8,6 +8,7 @@ functions that need it.
 
 import argparse
 import contextlib
+import datetime
 import difflib
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -228,3 +229,10 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """The first *most* names, and how many more there are."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
+
+
+def moment(micros: int) -> str:
+    """An instant, as it is shown: UTC, with no more digits than it needs."""
+    return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+            + datetime.timedelta(microseconds=micros)).isoformat().replace(
+                '+00:00', 'Z')

@@ -2,7 +2,6 @@
 """``distperiodic history``: what became of each tick."""
 
 import argparse
-import datetime
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,14 +44,8 @@ class History(configured.Table, lister.Lister):
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
                  'Superseded', 'Cancelled', 'Open', 'Retried', 'Taken over',
                  'Members', 'Mean', 'Latest', 'Reason'),
-                [(tick.job, moment(tick.tick), tick.due, tick.done,
-                  tick.dead, tick.skipped, tick.superseded, tick.cancelled,
-                  tick.open, tick.retried, tick.taken_over, tick.members,
-                  tick.mean, tick.latest, tick.reason) for tick in ticks])
-
-
-def moment(micros: int) -> str:
-    """An instant, as it is shown: UTC, with no more digits than it needs."""
-    return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-            + datetime.timedelta(microseconds=micros)).isoformat().replace(
-                '+00:00', 'Z')
+                [(tick.job, configured.moment(tick.tick), tick.due,
+                  tick.done, tick.dead, tick.skipped, tick.superseded,
+                  tick.cancelled, tick.open, tick.retried, tick.taken_over,
+                  tick.members, tick.mean, tick.latest, tick.reason)
+                 for tick in ticks])

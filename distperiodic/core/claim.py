@@ -16,7 +16,10 @@ fence proves::
       waiting                    running               retry
         claimed ── start ──────►   running ── retry ──►  retry
            ▲                          │ take back          │ again
-           └──────────────────────────┴────────────────────┘
+           ├──────────────────────────┴────────────────────┘
+           │ requeue
+          dead   what an operator puts back waits in a lease of nobody's
+                 that is due at once, so whoever sweeps first takes it over
 """
 
 import enum
@@ -47,7 +50,7 @@ class State(enum.Enum):
     CANCELLED = 'cancelled'
 
 
-#: Nothing leaves these but a claim for a later tick.
+#: Nothing leaves these but a claim for a later tick, and an operator's word.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 
@@ -65,6 +68,7 @@ class Move(enum.Enum):
     SKIP = 'skip'
     SUPERSEDE = 'supersede'
     CANCEL = 'cancel'
+    REQUEUE = 'requeue'
 
 
 _OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
@@ -82,6 +86,7 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.SKIP: (frozenset([State.CLAIMED]), State.SKIPPED),
     Move.SUPERSEDE: (frozenset([State.CLAIMED]), State.SUPERSEDED),
     Move.CANCEL: (_OPEN, State.CANCELLED),
+    Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
 #: By what ending a move ends a claim; the rest do not end it.

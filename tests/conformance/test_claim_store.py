@@ -249,7 +249,8 @@ def made(store, job, tick, key, lease, move):
 
 
 #: The moves that a holder of a lease may try with it.
-HELD_MOVES = [m for m in Move if m not in (Move.CLAIM, Move.AGAIN)]
+HELD_MOVES = [m for m in Move if m not in (
+    Move.CLAIM, Move.AGAIN, Move.REQUEUE)]
 
 
 def void(store, job, tick, key, lease):
@@ -477,7 +478,9 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
 # Moves, by the table.
 
 @pytest.mark.parametrize('state', list(State), ids=value)
-@pytest.mark.parametrize('move', list(Move), ids=value)
+@pytest.mark.parametrize('move', [
+    # That one is an operator's: tests/functional/test_operation.py.
+    m for m in Move if m is not Move.REQUEUE], ids=value)
 def test_a_move_is_made_from_the_states_that_the_table_names(
         store, job, tick, state, move):
     lease, _ = bring(store, job, tick, 'a', state)

@@ -170,7 +170,70 @@ def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
                                                 f'--since={since}')
 
 
-COMMANDS = [['db', 'prune', '--dead', '1'], ['history']]
+def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
+    first, second = place.now - 5 * SECOND, place.now - 2 * SECOND
+    place.run('poll', first, 'a', 'b', 'c', dead=['a', 'b'])
+    place.run('poll', second, 'a')
+    place.run('sync', second, 'd', 'e', dead=['d', 'e'])
+
+    told = json.loads(place.ask('dead', 'list', '-f', 'json'))
+    assert [(row['Job'], row['Object'], row['Attempt'], row['Worker'],
+             row['Error']) for row in told] == [
+        ('sync', 'd', 1, 'w-1', 'd is ill'),
+        ('sync', 'e', 1, 'w-1', 'e is ill'),
+        ('poll', 'b', 1, 'w-1', 'b is ill')]
+    assert place.ask('dead', 'requeue', '--job', 'poll', '--all') == (
+        'put back 1 object\n')
+    assert place.ask('dead', 'requeue', '--object', 'd') == (
+        'put back 1 object\n')
+    [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
+    assert left['Object'] == 'e'
+    assert place.rows(tables.failure) == 4
+
+    leases = place.store.overdue(['poll', 'sync'], holder='api-2',
+                                 seconds=60.0, gone=[], limit=9)
+    assert sorted((lease.job, lease.tick, claim.object, claim.attempt)
+                  for lease in leases for claim in lease.claims) == [
+        ('poll', first, 'b', 1), ('sync', second, 'd', 1)]
+    for lease in leases:
+        keys = [claim.object for claim in lease.claims]
+        place.store.start(lease.job, lease.tick, keys, lease=lease.id,
+                          into=f'{lease.id}.1', holder='w-2', seconds=60.0)
+        assert place.store.finish(lease.job, lease.tick, keys,
+                                  lease=f'{lease.id}.1') == 1
+    told = json.loads(place.ask('history', '-f', 'json'))
+    assert {(row['Job'], row['Due'], row['Done'], row['Dead'], row['Open'])
+            for row in told} == {('poll', 3, 2, 1, 0), ('poll', 1, 1, 0, 0),
+                                 ('sync', 2, 1, 1, 0)}
+
+
+def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
+    place = place_of_sqlite
+    place.run('poll', place.now - SECOND, 'a', 'b', dead=['b'])
+    place.run('poll', place.now, 'b')
+
+    for key in 'a', 'b', 'c':
+        assert 'is not dead' in place.refuse(
+            'dead', 'requeue', '--job', 'poll', '--object', key)
+    assert place.ask('dead', 'requeue', '--all') == 'put back 0 objects\n'
+    assert place.ask('dead', 'list').startswith('Nothing is dead.')
+    assert place.rows(tables.lease) == 0
+    assert '--object --all is required' in place.refuse('dead', 'requeue')
+    assert 'no job' in place.refuse('dead', 'requeue', '--job', 'x', '--all')
+
+
+def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
+    place = place_of_sqlite
+    objects = [f'object-{n:04}' for n in range(2500)]
+    place.run('poll', place.now, *objects, dead=objects)
+
+    assert place.ask('dead', 'requeue', '--all') == (
+        'put back 2,500 objects\n')
+    assert place.rows(tables.lease) == 3
+
+
+COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
+            ['dead', 'requeue', '--all']]
 
 
 @pytest.mark.parametrize('command', COMMANDS, ids=' '.join)

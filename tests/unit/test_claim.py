@@ -21,7 +21,7 @@ ALLOWED = {
                     Move.CANCEL},
     State.RETRY: {Move.AGAIN, Move.CANCEL},
     State.DONE: {Move.CLAIM},
-    State.DEAD: {Move.CLAIM},
+    State.DEAD: {Move.CLAIM, Move.REQUEUE},
     State.SKIPPED: {Move.CLAIM},
     State.SUPERSEDED: {Move.CLAIM},
     State.CANCELLED: {Move.CLAIM},
@@ -42,12 +42,18 @@ def test_every_state_is_entered_by_a_move_and_no_ending_is_a_dead_end():
         assert any(claim.allowed(move, state) for move in Move), state
 
 
-def test_only_a_later_tick_leaves_an_ending():
-    assert {state: moves for state, moves in ALLOWED.items()
+def test_only_a_later_tick_or_an_operator_leaves_an_ending():
+    assert {state: moves - {Move.REQUEUE} for state, moves in ALLOWED.items()
             if state in claim.ENDINGS} == {
         state: {Move.CLAIM} for state in (
             State.DONE, State.DEAD, State.SKIPPED, State.SUPERSEDED,
             State.CANCELLED)}
+
+
+def test_what_is_put_back_was_dead():
+    """What came to another end has no reason to run again."""
+    assert [state for state in State
+            if claim.allowed(Move.REQUEUE, state)] == [State.DEAD]
 
 
 def test_what_ran_is_never_left_for_a_later_tick():

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic dead list|requeue``: what failed for good."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import command
+from cliff import lister
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+
+class DeadList(configured.Table, lister.Lister):
+    """Show the objects whose last run failed for good.
+
+    They run at their next tick. After that they are not dead any more.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--job', metavar='JOB', help='of this job only')
+        parser.add_argument(
+            '--limit', type=configured.positive, default=100, metavar='N',
+            help='at most so many, of the newest ticks; default: 100')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        with self.control(parsed) as control:
+            found = control.dead(job=parsed.job, limit=parsed.limit)
+        if not found:
+            self.sentence = 'Nothing is dead.'
+        elif len(found) == parsed.limit:
+            self.sentence = f'The newest {len(found)}; see --limit.'
+        return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'At',
+                 'Error'),
+                [(dead.job, dead.object, configured.moment(dead.tick),
+                  dead.attempt, dead.worker,
+                  '' if dead.at is None else configured.moment(dead.at),
+                  configured.one_line(dead.error)) for dead in found])
+
+
+class DeadRequeue(configured.Configured, command.Command):
+    """Have what failed for good run again, for the tick it failed in.
+
+    It begins with its first attempt, at the next sweep of a scheduler.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--job', metavar='JOB', help='of this job only')
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument(
+            '--object', metavar='OBJECT', help='the id of one object')
+        which.add_argument(
+            '--all', action='store_true', help='all objects')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.control(parsed) as control:
+            number = control.requeue(job=parsed.job, key=parsed.object)
+        if not number and parsed.object is not None:
+            raise exceptions.ConfigError(
+                f'object {parsed.object!r} is not dead, so nothing was '
+                'changed; see what is: distperiodic dead list')
+        app: Any = self.app
+        print(f'put back {configured.plural(number, "object")}',
+              file=app.stdout)
