@@ -737,14 +737,28 @@ class Ticker:
                         own.setdefault(tick, []).append(key)
                 ids = [key for key in ids if key not in read.schedules]
             if state.wave is not None:
-                ids = [key for key in ids if state.wave.is_due(
-                    key, now - self._late_after)]
-            if ids:
+                self._late_in_wave(state, state.wave, ids, now)
+            elif ids:
                 self._claim_all(state, (state.last,), ids)
         for tick in sorted(own):
             self._claimer.claim(job, (tick,), own[tick])
         if state.wave is not None and now < state.wave.end:
             self._push(now + self._grace(state), state, _LATE)
+
+    def _late_in_wave(self, state: _State, wave: own_time.Wave,
+                      ids: list[str], now: Instant) -> None:
+        """The same, of objects with a phase: those whose time has not come
+        in this period are late for the one before.
+        """
+        until = now - self._grace(state)
+        late: dict[Instant, list[str]] = {}
+        before = state.job.schedule.at_or_before(wave.tick - 1)
+        for key in ids:
+            tick = wave.tick if wave.is_due(key, until) else before
+            if tick is not None and tick > self._began:
+                late.setdefault(tick, []).append(key)
+        for tick in sorted(late):
+            self._claim_all(state, (tick,), late[tick])
 
     # -- big ticks
 
