@@ -159,6 +159,9 @@ class ClaimStore(Protocol):
         :returns: how many objects counted.
         """
 
+    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
+        """Those of *jobs* that an operator has paused, and why."""
+
 
 _Answer = TypeVar('_Answer')
 

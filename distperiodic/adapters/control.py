@@ -8,6 +8,7 @@ written there, and schedulers find it at their next sweep.
 import functools
 import uuid
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -32,6 +33,7 @@ _DEAD = MOVES[Move.REQUEUE][0]
 
 # Rows that are changed in one transaction, so that none lasts long.
 _AT_A_TIME = 1000
+_IN_A_LEASE = 500
 _DAY = 86400 * 1_000_000
 
 
@@ -72,6 +74,27 @@ class Ticked(NamedTuple):
         """Not at an end."""
         return self.due - (self.done + self.dead + self.skipped
                            + self.superseded + self.cancelled)
+
+
+class Job(NamedTuple):
+    """A job as the store knows it."""
+
+    name: str
+    #: The newest in the history, in microseconds. None: there is none.
+    tick: int | None
+    #: In microseconds. None: it is not paused.
+    paused_since: int | None
+    paused_by: str
+    paused_why: str
+
+
+class Triggered(NamedTuple):
+    """What became of an attempt to have objects run at once."""
+
+    tick: int
+    objects: int
+    #: Their earlier run has not come to its end.
+    busy: int
 
 
 class Dead(NamedTuple):
@@ -214,6 +237,74 @@ class Control(sql_store.SqlClaimStore):
                    '[distperiodic] group'))
         return {number: name for number, name in names.items()
                 if name == job}
+
+    def jobs(self) -> list[Job]:
+        """All jobs that somebody has claimed, by name."""
+        newest = sa.select(sa.func.max(_history.c.tick)).where(
+            _history.c.job == _job.c.id).scalar_subquery()
+        found = self._database.run(functools.partial(
+            _read, sa.select(_job, newest.label('tick')).where(
+                _job.c.space == self._space)))
+        return sorted(Job(row.name, row.tick, row.paused_since,
+                          row.paused_by or '', row.paused_why or '')
+                      for row in found)
+
+    def pause(self, job: str, *, by: str, why: str) -> None:
+        """Have the ticks of *job* skipped from the schedulers' next sweep on.
+        What was claimed goes on.
+
+        :raises ConfigError: there is no such job.
+        """
+        self._set_paused(job, {
+            'paused_since': self._dialect.now,
+            'paused_by': by[:tables.LONGEST_REASON],
+            'paused_why': why[:tables.LONGEST_REASON]})
+
+    def resume(self, job: str) -> None:
+        """Let *job* go on with its next tick.
+
+        :raises ConfigError: there is no such job.
+        """
+        self._set_paused(job, dict.fromkeys(
+            ('paused_since', 'paused_by', 'paused_why')))
+
+    def _set_paused(self, job: str, values: dict[str, Any]) -> None:
+        [number] = self._named(job)
+        self._database.run(lambda connection: connection.execute(
+            sa.update(_job).where(_job.c.id == number).values(values)))
+
+    def trigger(self, job: str, *, key: str | None) -> Triggered:
+        """Have *job* run at once: claims of a tick of this moment wait in
+        leases of nobody, and the next sweep takes them over. What was due
+        before and nobody has claimed yet is one with it.
+
+        :param key: this object; None: all that were ever claimed.
+        :raises ConfigError: there is no such job.
+        """
+        [number] = self._named(job)
+        tick = self.now()
+        won = busy = 0
+        for keys in [[key]] if key is not None else self._objects(number):
+            claimed = self.claim(
+                job, tick, keys, lease=uuid.uuid4().hex, holder='',
+                seconds=0.0, supersede=True, fresh=False)
+            won += len(claimed.won)
+            busy += len(claimed.busy)
+        return Triggered(tick, won, busy)
+
+    def _objects(self, number: int) -> Iterator[list[str]]:
+        """All that were ever claimed of a job, some at a time."""
+        last = ''
+        while True:
+            found = [row.object for row in self._database.run(
+                functools.partial(
+                    _read, sa.select(_claim.c.object).where(
+                        _claim.c.job == number, _claim.c.object > last)
+                    .order_by(_claim.c.object).limit(_IN_A_LEASE)))]
+            if not found:
+                return
+            yield found
+            last = found[-1]
 
     def prune(self, *, history: float | None = None,
               dead: float | None = None,

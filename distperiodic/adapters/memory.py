@@ -231,6 +231,10 @@ class MemoryClaimStore:
         """Nothing: nobody else could claim them, and no history is kept."""
         return 0
 
+    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
+        """None: no operator has a way into this process."""
+        return {}
+
     def _end(self, objects: Sequence[str], lease: str, move: Move) -> int:
         held = self._leases.get(lease)
         if held is None:

@@ -375,6 +375,15 @@ class SqlClaimStore:
             return len(rows)
         return self._database.run(work)
 
+    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
+        rows = self._database.run(lambda connection: connection.execute(
+            sa.select(tables.job.c.name, tables.job.c.paused_why).where(
+                tables.job.c.space == self._space,
+                tables.job.c.kind == _KIND,
+                tables.job.c.paused_since.is_not(None))).all())
+        return {row.name: row.paused_why or '' for row in rows
+                if row.name in jobs}
+
     # Leases.
 
     def renew(self, leases: Sequence[str], *, holder: str,

@@ -96,6 +96,10 @@ job = sa.Table(
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('kind', Exact(20), nullable=False),
     sa.Column('name', Exact(200), nullable=False),
+    #: Microseconds of the store's clock. None: it is not paused.
+    sa.Column('paused_since', sa.BigInteger),
+    sa.Column('paused_by', sa.String(LONGEST_REASON)),
+    sa.Column('paused_why', sa.String(LONGEST_REASON)),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 

@@ -78,13 +78,15 @@ class Claimer:
         under a lease of its own; between two of them other jobs have their
         turn.
     :param shared: whether the store knows what others have claimed.
+    :param sweep: seconds between two looks for jobs that are paused.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
                  clock: ports.Clock, store: ports.StoreQueue,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float, piece: int, shared: bool,
-                 dispatcher: dispatch.Dispatcher):
+                 dispatcher: dispatch.Dispatcher, sweep: float = 0.0):
+        self._clock = clock
         self._store = store
         self._holder = holder
         self._new_lease = new_lease
@@ -104,6 +106,44 @@ class Claimer:
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
         dispatcher.freed = self._freed
+        #: Jobs whose ticks are skipped, and why.
+        self._paused: dict[str, str] = {}
+        self._sweep = sweep
+        self._looked = clock.monotonic()
+        self._asking = False
+        if shared:
+            # Nothing is claimed before it is known what is paused.
+            self.asked.update(list(self._open))
+            self._look(lambda: self.asked.subtract(list(self._open)))
+
+    def sweep(self) -> None:
+        """Look for jobs that were paused or resumed since the last look."""
+        now = self._clock.monotonic()
+        if (self._shared and not self._asking
+                and now - self._looked >= self._sweep):
+            self._looked = now
+            self._look(lambda: None)
+
+    def _look(self, then: Callable[[], None]) -> None:
+        self._asking = True
+
+        def known(paused: dict[str, str]) -> None:
+            self._asking = False
+            for name in sorted(paused.keys() - self._paused.keys()):
+                LOG.info('job paused: job=%s reason=%s; its ticks are skipped '
+                         'until: distperiodic job resume', name,
+                         paused[name])
+            for name in sorted(self._paused.keys() - paused.keys()):
+                LOG.info('job resumed: job=%s; it goes on with its next '
+                         'tick', name)
+            self._paused = paused
+            then()
+
+        def failed() -> None:
+            self._asking = False
+            then()
+        jobs = list(self._open)
+        self._store.ask(lambda store: store.paused(jobs), known, failed)
 
     def claim_all(self, job: job_.Job, ticks: tuple[Instant, ...],
                   objects: Sequence[str], fresh: bool = True) -> None:
@@ -153,6 +193,11 @@ class Claimer:
 
     def _ask(self, asked: '_Asked') -> None:
         job, tick = asked.job, asked.tick
+        if job.name in self._paused:
+            self.counts[job.name, 'paused'] += len(asked.objects)
+            self.settle(job, tick, asked.objects,
+                        f'paused: {self._paused[job.name]}')
+            return
         lease, holder = self._new_lease(), self._holder()
         after = None
         every = job.misfire is schedule.Misfire.ALL

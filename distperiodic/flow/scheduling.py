@@ -71,15 +71,16 @@ class Scheduling:
             jobs, store=store, bus=self, clock=clock, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
             sweep=sweep, silent=silent, shared=shared, series=series)
-        claimer = claiming.Claimer(
+        self._claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE, shared=shared,
-            dispatcher=self.dispatcher)
+            dispatcher=self.dispatcher, sweep=sweep)
         self.ticker = tick.Ticker(
             jobs, clock=clock, membership=membership, group=group,
-            identity=identity, claimer=claimer, dispatcher=self.dispatcher,
-            reader=reader, shared=shared, late_after=late_after)
+            identity=identity, claimer=self._claimer,
+            dispatcher=self.dispatcher, reader=reader, shared=shared,
+            late_after=late_after)
         self._signs = clock.monotonic()
         self._every = min(lease, silent or lease) / 4
 
@@ -106,3 +107,4 @@ class Scheduling:
             self._signs = now
             self.grants.renew()
         self.dispatcher.sweep()
+        self._claimer.sweep()

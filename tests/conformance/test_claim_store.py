@@ -691,6 +691,12 @@ def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
     assert [over.claims[0].object for over in overdue(store, job)] == ['a']
 
 
+def test_a_job_that_nobody_paused_is_not_paused(store, job, tick):
+    take(store, job, tick, 'a')
+
+    assert store.paused([job, 'unheard of']) == {}
+
+
 # Retries.
 
 def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):

@@ -2,17 +2,23 @@
 """What an operator looks up in the store and does to it, by the commands."""
 
 import json
+import re
 import stat
 import uuid
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
 from distperiodic.adapters import database
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core.claim import Failure
+from tests import waiting
 from tests.functional import commands
 
 SECOND = 1_000_000
@@ -232,8 +238,126 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
     assert place.rows(tables.lease) == 3
 
 
+def test_a_job_is_paused_by_somebody_for_a_reason(place):
+    for name in 'poll', 'sync':
+        place.run(name, place.now, 'a')
+
+    assert place.ask('job', 'pause', 'poll', '--why', 'disks are full'
+                     ).startswith('paused poll;')
+
+    assert place.store.paused(['poll', 'sync']) == {'poll': 'disks are full'}
+    assert place.store.paused(['sync']) == {}
+    poll, sync = json.loads(place.ask('job', 'list', '-f', 'json'))
+    assert poll['Why'] == 'disks are full'
+    assert re.fullmatch(r'.+@.+', poll['By'])
+    assert poll['Paused since'].endswith('Z')
+    assert poll['Last tick'].endswith('Z')
+    assert sync == {**poll, 'Job': 'sync', 'Paused since': '', 'By': '',
+                    'Why': ''}
+    place.ask('job', 'resume', 'poll')
+    assert place.store.paused(['poll', 'sync']) == {}
+
+
+def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
+    objects = [f'object-{n:03}' for n in range(700)]
+    place.run('poll', place.now - SECOND, *objects)
+    running = place.store.claim(
+        'poll', place.now, ['object-000'], lease='one', holder='api-1',
+        seconds=60.0, supersede=False)
+    assert place.store.start(
+        'poll', place.now, ['object-000'], lease='one', into='two',
+        holder='w-1', seconds=60.0) == running.won
+
+    one = place.ask('job', 'trigger', 'poll', '--object', 'object-001')
+    told = place.ask('job', 'trigger', 'poll')
+
+    assert one.startswith('triggered 1 object for tick ')
+    assert told.startswith('triggered 699 objects for tick ')
+    assert told.endswith(', left out 1 that still run\n')
+    leases = place.store.overdue(['poll'], holder='api-2', seconds=60.0,
+                                 gone=[], limit=9)
+    assert sorted(claim.object for lease in leases
+                  for claim in lease.claims) == objects[1:]
+    assert {claim.attempt for lease in leases
+            for claim in lease.claims} == {1}
+    for lease in leases:
+        keys = [claim.object for claim in lease.claims]
+        place.store.start('poll', lease.tick, keys, lease=lease.id,
+                          into=f'{lease.id}.1', holder='w', seconds=60.0)
+        place.store.finish('poll', lease.tick, keys, lease=f'{lease.id}.1')
+    told = json.loads(place.ask('history', '-f', 'json'))
+    assert [(row['Due'], row['Done'], row['Superseded'], row['Open'])
+            for row in told] == [
+        (699, 699, 0, 0), (1, 0, 1, 0), (1, 0, 0, 1), (700, 700, 0, 0)]
+
+
+def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
+    place = place_of_sqlite
+    assert place.ask('job', 'list').startswith('No scheduler')
+    place.run('poll', place.now - SECOND, 'a')
+    for argv in (['pause', 'pol', '--why', 'x'], ['resume', 'pol'],
+                 ['trigger', 'pol']):
+        assert "it has 'poll'" in place.refuse('job', *argv)
+    assert '--why' in place.refuse('job', 'pause', 'poll')
+    assert 'nobody ever claimed it' in place.refuse(
+        'job', 'trigger', 'poll', '--object', 'b')
+    place.ask('job', 'trigger', 'poll')
+    place.store.overdue(['poll'], holder='w', seconds=60.0, gone=[], limit=9)
+
+
+def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
+    place = place_of_sqlite
+    ran, ill = [], ['b']
+
+    class Tasks(periodic.PeriodicTasks):
+
+        def hosts(self, context):
+            return ['a', 'b']
+
+        @periodic.periodic_task(spacing=1, objects='hosts', name='poll')
+        def work(self, context, host):
+            if host in ill:
+                raise RuntimeError('not well')
+            ran.append((context.tick.timestamp(), host))
+
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(place.config)])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(place.config.parent), 'distperiodic')
+    scheduler = service.SchedulerService(conf, Tasks(conf))
+    scheduler.start()
+    try:
+        waiting.wait_until(lambda: len(ran) > 1, 20)
+        place.ask('job', 'pause', 'poll', '--why', 'b is ill')
+        waiting.wait_until(
+            lambda: scheduler.counts.get(('poll', 'paused'), 0) > 1, 20)
+        paused = len(ran)
+        ill.clear()
+        if json.loads(place.ask('dead', 'list', '-f', 'json')):
+            place.ask('dead', 'requeue', '--job', 'poll', '--all')
+            waiting.wait_until(lambda: ran[-1][1] == 'b', 20)
+        place.ask('job', 'trigger', 'poll', '--object', 'a')
+        waiting.wait_until(lambda: ran[-1][0] % 1, 20)
+        triggered = len(ran)
+        assert {tick for tick, _ in ran[paused:]} <= {
+            ran[-1][0], *(tick for tick, _ in ran[:paused])}
+        place.ask('job', 'resume', 'poll')
+        waiting.wait_until(lambda: len(ran) > triggered + 2, 20)
+    finally:
+        scheduler.stop()
+
+    assert len(ran) == len(set(ran))
+    told = json.loads(place.ask('history', '-f', 'json'))
+    assert {row['Reason'] for row in told if row['Skipped']} == {
+        'paused: b is ill'}
+    assert all(row['Due'] == row['Done'] + row['Dead'] + row['Skipped']
+               + row['Superseded'] + row['Cancelled'] for row in told)
+
+
 COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
-            ['dead', 'requeue', '--all']]
+            ['dead', 'requeue', '--all'], ['job', 'list'],
+            ['job', 'pause', 'poll', '--why', 'x'],
+            ['job', 'resume', 'poll'], ['job', 'trigger', 'poll']]
 
 
 @pytest.mark.parametrize('command', COMMANDS, ids=' '.join)

@@ -8,9 +8,9 @@ import collections
 import pytest
 import sqlalchemy as sa
 
+from distperiodic.adapters import control as control_
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
-from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core import schedule
 from tests.unit import world as world_
@@ -25,7 +25,7 @@ def world():
 def store(tmp_path):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
-    one = sql_store.SqlClaimStore(url, space='tests')
+    one = control_.Control(url, space='tests')
     yield one
     one.close()
 
@@ -133,3 +133,60 @@ def test_what_others_ran_meanwhile_was_not_missed(world, store):
     assert set(other.ticks()) == {10.0, 20.0, 30.0, 40.0, 50.0}
     assert all(counts == {'due': 20, 'done': 20}
                for counts in history(store).values())
+
+
+def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
+        world, store, caplog):
+    caplog.set_level('INFO')
+    jobs = [world_.job(name, every=10.0, objects=True,
+                       misfire=schedule.Misfire.ALL)
+            for name in ('poll', 'sync')]
+    both = [world.scheduler(*jobs, name=name, sees=None, store=store,
+                            catalogues={'poll': ['a', 'b', 'c'],
+                                        'sync': ['a']})
+            for name in ('m', 'n')]
+    world.show_all(['m', 'n'])
+    world.advance(12)
+
+    store.pause('poll', by='me@here', why='disks are full')
+    world.advance(26)
+    store.resume('poll')
+    world.advance(7)
+
+    assert {s.tick for s in world.starts() if s.job == 'poll'} == {10.0, 40.0}
+    assert {s.tick for s in world.starts() if s.job == 'sync'} == {
+        10.0, 20.0, 30.0, 40.0}
+    skipped = {'due': 4, 'done': 1, 'skipped': 3}
+    assert history(store) == {
+        10.0: {'due': 4, 'done': 4}, 20.0: skipped, 30.0: skipped,
+        40.0: {'due': 4, 'done': 4}}
+    assert reasons(store) == {'paused: disks are full'}
+    assert [r.getMessage().partition(';')[0] for r in caplog.records
+            if 'job=poll' in r.getMessage()].count(
+        'job paused: job=poll reason=disks are full') == len(both)
+
+
+def test_a_process_that_begins_knows_first_what_is_paused(world, store):
+    poll = world_.job(every=10.0, objects=True)
+    world.scheduler(poll, store=store, catalogues={'poll': ['a']})
+    world.advance(11)
+    world.schedulers.clear()
+    store.pause('poll', by='me@here', why='later')
+    new = world.scheduler(poll, name='new', store=store,
+                          catalogues={'poll': ['a']})
+
+    world.advance(10)
+
+    assert new.starts == []
+
+
+def test_what_was_triggered_runs_at_the_next_sweep(world, store):
+    poll = world_.job(every=3600.0, objects=True)
+    me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
+    world.advance(3601)
+    assert me.ticks() == [3600.0, 3600.0]
+
+    assert store.trigger('poll', key='b').objects == 1
+    world.advance(1)
+
+    assert [s.object for s in me.starts[2:]] == ['b']

@@ -36,6 +36,9 @@ def upgrade() -> None:
         sa.Column('space', _exact(100), nullable=False),
         sa.Column('kind', _exact(20), nullable=False),
         sa.Column('name', _exact(200), nullable=False),
+        sa.Column('paused_since', sa.BigInteger),
+        sa.Column('paused_by', sa.String(200)),
+        sa.Column('paused_why', sa.String(200)),
         sa.UniqueConstraint(
             'space', 'kind', 'name', name='distperiodic_job_of'),
         **_OF_TABLES)

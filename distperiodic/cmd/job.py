@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic job list|pause|resume|trigger``: jobs as the store has them.
+
+Schedulers read what is written here at their next sweep.
+"""
+
+import argparse
+import getpass
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import command
+from cliff import lister
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+
+
+class JobList(configured.Table, lister.Lister):
+    """Show the jobs that were ever claimed, and which are paused."""
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        with self.control(parsed) as control:
+            jobs = control.jobs()
+        if not jobs:
+            self.sentence = 'No scheduler has claimed anything yet.'
+        return (('Job', 'Last tick', 'Paused since', 'By', 'Why'),
+                [(job.name, _moment(job.tick), _moment(job.paused_since),
+                  job.paused_by, job.paused_why) for job in jobs])
+
+
+def _moment(micros: int | None) -> str:
+    return '' if micros is None else configured.moment(micros)
+
+
+class _OfJob(configured.Configured, command.Command):
+    """A command about one job."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('job', metavar='JOB', help='its name')
+        return parser
+
+    def say(self, text: str) -> None:
+        app: Any = self.app
+        print(text, file=app.stdout)
+
+
+class JobPause(_OfJob):
+    """Have the ticks of a job skipped until it is resumed.
+
+    What was claimed before goes on to its end.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--why', required=True, metavar='TEXT',
+            help='shown to whoever wonders; it is in the history, too')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.adapters import local
+        by = f'{getpass.getuser()}@{local.host_name()}'
+        with self.control(parsed) as control:
+            control.pause(parsed.job, by=by, why=parsed.why)
+        self.say(f'paused {parsed.job}; schedulers notice at their next '
+                 'sweep')
+
+
+class JobResume(_OfJob):
+    """Let a job go on with its next tick."""
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.control(parsed) as control:
+            control.resume(parsed.job)
+        self.say(f'resumed {parsed.job}; it goes on with its next tick')
+
+
+class JobTrigger(_OfJob):
+    """Have a job run once at the next sweep, paused or not.
+
+    Objects are those that were claimed before. One whose earlier run goes on
+    is left out.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--object', metavar='OBJECT', help='the id of one object')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.control(parsed) as control:
+            told = control.trigger(parsed.job, key=parsed.object)
+        if not told.objects:
+            what = ('no object' if parsed.object is None
+                    else f'object {parsed.object!r}')
+            raise exceptions.ConfigError(
+                f'{what} of job {parsed.job!r} can run now: '
+                + ('an earlier run goes on; wait for its end' if told.busy
+                   else 'nobody ever claimed it; a scheduler has to find it '
+                   'in the catalogue first'))
+        left_out = f', left out {told.busy} that still run' * bool(told.busy)
+        self.say(f'triggered {configured.plural(told.objects, "object")} for '
+                 f'tick {configured.moment(told.tick)}{left_out}')
