@@ -355,5 +355,3 @@ class Reader:
         reading = tick_.Reading(known.of(objects), own)
         self._process.look(
             self._process.flow.ticker.catalogue_read, job, ticket, reading)
-
-
