@@ -93,7 +93,7 @@ class Triggered(NamedTuple):
 
     tick: int
     objects: int
-    #: Their earlier run has not come to its end.
+    #: Their earlier tick has not come to its end, and is not given up.
     busy: int
 
 
@@ -287,7 +287,7 @@ class Control(sql_store.SqlClaimStore):
         for keys in [[key]] if key is not None else self._objects(number):
             claimed = self.claim(
                 job, tick, keys, lease=uuid.uuid4().hex, holder='',
-                seconds=0.0, supersede=True, fresh=False)
+                seconds=0.0, supersede=False, fresh=False)
             won += len(claimed.won)
             busy += len(claimed.busy)
         return Triggered(tick, won, busy)

@@ -81,8 +81,8 @@ class JobResume(_OfJob):
 class JobTrigger(_OfJob):
     """Have a job run once at the next sweep, paused or not.
 
-    Objects are those that were claimed before. One whose earlier run goes on
-    is left out.
+    Objects are those that were claimed before. One whose earlier tick has not
+    come to its end is left out.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -99,9 +99,10 @@ class JobTrigger(_OfJob):
                     else f'object {parsed.object!r}')
             raise exceptions.ConfigError(
                 f'{what} of job {parsed.job!r} can run now: '
-                + ('an earlier run goes on; wait for its end' if told.busy
+                + ('an earlier tick is not over; wait for its end' if told.busy
                    else 'nobody ever claimed it; a scheduler has to find it '
                    'in the catalogue first'))
-        left_out = f', left out {told.busy} that still run' * bool(told.busy)
+        left_out = (f', left out {told.busy} whose earlier tick is not over'
+                    if told.busy else '')
         self.say(f'triggered {configured.plural(told.objects, "object")} for '
                  f'tick {configured.moment(told.tick)}{left_out}')
