@@ -410,9 +410,9 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
 
     assert len(claim(nodes, 'a').won) == 1
     assert len(claim(volumes, 'a').won) == 1
-    assert volumes.overdue(['poll'], holder='x', seconds=1.0,
+    assert volumes.overdue(['poll'], holder='x', seconds=60.0,
                            gone=['api-1'], limit=9)[0].claims != []
-    assert nodes.overdue(['poll'], holder='x', seconds=1.0, gone=[],
+    assert nodes.overdue(['poll'], holder='x', seconds=60.0, gone=[],
                          limit=9) == []
     for store in nodes, volumes:
         store.close()
