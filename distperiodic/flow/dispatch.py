@@ -486,7 +486,7 @@ class Dispatcher:
             job.topic, job.priority)
         self._sent[batch.id] = in_hand.Sent(
             batch, best, queue, [*claims], cost, now)
-        best.batches.add(batch.id)
+        best.batches[batch.id] = None
         best.window.give(len(claims), cost)
         queue.in_flight += len(claims)
         self.outstanding += len(claims)
@@ -501,7 +501,7 @@ class Dispatcher:
         self.outstanding -= number
         if not sent.left:
             del self._sent[sent.batch.id]
-            sent.worker.batches.discard(sent.batch.id)
+            sent.worker.batches.pop(sent.batch.id, None)
 
     def _recall(self, sent: in_hand.Sent) -> list[claim_.Claim]:
         """What is left of a batch; its worker has no part in it any more."""

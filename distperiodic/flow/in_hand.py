@@ -24,7 +24,8 @@ class Worker:
         self.member = member
         self.entry = member.entry
         self.window = window
-        self.batches: set[str] = set()
+        #: In the order in which they were sent.
+        self.batches: dict[str, None] = {}
         #: Jobs that it does not know, and ones that it refused until then.
         self.unknown: set[str] = set()
         self.paused: dict[str, float] = {}

@@ -80,7 +80,8 @@ class Ensemble:
             return
         heard = process.alive and not process.frozen and not process.cut
         member = self._entries[group].get(process.name)
-        if member is None or heard or process.heard > since:
+        if member is None or heard or (
+                process.alive and process.heard > since):
             return
         self.world.tell('EXPIRED %s', process.name)
         del self._entries[group][process.name]
