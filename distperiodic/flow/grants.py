@@ -332,8 +332,3 @@ class Grants:
                 [grant.lease for grant in grants], holder=holder,
                 seconds=self._lease),
             renewed)
-
-    @property
-    def open(self) -> int:
-        """Batches whose runs have not all come to their ends."""
-        return len(self._grants)

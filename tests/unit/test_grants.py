@@ -147,7 +147,7 @@ def test_a_batch_that_is_granted_runs_as_it_came(desk):
 
     assert desk.runs == [batch]
     assert desk.reports == []
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
 
 
 def test_nothing_runs_before_the_store_has_granted_it(desk):
@@ -189,7 +189,7 @@ def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
     assert told == message.Report(
         batch.id, WORKER, done=[4], failed=[(1, 'Boom')],
         refused=[(3, 'draining')], seconds=1.5)
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
 
 
 def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
@@ -200,7 +200,7 @@ def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
 
     assert desk.runs == []
     assert [told.lost for told, _ in desk.reports] == [[0, 1]]
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
     assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
 
 
@@ -258,7 +258,7 @@ def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
     desk.grants.accept(batch)
 
     assert desk.runs == [batch]
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
     assert desk.report(batch, refused=[(0, 'unknown job')]).refused == [
         (0, 'unknown job')]
 
@@ -275,7 +275,7 @@ def test_done_is_told_once_it_is_written(desk):
 
     [(told, _)] = desk.reports
     assert told.done == [1]
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     # It has ended, so the next tick may have it.
     later = desk.store.claim('poll', TICK + 1000, ['a', 'b'], lease='l',
                              holder='h', seconds=60, supersede=True)
@@ -288,9 +288,9 @@ def test_several_reports_settle_a_batch(desk):
 
     assert desk.report(batch, done=[2]).done == [2]
     assert desk.report(batch, done=[0]).done == [0]
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     assert desk.report(batch, done=[1]).done == [1]
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
 
 
 def test_a_sign_of_life_is_passed_on_and_asks_the_store_nothing(desk):
@@ -464,7 +464,7 @@ def test_results_of_somebody_elses_run_count_for_nothing(desk):
         message.Report(batch.id, 'w2~00c0ffee00c0ffee~1~f1', [0]), SENDER)
 
     assert desk.reports[0][0].lost == [0]
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     assert desk.report(batch, done=[0]).done == [0]
 
 
@@ -474,9 +474,9 @@ def test_a_result_that_is_told_twice_counts_once(desk):
     assert desk.report(batch, done=[0]).done == [0]
     assert desk.report(batch, done=[0], failed=[(0, 'x')]) == (
         message.Report(batch.id, WORKER))
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     assert desk.report(batch, done=[1]).done == [1]
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
 
 
 def test_an_index_that_is_not_in_the_batch_ends_nothing(desk):
@@ -517,10 +517,10 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
     silent = desk.accept('a')
 
     desk.live(3 * LEASE)
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     desk.live(LEASE)
 
-    assert desk.grants.open == 0
+    assert len(desk.grants._grants) == 0
     assert desk.report(silent, done=[0]).lost == [0]
 
 
@@ -637,7 +637,7 @@ def test_standing_still_does_not_count_as_silence(desk):
     assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
     desk.grants.renew()
 
-    assert desk.grants.open == 1
+    assert len(desk.grants._grants) == 1
     assert desk.grants.may_start(batch) is None
     assert desk.report(batch, done=[0]).done == [0]
 
