@@ -77,6 +77,10 @@ class StoreUnavailable(DistperiodicError):
     """
 
 
+class InvalidProgress(DistperiodicError, ValueError):
+    """What a run says of itself cannot be kept."""
+
+
 class RunReplaced(DistperiodicError):
     """This run's claim is somebody else's by now, or void.
 

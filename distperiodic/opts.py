@@ -6,13 +6,25 @@ Public constructors take a ``conf``; nothing here touches the global one.
 
 import copy
 import dataclasses
+import os
 import re
+import tempfile
+from collections.abc import Iterable
+from typing import Any
 
 from oslo_config import cfg
+from oslo_db import options
 
 from distperiodic import exceptions
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import partition as partition_
 
 GROUP = 'distperiodic'
+#: How the name of the section of a partition begins.
+PARTITION = 'partition:'
+#: What ``connection`` says where there is no store in spite of a database.
+NO_STORE = 'none'
 # Of the column that tells the jobs of services apart.
 _GROUP_LENGTH = 100
 
@@ -63,7 +75,8 @@ OPTS = [
              'starting work after 2/3 of it. Lower: faster take-over, and '
              'false ones under long pauses (GC, VM migration). A ZooKeeper '
              'server grants only 2 to 20 times its tickTime; "distperiodic '
-             'doctor" shows what it granted.'),
+             'doctor" shows what it granted. With a connection, at most '
+             'lease.'),
     cfg.StrOpt(
         'dispatcher', default='local',
         choices=[
@@ -84,27 +97,38 @@ OPTS = [
              '(or MariaDB), or sqlite:////FILE for the processes of one '
              'host. "distperiodic db sync" makes its tables. Each tick of '
              'an object is then started under one claim, whatever dies. '
-             'Empty: there is no store, and only the ring divides the work.'),
+             'Empty: [database] connection of the same file, where the '
+             'service has one of its own. If that is empty too: without a '
+             'backend_url GROUP.sqlite in state_path, which the service '
+             'makes itself; with one no store, so that only the ring divides '
+             'the work. "none": no store in any case, and what a process '
+             'has claimed goes with it.'),
     cfg.FloatOpt(
         'late_claim_after', default=5.0, min=0.1,
         help='Seconds after its tick, but at most half a period, at which an '
              'object that its owner has not claimed is claimed by others. '
              'Lower: less lateness when members disagree or die, more '
-             'statements. Without a connection it has no effect.'),
+             'statements. At most session_timeout. A job whose misfire is '
+             'skip is claimed by others only if its grace is longer than '
+             'this. Without a connection it has no effect.'),
     cfg.FloatOpt(
         'sweep_interval', default=1.0, min=0.1,
         help='Seconds between two looks for claims whose lease has ended: '
              'retries that are due, and the work of processes that died. '
              'Every scheduler looks, which is one short statement on a small '
-             'table. Lower: retries begin more exactly. Less than lease / 3. '
-             'Without a connection it has no effect.'),
+             'table. Lower: retries begin more exactly. Less than lease / 3, '
+             'and at most session_timeout / 2. Without a connection it has '
+             'no effect.'),
     cfg.FloatOpt(
         'lease', default=60.0, min=1.0,
         help='Seconds that work stays with a worker without a sign of life '
              'from it. The worker gives one every lease / 3. Work of a '
-             'worker that left its group is taken back at once and does not '
-             'wait for this. Lower: faster recovery from a lost report, more '
-             'messages. Must be longer than the longest pause of a worker.'),
+             'worker that left its group does not wait for this: it is taken '
+             'back at once, but with a connection what had begun only when '
+             'it was not renewed for session_timeout either. Lower: faster '
+             'recovery from a lost report, more messages. Must be longer than '
+             'the longest pause of a worker; with a connection, at least '
+             'session_timeout.'),
     cfg.FloatOpt(
         'send_timeout', default=5.0, min=0.5,
         help='Seconds that handing one message to the broker may take before '
@@ -120,8 +144,10 @@ OPTS = [
         'state_path', default='',
         sample_default='/var/lib/my-service',
         help='Directory for the locks that give the processes of this host '
-             'their numbers (see member_id). Empty: a directory of this user '
-             'under the system\'s temporary directory.'),
+             'their numbers (see member_id), and for the claims of a '
+             'service that has neither backend_url nor connection. Empty: a '
+             'directory of this user under the system\'s temporary '
+             'directory, which a host may clear when it starts.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, replicated in a RabbitMQ '
@@ -134,6 +160,21 @@ OPTS = [
              'new one first, then dropping the old. Set it where others may '
              'write to the broker: without a store a message is all that '
              'makes a worker start work. Unset: not signed.'),
+]
+
+#: Of one partition, in a section of its own.
+PARTITION_OPTS: list[cfg.Opt] = [
+    cfg.IntOpt(
+        'max_in_flight', min=1,
+        help='Objects of all jobs of one partition together that are at work '
+             'at once, over all schedulers and workers. The section is '
+             '[partition:NAME], and NAME the topic of the jobs. The '
+             'max_in_flight of a job holds as well; jobs that run on every '
+             'member are not counted. Higher: more load on what the handlers '
+             'talk to; lower: what is due waits longer. Set it alike for all '
+             'processes of the group. Without a connection it is divided by '
+             'the schedulers. Unset: bounded only by the slots of the '
+             'workers, see pool_size.'),
 ]
 
 
@@ -158,6 +199,61 @@ class Settings:
     state_path: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
+    #: By name; those of which a section says something.
+    partitions: partition_.Partitions
+    #: Whether the store is a file that the service makes itself.
+    embedded: bool
+
+    @property
+    def store_file(self) -> str:
+        """Where an embedded store is."""
+        return os.path.join(self.state_path, f'{self.group}.sqlite')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Relation:
+    """One option that another one bounds; both are seconds."""
+
+    lesser: str
+    greater: str
+    why: str
+    #: The lesser is at most the greater divided by this.
+    parts: int = 1
+    #: Whether it may be as much as that.
+    equal: bool = False
+    #: Whether it matters only where there is a store.
+    store: bool = True
+
+    def check(self, found: Settings) -> None:
+        lesser: float = getattr(found, self.lesser)
+        greater: float = getattr(found, self.greater)
+        most = greater / self.parts
+        if (lesser < most or self.equal and lesser == most
+                or self.store and not found.connection):
+            return
+        part = {1: '', 2: 'half of ', 3: 'a third of '}[self.parts]
+        raise exceptions.ConfigError(
+            f'[{GROUP}] {self.lesser} {lesser:g} s must be '
+            f'{"at most" if self.equal else "less than"} {part}'
+            f'{self.greater} {greater:g} s, {self.why}; lower {self.lesser} '
+            f'or raise {self.greater}')
+
+
+_RELATIONS = (
+    _Relation('sweep_interval', 'lease', parts=3, why=(
+        'or work that was lost is looked for too seldom')),
+    _Relation('sweep_interval', 'session_timeout', parts=2, equal=True, why=(
+        'or the work of a dead process is found later than its session '
+        'promises')),
+    _Relation('late_claim_after', 'session_timeout', equal=True, why=(
+        'or what a dead process has not claimed is claimed later than its '
+        'session promises')),
+    _Relation('session_timeout', 'lease', equal=True, why=(
+        'or the work of a process is taken from it while it still is a '
+        'member')),
+    _Relation('send_timeout', 'lease', store=False, why=(
+        'or work is sent again while it is still being sent')),
+)
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -167,7 +263,115 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
     """The options by group, for oslo-config-generator."""
-    return [(GROUP, copy.deepcopy(OPTS))]
+    return [(GROUP, copy.deepcopy(OPTS)),
+            (f'{PARTITION}default', copy.deepcopy(PARTITION_OPTS))]
+
+
+def _connection(conf: cfg.ConfigOpts, own: str) -> str:
+    """The URL of the store; empty: there is none.
+
+    :param own: what our own option says.
+    """
+    if own:
+        return '' if own == NO_STORE else own
+    # The very option of oslo.db: a service registers it, too, and a command
+    # must read the same of the same file.
+    conf.register_opts([opt for opt in options.database_opts
+                        if opt.name == 'connection'], group='database')
+    return conf.database.connection or ''
+
+
+def _embedded(found: Settings) -> Settings:
+    """The same with a store in a file, for a process that is alone.
+
+    :raises ConfigError: no such file can be named.
+    """
+    member_.check_identity(found.group, 'group id')
+    if '?' in found.state_path:
+        raise exceptions.ConfigError(
+            f'[{GROUP}] state_path {found.state_path!r} holds a "?", which '
+            'ends the name of a file in the URL of the store; name another '
+            'directory')
+    return dataclasses.replace(
+        found, connection=f'sqlite:///{found.store_file}', embedded=True)
+
+
+def _values(conf: cfg.ConfigOpts, group: str,
+            registered: Iterable[cfg.Opt]) -> dict[str, Any]:
+    values = {}
+    for opt in registered:
+        try:
+            values[opt.dest] = getattr(conf[group], opt.dest)
+        except (cfg.ConfigFileValueError, ValueError) as exc:
+            # oslo.config shows where it found a value as a Python object.
+            reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
+                            str(exc))
+            raise exceptions.ConfigError(
+                f'[{group}] {opt.dest}: {reason}') from exc
+    return values
+
+
+def files(conf: cfg.ConfigOpts) -> list[str]:
+    """The configuration files that were read, in their order."""
+    found = list(conf.config_file or [])
+    for place in conf.config_dir or []:
+        found += sorted(
+            os.path.join(place, name) for name in os.listdir(place)
+            if name.endswith('.conf'))
+    return found
+
+
+def is_of_partition(section: str) -> bool:
+    """Whether *section* is to be that of a partition."""
+    return section.lower().startswith(PARTITION)
+
+
+def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
+    """What the sections of partitions say."""
+    sections = sorted(filter(is_of_partition, conf.list_all_sections()))
+    found: dict[str, partition_.Partition] = {}
+    alike: dict[str, str] = {}
+    for section in sections:
+        name = section[len(PARTITION):]
+        if job_.TOPIC.fullmatch(name) is None:
+            raise exceptions.ConfigError(
+                f'[{section}]: {name!r} is not the name of a partition; '
+                'give the topic of its jobs after the colon, 1 to 100 of '
+                'A-Z a-z 0-9 . _ -')
+        # To oslo.config they would be one section.
+        other = alike.setdefault(name.lower(), section)
+        if other != section:
+            raise exceptions.ConfigError(
+                f'[{other}] and [{section}] differ in capital letters only, '
+                'which sections cannot; give one of the topics another name')
+        conf.register_opts(PARTITION_OPTS, group=section)
+        values = _values(conf, section, PARTITION_OPTS)
+        if any(value is not None for value in values.values()):
+            found[name] = partition_.Partition(name, **values)
+    if sections:
+        for path in files(conf):
+            _check_known(path)
+    return found
+
+
+def _check_known(path: str) -> None:
+    """Nothing in a section of a partition may be misspelt: it would be no
+    limit.
+    """
+    read: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(path, read).parse()
+    except (cfg.Error, OSError):
+        # It was read before; now somebody changes it.
+        return
+    known = [opt.dest for opt in PARTITION_OPTS]
+    for section in filter(is_of_partition, read):
+        for option, values in read[section].items():
+            if option.replace('-', '_') not in known:
+                raise exceptions.ConfigError(
+                    f'[{section}] {option} = {values[-1]} in {path}: a '
+                    f'partition has no such option; it has '
+                    f'{", ".join(known)}: correct the name, or remove it')
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
@@ -177,34 +381,23 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         the value and the remedy.
     """
     register_opts(conf)
-    values = {}
-    for opt in OPTS:
-        try:
-            values[opt.dest] = getattr(conf[GROUP], opt.dest)
-        except (cfg.ConfigFileValueError, ValueError) as exc:
-            # oslo.config shows where it found a value as a Python object.
-            reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
-                            str(exc))
-            raise exceptions.ConfigError(
-                f'[{GROUP}] {opt.dest}: {reason}') from exc
+    values = _values(conf, GROUP, OPTS)
     values['signing_key'] = tuple(values['signing_key'])
-    for url in ('backend_url', 'connection'):
-        values[url] = values[url] or ''
-    found = Settings(**values)
+    values['backend_url'] = values['backend_url'] or ''
+    values['connection'] = _connection(conf, values['connection'] or '')
+    values['state_path'] = os.path.abspath(
+        values['state_path'] or os.path.join(
+            tempfile.gettempdir(), f'distperiodic-{os.getuid()}'))
+    found = Settings(**values, partitions=_partitions(conf), embedded=False)
+    for relation in _RELATIONS:
+        relation.check(found)
+    if not (found.connection or found.backend_url
+            or conf[GROUP].connection == NO_STORE):
+        # Who is alone need not agree with anybody on these times.
+        found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(
             f'[{GROUP}] group {found.group!r} has {len(found.group)} '
             f'characters, and a store takes {_GROUP_LENGTH}; give a shorter '
             'name')
-    if found.connection and found.sweep_interval >= found.lease / 3:
-        raise exceptions.ConfigError(
-            f'[{GROUP}] sweep_interval {found.sweep_interval:g} s must be '
-            f'less than a third of lease {found.lease:g} s, or work that was '
-            'lost is looked for too seldom; lower sweep_interval or raise '
-            'lease')
-    if found.send_timeout >= found.lease:
-        raise exceptions.ConfigError(
-            f'[{GROUP}] send_timeout {found.send_timeout:g} s must be less '
-            f'than lease {found.lease:g} s, or work is sent again while it '
-            'is still being sent; lower send_timeout or raise lease')
     return found

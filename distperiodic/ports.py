@@ -6,6 +6,7 @@ port holds every adapter to it, and the flow knows nothing else.
 """
 
 from collections.abc import Callable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Protocol
 from typing import TypeVar
@@ -64,8 +65,8 @@ class ClaimStore(Protocol):
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True,
-              after: int | None = None) -> claim_.Claimed:
+              fresh: bool = True, after: int | None = None,
+              most: int = claim_.UNBOUNDED) -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
@@ -80,8 +81,15 @@ class ClaimStore(Protocol):
         :param seconds: how long, from now.
         :param fresh: whether objects that nobody ever claimed are taken.
         :param after: the tick before this one; an object whose last tick,
-            claimed or skipped, is an earlier one is behind, and not taken.
-            None: that is no matter.
+            claimed or skipped, is an earlier one is behind, and not taken,
+            whatever became of that. None: that is no matter.
+        :param most: attempts of a tick after which a run that is lost is
+            dead. An object that came to as many has no other in this tick
+            than the last of them, until a run of it is done. What is taken
+            over goes on with the attempts that it had.
+
+        Where members share the store, a tick that its clock has not come to
+        (but for :data:`~distperiodic.core.claim.EARLIEST`) is nobody's yet.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -95,18 +103,31 @@ class ClaimStore(Protocol):
         """
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str) -> int:
-        """End runs of *lease* as done; returns how many of them counted."""
+               lease: str) -> set[str]:
+        """End runs of *lease* as done; returns those that counted."""
 
     def fail(self, job: str, tick: int, failures: Sequence[claim_.Failure],
-             *, lease: str, into: str | None, seconds: float = 0.0) -> int:
+             *, lease: str, into: str | None,
+             seconds: float = 0.0) -> set[str]:
         """Runs of *lease* failed: they wait for a retry, or end as dead.
 
         :param into: name of the lease that is to hold what waits for its
             retry; None: they are dead, and kept for an operator.
         :param seconds: until the retry is due.
-        :returns: how many of them counted.
+        :returns: the objects whose failure counted. That of a run which was
+            ended in a session of its handler's does not.
         """
+
+    def save(self, job: str, progress: Mapping[str, str], *,
+             lease: str) -> None:
+        """Keep what runs of *lease* say of themselves, by object, until the
+        next tick of the object is claimed. What does not run in that lease is
+        left out.
+        """
+
+    def progress(self, job: str, objects: Sequence[str], *,
+                 lease: str) -> dict[str, str]:
+        """What was saved of those of *objects* that run in *lease*."""
 
     def take_back(self, job: str, tick: int, objects: Sequence[str], *,
                   leases: Sequence[str], into: str, holder: str,
@@ -125,20 +146,23 @@ class ClaimStore(Protocol):
         holds. One that is not among them is somebody else's.
         """
 
-    def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
-                gone: Sequence[str], limit: int,
+    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
+                seconds: float, gone: Sequence[str], limit: int,
                 silent: float = 0.0) -> list[claim_.Lease]:
         """Take over leases of *jobs* that ended, or whose holder is known to
         be gone: up to *limit* of them, those that ended first.
 
+        :param into: they are given the names ``<into>.0``, ``<into>.1``...
         :param silent: seconds for which a holder that is gone must not have
             renewed, as long as all hold leases for *seconds*: it may be alive
             and merely cut off from the others.
 
-        What ran, and what waited for a retry, has its next attempt. The
-        leases are given new names; what waited for a retry is due, and so
-        are taken over by whoever asks first.
+        What ran, and what waited for a retry, has its next attempt. What
+        waited for a retry is due, and so is taken over by whoever asks first.
         """
+
+    def holders(self, jobs: Sequence[str]) -> set[str]:
+        """Who holds leases of *jobs*; what waits for a retry is nobody's."""
 
     def drop(self, job: str, tick: int, objects: Sequence[str], *,
              lease: str, ending: claim_.State, reason: str = '') -> int:
@@ -146,16 +170,30 @@ class ClaimStore(Protocol):
         superseded, cancelled or dead; returns how many counted.
         """
 
+    def running(self, jobs: Sequence[str]) -> dict[str, int]:
+        """How many runs of each of *jobs* go on now, of all workers; with
+        those whose workers are lost, as long as nobody has taken them over.
+
+        They are counted at one moment. A job of which none run may be left
+        out.
+        """
+
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, reason: str, ticks: int = 1) -> int:
+             holder: str, by: claim_.SkippedBy, reason: str,
+             missed: Callable[[int], int] | None = None) -> int:
         """Decide that *objects* do not run for *tick*, without a claim.
 
         Nobody may claim them for it then. Objects that were claimed for it or
         for a later tick, that somebody else skipped, or that nobody ever
-        claimed, are left out.
+        claimed, are left out. So are all if the tick is too early to be
+        claimed.
 
-        :param holder: who decided.
-        :param ticks: for how many ticks, of which this is the newest.
+        :param holder: who decided, and by what.
+        :param reason: the same in words, for the history.
+        :param missed: how many ticks lie between an earlier one and this one.
+            It is asked of the last tick that each object was claimed or
+            skipped for, and so many are skipped with this one. None: there
+            are none.
         :returns: how many objects counted.
         """
 

@@ -6,12 +6,9 @@ by the flow's own log: runs, claims and their endings, and the times at which
 a process could not know better. Everything here is a pure function of it;
 times are microseconds of one clock.
 
-Each expected tick comes to one class, and only a *lost* one is a finding::
-
-    done | dead | superseded | cancelled   by the ending of its claim
-    open      claimed, and its end is not due yet
-    skipped   not claimed: the policy of its job, or a fault, accounts for it
-    lost      not claimed, and nothing accounts for it
+Each expected tick comes to a class of :mod:`distperiodic.core.audit`, by the
+lines that judge the rows of a store in production. What nobody claimed is
+*skipped* if the policy of its job or a fault accounts for it, else *lost*.
 
 The causes of *lost* that Jepsen's checker for Chronos has to solve for, since
 its runs carry no tick, are a look-up here: ours carry (job, object, tick).
@@ -23,6 +20,10 @@ import dataclasses
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from distperiodic.core import audit
+from distperiodic.core.audit import Fate
+from distperiodic.core.claim import State
 
 SECOND = 1_000_000
 
@@ -45,6 +46,11 @@ class Run:
     outcome: str = ''  # done, failed or killed; empty: none yet
     #: Whether its claim was somebody else's already when it began.
     stale: bool = False
+    #: Runs of its job that went on when it began, of processes that could
+    #: act and were sure of their leases.
+    beside: int = 0
+    #: The same of all jobs of its partition.
+    within: int = 0
 
     @property
     def key(self) -> Key:
@@ -71,6 +77,13 @@ class Claim:
     @property
     def ended(self) -> int | None:
         return self.endings[-1][0] if self.endings else None
+
+    @property
+    def counts(self) -> audit.Counts:
+        """The same in numbers, as the history of a store has them."""
+        return audit.counts_of(
+            (State(ending) for _, ending in self.endings),
+            still_open=not self.endings)
 
 
 class Effect(NamedTuple):
@@ -104,6 +117,18 @@ class Window(NamedTuple):
     mild: bool = False
 
 
+@dataclasses.dataclass(slots=True)
+class Account:
+    """What the store has counted of one object of a job."""
+
+    #: The tick that it was first claimed for.
+    first: int
+    #: The last one that it was claimed or skipped for.
+    last: int = 0
+    #: For how many it was skipped without a claim.
+    skipped: int = 0
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
     """What a job promises."""
@@ -117,6 +142,13 @@ class Policy:
     at_most_once: bool = False
     #: Attempts after which it is given up.
     most: int = 1 << 30
+    #: How many may run at once.
+    at_once: int = 1 << 30
+    #: How many of all jobs of its partition may.
+    at_once_within: int = 1 << 30
+    #: Whether ticks may be passed over without a word: its objects have
+    #: schedules of their own, which may have been others until then.
+    silent: bool = False
 
 
 @dataclasses.dataclass
@@ -134,6 +166,9 @@ class Record:
     windows: list[Window]
     #: By when what was claimed must have ended, and a due tick be claimed.
     patience: int
+    #: (job, object) to what the store has counted.
+    accounts: dict[tuple[str, str], Account] = dataclasses.field(
+        default_factory=dict)
 
 
 class Finding(NamedTuple):
@@ -152,7 +187,8 @@ def check(record: Record) -> list[Finding]:
         *lost(record), *doubled(record.claims.values()),
         *overlaps(record.runs, record.stalls),
         *fences(record), *unended(record), *attempts(record),
-        *stale(record.runs)]
+        *stale(record.runs), *crowds(record), *accounts(record),
+        *poison(record)]
 
 
 def _seconds(record: Record, instant: int) -> str:
@@ -177,8 +213,10 @@ class _Windows:
         return at >= 0 and self._ends[at] >= begin
 
 
-def classify(record: Record) -> dict[Key, str]:
-    """What became of each expected tick."""
+def classify(record: Record) -> dict[Key, Fate]:
+    """What became of each expected tick, by the lines that judge the rows of
+    a store as well.
+    """
     windows = _Windows(one for one in record.windows if not one.mild)
     mild = _Windows(one for one in record.windows if one.mild)
     by_object: dict[tuple[str, str], list[Claim]] = (
@@ -187,30 +225,39 @@ def classify(record: Record) -> dict[Key, str]:
         by_object[claim.job, claim.object].append(claim)
     for claims in by_object.values():
         claims.sort(key=lambda claim: claim.tick)
-    classes: dict[Key, str] = {}
+    classes: dict[Key, Fate] = {}
     for key in record.expected:
         claim = record.claims.get(key)
         if claim is not None:
-            classes[key] = claim.endings[-1][1] if claim.endings else 'open'
-            continue
-        job, name, tick = key
-        policy = record.policies[job]
-        claims = by_object.get((job, name), [])
-        if policy.every and claims and claims[0].tick < tick:
-            classes[key] = 'lost'
-        elif windows.touch(tick, tick + 2 * policy.period):
-            classes[key] = 'skipped'
-        elif not policy.every and any(
-                one.tick < tick and (one.ended is None or one.ended > tick)
-                for one in claims):
-            # An earlier run went on: the overlap policy.
-            classes[key] = 'skipped'
-        elif (policy.phased and mild.touch(tick, tick + 2 * policy.period)
-              and (job, name, tick - policy.period) in record.claims):
-            classes[key] = 'skipped'
+            fates = audit.classify(claim.counts)
+        elif accounted_for(key, by_object, windows, mild, record):
+            fates = audit.classify(audit.counts_of([State.SKIPPED]))
         else:
-            classes[key] = 'lost'
+            fates = audit.classify(audit.Counts(), lost=1)
+        classes[key] = (Fate.UNEXPLAINED if fates[Fate.UNEXPLAINED]
+                        else next(iter(fates)))
     return classes
+
+
+def accounted_for(key: Key, by_object: dict[tuple[str, str], list[Claim]],
+                  windows: _Windows, mild: _Windows, record: Record) -> bool:
+    """Whether the policy of its job or a fault accounts for a tick that
+    nobody claimed.
+    """
+    job, name, tick = key
+    policy = record.policies[job]
+    claims = by_object.get((job, name), [])
+    if policy.every and claims and claims[0].tick < tick:
+        return False
+    if windows.touch(tick, tick + 2 * policy.period):
+        return True
+    if not policy.every and any(
+            one.tick < tick and (one.ended is None or one.ended > tick)
+            for one in claims):
+        # An earlier run went on: the overlap policy.
+        return True
+    return (policy.phased and mild.touch(tick, tick + 2 * policy.period)
+            and (job, name, tick - policy.period) in record.claims)
 
 
 def lost(record: Record) -> list[Finding]:
@@ -220,9 +267,9 @@ def lost(record: Record) -> list[Finding]:
     found = []
     for (job, name, tick), what in classify(record).items():
         text = f'{job} {name} tick {_seconds(record, tick)}'
-        if what == 'lost':
+        if what is Fate.LOST:
             found.append(Finding('lost', f'{text} was never claimed'))
-        elif what in ('superseded', 'cancelled', 'skipped') and (
+        elif what in (Fate.SUPERSEDED, Fate.CANCELLED, Fate.SKIPPED) and (
                 record.policies[job].every):
             found.append(Finding('lost', f'{text} ended as {what}'))
     return found
@@ -233,12 +280,12 @@ def doubled(claims: Iterable[Claim]) -> list[Finding]:
     found = []
     for claim in claims:
         text = f'{claim.job} {claim.object} tick {claim.tick}'
-        done = [ending for ending in claim.endings if ending[1] == 'done']
-        if len(done) > 1:
-            found.append(Finding('doubled', f'{text} done {len(done)} times'))
-        elif len(claim.endings) > 1:
-            found.append(Finding(
-                'doubled', f'{text} ended as {claim.endings}'))
+        fates = audit.classify(claim.counts)
+        if fates[Fate.UNEXPLAINED]:
+            found.append(Finding('doubled', (
+                f'{text} done {claim.counts.done} times'
+                if claim.counts.done > 1
+                else f'{text} ended as {claim.endings}')))
         if any(fence != claim.grants[-1] for fence in claim.counted
                if claim.grants):
             found.append(Finding(
@@ -277,6 +324,63 @@ def stale(runs: Iterable[Run]) -> list[Finding]:
     """Runs that began though their claim was not theirs any more."""
     return [Finding('stale', f'{run.job} {run.object}: {_told(run)}')
             for run in runs if run.stale]
+
+
+def crowds(record: Record) -> list[Finding]:
+    """Runs that began beside as many as may run at once, of their job or of
+    their partition.
+    """
+    return [Finding('crowd', f'{run.job} {run.object}: {_told(run)} beside '
+                    f'{number} others of its {what}')
+            for run in record.runs
+            for policy in [record.policies[run.job]]
+            for what, number, most in (
+                ('job', run.beside, policy.at_once),
+                ('partition', run.within, policy.at_once_within))
+            if number >= most]
+
+
+def poison(record: Record) -> list[Finding]:
+    """Objects that were given up, and had more than one run in a later tick
+    before one was done.
+    """
+    runs: dict[Key, list[Run]] = collections.defaultdict(list)
+    for run in record.runs:
+        runs[run.key].append(run)
+    found = []
+    spent: set[tuple[str, str]] = set()
+    for claim in sorted(record.claims.values(), key=lambda claim: claim.at):
+        policy, pair = record.policies[claim.job], (claim.job, claim.object)
+        of_one = runs[claim.job, claim.object, claim.tick]
+        if pair in spent and (len(of_one) > 1 or any(
+                run.attempt != policy.most for run in of_one)):
+            found.append(Finding('poison', (
+                f'{pair} was given up, and ran again as '
+                f'{", ".join(map(_told, of_one))}')))
+        if claim.counted:
+            spent.discard(pair)
+        elif not policy.at_most_once and any(
+                run.attempt >= policy.most for run in of_one):
+            spent.add(pair)
+    return found
+
+
+def accounts(record: Record) -> list[Finding]:
+    """Objects of which the store has counted more ticks, or fewer, than there
+    were from the first to the last that it decided.
+    """
+    claimed = collections.Counter(
+        (claim.job, claim.object) for claim in record.claims.values())
+    found = []
+    for (job, name), account in record.accounts.items():
+        policy = record.policies[job]
+        there = (account.last - account.first) // policy.period + 1
+        due = claimed[job, name] + account.skipped
+        if due > there or due < there and not policy.silent:
+            found.append(Finding('account', (
+                f'{job} {name}: {there} ticks, {claimed[job, name]} of them '
+                f'claimed and {account.skipped} skipped')))
+    return found
 
 
 def _told(run: Run) -> str:

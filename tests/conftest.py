@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The servers, as fixtures. They start when the first test asks for them."""
 
+import logging
+
 import pytest
 
 from tests import services
@@ -81,3 +83,12 @@ def mariadb_server():
     """A MariaDB of one test, which may break it."""
     with services.mariadb(its_own=True) as server:
         yield server
+
+
+@pytest.fixture
+def logging_as_it_was():
+    """For tests of what sets logging up for a whole program."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:], root.level = handlers, level

@@ -7,7 +7,6 @@ written there, and schedulers find it at their next sweep.
 
 import functools
 import uuid
-from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
@@ -16,8 +15,12 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic import exceptions
+from distperiodic.adapters import sql_claiming
+from distperiodic.adapters import sql_history
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
+from distperiodic.adapters.sql_transaction import Transaction
+from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
@@ -34,15 +37,6 @@ _DEAD = MOVES[Move.REQUEUE][0]
 # Rows that are changed in one transaction, so that none lasts long.
 _AT_A_TIME = 1000
 _IN_A_LEASE = 500
-_DAY = 86400 * 1_000_000
-
-
-class Pruned(NamedTuple):
-    """How many rows were deleted."""
-
-    history: int
-    failures: int
-    claims: int
 
 
 class Ticked(NamedTuple):
@@ -55,6 +49,10 @@ class Ticked(NamedTuple):
     done: int
     dead: int
     skipped: int
+    #: The same, by what had them skipped.
+    by_misfire: int
+    by_overlap: int
+    by_pause: int
     superseded: int
     cancelled: int
     #: Times that a run failed and was to be tried again.
@@ -124,9 +122,10 @@ class Control(sql_store.SqlClaimStore):
         :raises ConfigError: there is no such job.
         """
         names = self._named(job)
-        counted = ('due', 'done', 'dead', 'skipped', 'superseded',
-                   'cancelled', 'retried', 'taken_over', 'lateness')
-        found = self._database.run(lambda connection: connection.execute(
+        counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
+                   'by_overlap', 'by_pause', 'superseded', 'cancelled',
+                   'retried', 'taken_over', 'lateness')
+        found = self._database.look(lambda connection: connection.execute(
             sa.select(
                 _history.c.job, _history.c.tick,
                 *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
@@ -141,8 +140,9 @@ class Control(sql_store.SqlClaimStore):
             .limit(limit)).all())
         return [Ticked(
             names[row.job], row.tick, row.due, row.done, row.dead,
-            row.skipped, row.superseded, row.cancelled, row.retried,
-            row.taken_over, row.members,
+            row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
+            row.superseded, row.cancelled, row.retried, row.taken_over,
+            row.members,
             # What was skipped was not claimed.
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
             row.reason or '') for row in found]
@@ -154,7 +154,7 @@ class Control(sql_store.SqlClaimStore):
         :raises ConfigError: there is no such job.
         """
         names = self._named(job)
-        found = self._database.run(lambda connection: connection.execute(
+        found = self._database.look(lambda connection: connection.execute(
             sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
                       _claim.c.attempt, _claim.c.worker, _failure.c.at,
                       _failure.c.error)
@@ -187,7 +187,7 @@ class Control(sql_store.SqlClaimStore):
             dead.append(_claim.c.object == key)
         requeued, last = 0, ''
         while True:
-            found = self._database.run(functools.partial(
+            found = self._database.look(functools.partial(
                 _read, sa.select(_claim.c.object, _claim.c.tick)
                 .where(*dead, _claim.c.object > last)
                 .order_by(_claim.c.object).limit(_AT_A_TIME)))
@@ -203,17 +203,17 @@ class Control(sql_store.SqlClaimStore):
     def _requeue(self, number: int, tick: int, keys: list[str]) -> int:
         name = uuid.uuid4().hex
 
-        def work(connection: sa.Connection) -> int:
+        def work(tx: Transaction) -> int:
             back: dict[str, Claim] = {}
-            self._move(connection, self._sql.requeue, number, keys, back,
-                       {'of_tick': tick, 'into': name})
+            tx.move(tx.sql.requeue, number, keys, back,
+                    {'of_tick': tick, 'into': name})
             if back:
-                self._count(connection, number, tick, '', dead=-len(back))
-                self._make(connection, name, State.CLAIMED, number, tick,
-                           list(back), '', 0.0)
+                sql_history.count(tx, number, tick, '', dead=-len(back))
+                tx.make(name, State.CLAIMED, number, tick, list(back), '',
+                        0.0)
             return len(back)
-        return self._once(work, lambda connection: len(self._standing(
-            connection, number, keys, name)))
+        return self._once(
+            work, lambda tx: len(tx.standing(number, keys, name)))
 
     def _named(self, job: str | None = None) -> dict[int, str]:
         """The jobs of the group, by number: one, or all that somebody has
@@ -221,7 +221,7 @@ class Control(sql_store.SqlClaimStore):
 
         :raises ConfigError: there is no such job.
         """
-        names = {row.id: row.name for row in self._database.run(
+        names = {row.id: row.name for row in self._database.look(
             lambda connection: connection.execute(
                 sa.select(_job.c.id, _job.c.name)
                 .where(_job.c.space == self._space)
@@ -238,13 +238,20 @@ class Control(sql_store.SqlClaimStore):
         return {number: name for number, name in names.items()
                 if name == job}
 
+    def check_job(self, job: str) -> None:
+        """:raises ConfigError: nobody has ever claimed anything of it."""
+        self._named(job)
+
     def jobs(self) -> list[Job]:
         """All jobs that somebody has claimed, by name."""
+        return self._database.look(self._jobs_in)
+
+    def _jobs_in(self, connection: sa.Connection) -> list[Job]:
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
-        found = self._database.run(functools.partial(
-            _read, sa.select(_job, newest.label('tick')).where(
-                _job.c.space == self._space)))
+        found = connection.execute(
+            sa.select(_job, newest.label('tick')).where(
+                _job.c.space == self._space)).all()
         return sorted(Job(row.name, row.tick, row.paused_since,
                           row.paused_by or '', row.paused_why or '')
                       for row in found)
@@ -275,8 +282,9 @@ class Control(sql_store.SqlClaimStore):
 
     def trigger(self, job: str, *, key: str | None) -> Triggered:
         """Have *job* run at once: claims of a tick of this moment wait in
-        leases of nobody, and the next sweep takes them over. What was due
-        before and nobody has claimed yet is one with it.
+        leases of nobody, and the next sweep takes them over. Nothing of what
+        was due before is settled by it: the job's own policies decide on
+        that, as if nobody had triggered.
 
         :param key: this object; None: all that were ever claimed.
         :raises ConfigError: there is no such job.
@@ -285,18 +293,38 @@ class Control(sql_store.SqlClaimStore):
         tick = self.now()
         won = busy = 0
         for keys in [[key]] if key is not None else self._objects(number):
-            claimed = self.claim(
-                job, tick, keys, lease=uuid.uuid4().hex, holder='',
-                seconds=0.0, supersede=False, fresh=False)
-            won += len(claimed.won)
-            busy += len(claimed.busy)
+            some_won, some_busy = self._trigger(number, tick, keys)
+            won += some_won
+            busy += some_busy
         return Triggered(tick, won, busy)
+
+    def _trigger(self, number: int, tick: int,
+                 keys: list[str]) -> tuple[int, int]:
+        """How many of *keys* were claimed, and how many are busy."""
+        name = uuid.uuid4().hex
+
+        def work(tx: Transaction) -> tuple[int, int]:
+            claimed, _ = sql_claiming.take(
+                tx, number, tick, keys, name, supersede=False, fresh=False,
+                settle=False)
+            if won := len(claimed.won):
+                tx.make(name, State.CLAIMED, number, tick,
+                        [one.object for one in claimed.won], '', 0.0,
+                        counted=sql_history.more(
+                            number, tick, '', due=won, late=won))
+            return won, len(claimed.busy)
+
+        def again(tx: Transaction) -> tuple[int, int]:
+            won = len(tx.standing(number, keys, name))
+            return won, sum(row.tick < tick and row.state not in ENDINGS
+                            for row in tx.look(number, keys).values())
+        return self._once(work, again)
 
     def _objects(self, number: int) -> Iterator[list[str]]:
         """All that were ever claimed of a job, some at a time."""
         last = ''
         while True:
-            found = [row.object for row in self._database.run(
+            found = [row.object for row in self._database.look(
                 functools.partial(
                     _read, sa.select(_claim.c.object).where(
                         _claim.c.job == number, _claim.c.object > last)
@@ -305,88 +333,6 @@ class Control(sql_store.SqlClaimStore):
                 return
             yield found
             last = found[-1]
-
-    def prune(self, *, history: float | None = None,
-              dead: float | None = None,
-              claims: float | None = None) -> Pruned:
-        """Delete what is older than so many days; None: keep it all.
-
-        :param history: of ticks.
-        :param dead: what is told of runs that failed for good.
-        :param claims: and leases, of jobs that nobody has claimed since.
-        """
-        now = self._database.run(lambda connection: connection.execute(
-            sa.select(self._dialect.now)).scalar_one())
-        numbers = list(self._named())
-
-        def before(days: float) -> int:
-            return now - round(days * _DAY)
-        return Pruned(
-            0 if history is None else sum(
-                self._prune_history(number, before(history))
-                for number in numbers),
-            0 if dead is None else self._prune_failures(
-                numbers, before(dead)),
-            0 if claims is None else sum(
-                self._prune_claims(number, before(claims))
-                for number in self._unused(numbers, before(claims))))
-
-    def _prune_history(self, number: int, before: int) -> int:
-        old = (_history.c.job == number, _history.c.tick < before)
-
-        def work(connection: sa.Connection) -> int:
-            last = connection.scalar(
-                sa.select(_history.c.tick).where(*old)
-                .order_by(_history.c.tick).limit(1).offset(_AT_A_TIME - 1))
-            some = old if last is None else (*old, _history.c.tick <= last)
-            return connection.execute(
-                sa.delete(_history).where(*some)).rowcount
-        return self._until_few(work)
-
-    def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
-        def work(connection: sa.Connection) -> int:
-            # As they are numbered, so they came.
-            oldest = connection.execute(
-                sa.select(_failure.c.id, _failure.c.at)
-                .where(_failure.c.job.in_(numbers))
-                .order_by(_failure.c.id).limit(_AT_A_TIME)).all()
-            old = [row.id for row in oldest if row.at < before]
-            connection.execute(
-                sa.delete(_failure).where(_failure.c.id.in_(old)))
-            return len(old)
-        return self._until_few(work)
-
-    def _unused(self, numbers: Sequence[int], before: int) -> Sequence[int]:
-        """Those jobs of whose ticks none was claimed since."""
-        return self._database.run(lambda connection: connection.execute(
-            sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
-            .group_by(_claim.c.job)
-            .having(sa.func.max(_claim.c.tick) < before)).scalars().all())
-
-    def _prune_claims(self, number: int, before: int) -> int:
-        old = (_claim.c.job == number, _claim.c.tick < before)
-
-        def work(connection: sa.Connection) -> int:
-            last = connection.scalar(
-                sa.select(_claim.c.object).where(*old)
-                .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
-            some = old if last is None else (*old, _claim.c.object <= last)
-            return connection.execute(
-                sa.delete(_claim).where(*some)).rowcount
-        pruned = self._until_few(work)
-        self._database.run(lambda connection: connection.execute(
-            sa.delete(_lease).where(
-                _lease.c.job == number, _lease.c.tick < before)))
-        return pruned
-
-    def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
-        """Do *work* until it finds less than it could have done."""
-        total = 0
-        while True:
-            number = self._database.run(work)
-            total += number
-            if number < _AT_A_TIME:
-                return total
 
 
 def _read(query: Any, connection: sa.Connection) -> Sequence[Any]:

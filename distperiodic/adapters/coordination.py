@@ -45,6 +45,8 @@ class _Group:
     name: str
     #: This process belongs to it, and does not merely look on.
     member: bool
+    #: Its entry stands there, or may.
+    standing: bool = False
     view: member_.View | None = None
     entries: frozenset[str] = frozenset()
     strangers: frozenset[str] = frozenset()
@@ -193,6 +195,18 @@ class Membership:
                 self._republish = True
         self._wake.set()
 
+    def leave(self, group: str, timeout: float = 5.0) -> None:
+        """Belong to *group* no more, and go on watching it and the others.
+        Bounded by *timeout*, as :meth:`stop` is.
+        """
+        with self._lock:
+            self._groups[group].member = False
+        self._wake.set()
+        with self._news:
+            self._news.wait_for(
+                lambda: self._stopping.is_set()
+                or not self._groups[group].standing, timeout)
+
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups. Bounded by *timeout*, also while ZooKeeper is
         down: then our entries fall with the session.
@@ -290,6 +304,7 @@ class Membership:
         """Join under *term*, then keep the views true until it is over."""
         term.connect()
         for group in self._groups.values():
+            group.standing = group.member
             if group.member:
                 self._join(term, group)
         if old is not None:
@@ -309,6 +324,7 @@ class Membership:
             now = self._clock.monotonic()
             term.check()
             groups = list(self._groups.values())
+            self._leave_some(term, groups)
             if not groups:
                 # Nothing to believe, hence nothing to ask.
                 self._wake.wait()
@@ -335,10 +351,23 @@ class Membership:
                 self._wake.wait(max(
                     0.0, term.next_probe - self._clock.monotonic()))
 
+    def _leave_some(self, term: term_.Term, groups: list[_Group]) -> None:
+        """Leave those that this process is to be no member of any more."""
+        for group in groups:
+            if group.standing and not group.member:
+                if group.view is not None:
+                    # Not ours any more before it is somebody else's.
+                    group.view = dataclasses.replace(
+                        group.view, me=None, trusted_until=0.0)
+                term.leave(group.name)
+                group.standing = False
+                group.changed = True
+                self._tell()
+
     def _join(self, term: term_.Term, group: _Group) -> None:
         """Enter *group*, once nobody else there has our identity."""
         waited_from = self._clock.monotonic()
-        while not self._stopping.is_set():
+        while group.member and not self._stopping.is_set():
             rivals = self._rivals(term.read(group.name))
             if not rivals:
                 term.join(group.name)

@@ -6,6 +6,7 @@ and after an error. It is kept between transactions: whatever asks for it
 belongs to one thread.
 """
 
+import contextlib
 import itertools
 import json
 import logging
@@ -27,6 +28,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite
 
 from distperiodic import exceptions
+from distperiodic.adapters import silence
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ T = TypeVar('T')
 _SQLITE_PATIENCE = 10.0
 #: Times that a transaction is made again that lost to another one.
 _CONFLICTS = 8
+
+#: Whether a connection's next transaction only reads.
+_LOOKS = 'distperiodic looks'
 
 #: PostgreSQL's code for what a user may not do.
 _NO_RIGHTS = '42501'
@@ -60,6 +65,9 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 IDLE = 10
 #: Seconds of one statement. Each changes some hundred rows.
 _STATEMENT = 30
+#: Seconds of a transaction of PostgreSQL's, for when nobody is there to end
+#: its statements; the drivers of the others have such a bound themselves.
+SILENT = 45
 
 #: What a driver waits for by default is for ever, or nearly.
 _WAITS = {
@@ -174,15 +182,31 @@ def _bounds(dialect: str) -> str:
 
 def _open_sqlite(connection: Any, record: Any) -> None:
     connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
-    connection.execute('PRAGMA journal_mode = WAL')
+    # Two that turn a new file to it at once: one is refused, whatever the
+    # timeout.
+    for attempt in itertools.count(1):
+        try:
+            connection.execute('PRAGMA journal_mode = WAL')
+        except connection.OperationalError as exc:
+            if 'locked' not in str(exc) or attempt > _CONFLICTS:
+                raise
+            _wait_for_others(attempt)
+        else:
+            return
+
+
+def _wait_for_others(attempt: int) -> None:
+    """A moment, at the next attempt perhaps a longer one."""
+    threading.Event().wait(random.uniform(0, 0.002 * 2 ** attempt))
 
 
 def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
                   parameters: Any, context: Any, many: bool
                   ) -> tuple[str, Any]:
     # A transaction that reads first and writes then would be refused, not
-    # made to wait, where another one wrote in between.
-    if statement == 'BEGIN':
+    # made to wait, where another one wrote in between. One that only reads
+    # must not keep the others from writing.
+    if statement == 'BEGIN' and not connection.info.get(_LOOKS):
         statement = 'BEGIN IMMEDIATE'
     return statement, parameters
 
@@ -199,11 +223,18 @@ class Database:
                  **options: Any):
         self.shown = mask(connection_url)
         self._engine = make_engine(connection_url, **options)
+        self._watch: silence.Watch | None = None
+        if (self._engine.dialect.name == 'postgresql'
+                and options.get('bounded', True)):
+            self._watch = silence.Watch(SILENT)
+            sa.event.listen(self._engine, 'connect', self._watch.connected,
+                            insert=True)
         self._check_schema = check_schema
+        #: The name of the database; with SQLite, its file.
+        self.name = self._engine.url.database or ''
         self._connection: sa.Connection | None = None
         self._pid = os.getpid()
         self.dialect = Dialect(self._engine.dialect)
-        self._pause = threading.Event()
 
     def run(self, work: Callable[[sa.Connection], T]) -> T:
         """What *work* returns, in one committed transaction.
@@ -211,17 +242,28 @@ class Database:
         :raises StoreUnavailable: or it is unknown whether it was.
         :raises SchemaError: the tables are not those of this release.
         """
+        return self._run(work, looks=False)
+
+    def look(self, work: Callable[[sa.Connection], T]) -> T:
+        """The same for *work* that only reads: on SQLite, too, others write
+        meanwhile, and all of it is of one moment there.
+        """
+        return self._run(work, looks=True)
+
+    def _run(self, work: Callable[[sa.Connection], T], looks: bool) -> T:
         for attempt in itertools.count(1):
             used = self._connection is not None
             try:
-                connection = self._connected()
-                with connection.begin():
-                    return work(connection)
+                with self._watch or contextlib.nullcontext():
+                    connection = self._connected()
+                    connection.info[_LOOKS] = looks
+                    with connection.begin():
+                        return work(connection)
             except db_exception.DBDeadlock as exc:
                 if attempt > _CONFLICTS:
                     self._give_up(exc, f'{attempt} times others changed the '
                                   'same rows first')
-                self._pause.wait(random.uniform(0, 0.002 * 2 ** attempt))
+                _wait_for_others(attempt)
             except db_exception.DBDuplicateEntry:
                 raise
             except db_exception.DBNonExistentTable as exc:
@@ -249,6 +291,7 @@ class Database:
         if self._connection is None:
             connection = self._engine.connect()
             try:
+                connection.info[_LOOKS] = True
                 with connection.begin():
                     self._check_schema(connection, self.shown)
             except BaseException:
@@ -259,7 +302,7 @@ class Database:
 
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
         raise exceptions.StoreUnavailable(
-            f'database {self.shown}: {reason or _reason(exc)}; nothing is '
+            f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
             'claimed until it answers again; see that it runs, may be written '
             'to, and that [distperiodic] connection is right') from exc
 
@@ -273,6 +316,8 @@ class Database:
                 LOG.debug('connection ended badly: reason=%s', exc)
         if self._pid == os.getpid():
             self._engine.dispose()
+            if self._watch is not None:
+                self._watch.close()
 
 
 def _from_driver(exc: Exception) -> Exception:
@@ -297,11 +342,28 @@ def _fault_of_database(exc: Exception) -> bool:
     ) or getattr(orig, 'pgcode', '') == _NO_RIGHTS
 
 
-def _reason(exc: Exception) -> str:
+def reason_of(exc: Exception) -> str:
     """The first line of what the driver said."""
     inner = _from_driver(exc)
     said = str(getattr(inner, 'orig', None) or inner).strip()
     return said.splitlines()[0].strip() if said else type(inner).__name__
+
+
+class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
+    """Values of a column's type that PyMySQL writes as one list.
+
+    SQLAlchemy's own, a parameter for each of 1,000, takes longer to write
+    than the server takes to read it.
+    """
+
+    cache_ok = True
+
+    def __init__(self, of: Any):
+        self.of = of
+
+    def bind_processor(self, dialect: Any) -> Any:
+        each = self.of.dialect_impl(dialect).bind_processor(dialect)
+        return lambda values: tuple(map(each, values) if each else values)
 
 
 class Dialect:
@@ -324,16 +386,26 @@ class Dialect:
         self.now: sa.ColumnElement[int] = sa.literal_column(
             f'({self._NOW[self.name]})', sa.BigInteger)
 
+    def look_at_one_moment(self, connection: sa.Connection) -> None:
+        """Have all that this transaction reads be of one moment; call it
+        before anything else. On SQLite it always is.
+        """
+        if self.name != 'sqlite':
+            connection.execute(sa.text(
+                'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ'))
+
     def among(self, column: Any) -> sa.ColumnElement[bool]:
         """Whether *column* is one of the bound *keys*."""
         if self.name == 'postgresql':
-            return column == sa.any_(sa.bindparam(
-                'keys', type_=postgresql.ARRAY(sa.Text)))
+            return column == sa.any_(sa.cast(
+                sa.bindparam('keys', type_=sa.Text),
+                postgresql.ARRAY(sa.Text)))
         if self.name == 'sqlite':
             found = sa.func.json_each(
                 sa.bindparam('keys', type_=sa.Text)).table_valued('value')
             return column.in_(sa.select(found.c.value))
-        return column.in_(sa.bindparam('keys', expanding=True))
+        return column.bool_op('IN')(sa.bindparam(
+            'keys', type_=_Listed(column.type)))
 
     def keys(self, keys: Sequence[str]) -> Any:
         """*keys* as they are bound."""
@@ -341,24 +413,40 @@ class Dialect:
             return json.dumps(keys)
         # In one order everywhere, or two statements could each wait for
         # the other.
-        return sorted(keys)
+        ordered = sorted(keys)
+        if self.name == 'postgresql':
+            # One text: an array of 1,000 is 1,000 expressions to the server,
+            # which takes twice as long to read them.
+            text = '\0'.join(ordered).replace('\\', r'\\')
+            text = text.replace('"', r'\"').replace('\0', '","')
+            return f'{{"{text}"}}' if ordered else '{}'
+        return ordered or [None]
 
     def add_up(self, table: sa.Table, values: dict[str, Any],
-               greatest: Sequence[str], newest: Sequence[str]) -> Any:
+               greatest: Sequence[str], newest: Sequence[str],
+               nothing: Sequence[str] = (), given: Any = None) -> Any:
         """Insert a row, or add its numbers to the one that has its key.
 
         :param greatest: columns of which the greater value stays instead.
         :param newest: columns of which the new value stays, if there is one.
+        :param nothing: columns to which nothing is added.
+        :param given: what *values* are read from, one row or none; with
+            none there is nothing to insert. None: they are given.
         """
         inserts: dict[str, Any] = {
             'postgresql': postgresql.insert, 'sqlite': sqlite.insert,
             'mysql': mysql.insert}
-        insert = inserts[self.name](table).values(values)
+        insert = inserts[self.name](table)
+        insert = (insert.values(values) if given is None
+                  else insert.from_select(list(values), sa.select(
+                      *values.values()).select_from(given)))
         new = insert.inserted if self.name == 'mysql' else insert.excluded
         greater = sa.func.max if self.name == 'sqlite' else sa.func.greatest
         keys = [column.name for column in table.primary_key.columns]
         found: dict[str, Any] = {}
         for column in table.c:
+            if column.name in nothing:
+                continue
             if column.name in greatest:
                 found[column.name] = greater(column, new[column.name])
             elif column.name in newest:

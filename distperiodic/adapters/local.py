@@ -10,7 +10,7 @@ import logging
 import os
 import queue
 import socket
-import tempfile
+import stat
 import threading
 from collections.abc import Callable
 from collections.abc import Container
@@ -205,13 +205,10 @@ class Seat:
     of the one it replaces, and with it its place on the ring. The kernel
     drops the lock with the process, however that ends.
 
-    :param path: directory for the lock files; empty: one of this user.
+    :param path: directory for the lock files.
     """
 
     def __init__(self, path: str, kind: str):
-        if not path:
-            path = os.path.join(
-                tempfile.gettempdir(), f'distperiodic-{os.getuid()}')
         self._handle: int | None = None
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
@@ -251,3 +248,24 @@ class Seat:
 
 
 _SEATS: set[tuple[str, str, int]] = set()
+
+
+def make_own_directory(path: str) -> None:
+    """Make *path* where it is not there; nobody else may put files into it.
+
+    :raises ConfigError: it cannot be made, or others can write to it.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        found = os.stat(path)
+    except OSError as exc:
+        raise exceptions.ConfigError(
+            f'state_path {path!r} cannot hold the claims: {exc}; set '
+            '[distperiodic] state_path to a directory that this user may '
+            'write') from exc
+    if found.st_uid not in (0, os.geteuid()) or (
+            found.st_mode & stat.S_IWOTH):
+        raise exceptions.ConfigError(
+            f'state_path {path!r} belongs to another user, or everybody may '
+            'write to it, so the claims in it are not safe; set '
+            '[distperiodic] state_path to a directory of this user')

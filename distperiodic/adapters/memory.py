@@ -6,10 +6,11 @@ a tick twice or overlapping with itself; it knows nothing of other members,
 so between them only the ring decides, and it is gone with the process.
 """
 
-import itertools
+import secrets
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -55,20 +56,21 @@ class _Held:
 
 
 class _Row:
-    __slots__ = ('attempt', 'fence', 'lease', 'state', 'tick')
+    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'state', 'tick')
 
-    def __init__(self, tick: int, fence: int, lease: _Held):
+    def __init__(self, tick: int, fence: int, lease: _Held, attempt: int):
         self.tick = tick
         self.state = State.CLAIMED
         self.fence = fence
-        self.attempt = 1
+        self.attempt = attempt
         self.lease = lease
+        self.progress: str | None = None
 
 
 class _Rows(dict[str, '_Row | int']):
     """The claims of one job: open ones as rows, ended ones as their tick;
     as rows too where the fence does not follow from the tick (the clock was
-    set back).
+    set back), or where more than one attempt did not do it.
     """
 
     __slots__ = ('floor', 'look_at')
@@ -84,12 +86,14 @@ class _Rows(dict[str, '_Row | int']):
         """Forget the ended claims of ticks before *tick*: nobody asks for
         these again.
         """
-        old = [key for key, row in self.items()
-               if isinstance(row, int) and row < tick]
+        old = [key for key, row in self.items() if (
+            row < tick if isinstance(row, int)
+            else row.tick < tick and row.state in ENDINGS)]
         for key in old:
             row = self.pop(key)
-            assert isinstance(row, int)
-            self.floor = max(self.floor, claim_.first_fence(row) + FENCES)
+            self.floor = max(
+                self.floor, claim_.first_fence(row) + FENCES
+                if isinstance(row, int) else row.fence + 1)
         self.look_at = max(_KEPT, 2 * len(self))
 
 
@@ -112,7 +116,8 @@ class MemoryClaimStore:
             self._clock.monotonic() * SECOND)
         self._rows: dict[str, _Rows] = {}
         self._leases: dict[str, _Held] = {}
-        self._numbers = itertools.count(1)
+        #: A lease, an ending, and what has come to it there last.
+        self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
 
     def close(self) -> None:
         """There is nothing that connects to it."""
@@ -122,7 +127,8 @@ class MemoryClaimStore:
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True, after: int | None = None) -> Claimed:
+              fresh: bool = True, after: int | None = None,
+              most: int = claim_.UNBOUNDED) -> Claimed:
         rows = self._rows.get(job)
         if rows is None:
             rows = self._rows[job] = _Rows()
@@ -138,10 +144,11 @@ class MemoryClaimStore:
         for key in dict.fromkeys(objects):
             row = rows.get(key)
             if (after is not None and row is not None
-                    and _is_behind(row, after)):
+                    and (row if isinstance(row, int) else row.tick) < after):
                 behind.append((key, row if isinstance(row, int)
                                else row.tick))
                 continue
+            attempt = 1
             if row is None:
                 if not fresh:
                     continue
@@ -158,16 +165,19 @@ class MemoryClaimStore:
                 continue
             elif row.state in ENDINGS:
                 fence = max(first, row.fence + 1)
+                if row.attempt >= most and row.state is not State.DONE:
+                    attempt = most
             elif supersede and row.state in _SUPERSEDED_FROM:
                 superseded += 1
                 self._leave(key, row)
                 fence = max(first, row.fence + 1)
+                attempt = min(row.attempt, most)
             else:
                 busy.append(key)
                 continue
-            rows[key] = held.rows[key] = _Row(tick, fence, held)
+            rows[key] = held.rows[key] = _Row(tick, fence, held, attempt)
             # As Claim() does it, without the call.
-            won.append(_new(Claim, (key, fence, 1, tick)))
+            won.append(_new(Claim, (key, fence, attempt, tick)))
         if held.rows:
             self._leases[lease] = held
         if len(rows) > rows.look_at:
@@ -219,15 +229,16 @@ class MemoryClaimStore:
         return granted
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
-               lease: str) -> int:
+               lease: str) -> set[str]:
         return self._end(objects, lease, Move.FINISH)
 
     def drop(self, job: str, tick: int, objects: Sequence[str], *,
              lease: str, ending: State, reason: str = '') -> int:
-        return self._end(objects, lease, claim_.ENDING_MOVES[ending])
+        return len(self._end(objects, lease, claim_.ENDING_MOVES[ending]))
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, reason: str, ticks: int = 1) -> int:
+             holder: str, by: claim_.SkippedBy, reason: str,
+             missed: Callable[[int], int] | None = None) -> int:
         """Nothing: nobody else could claim them, and no history is kept."""
         return 0
 
@@ -235,35 +246,52 @@ class MemoryClaimStore:
         """None: no operator has a way into this process."""
         return {}
 
-    def _end(self, objects: Sequence[str], lease: str, move: Move) -> int:
-        held = self._leases.get(lease)
-        if held is None:
-            return 0
-        rows = self._rows[held.job]
+    def _end(self, objects: Sequence[str], lease: str,
+             move: Move) -> set[str]:
         after = MOVES[move][1]
-        counted = 0
-        for key, row in self._standing(lease, objects, move):
-            row.state = after
-            self._leave(key, row)
-            if row.fence < claim_.first_fence(row.tick) + FENCES:
-                rows[key] = row.tick
-            counted += 1
-        return counted
+        # A call that is made again is made before any other, so that one is
+        # all that is kept: its answer has what it ended before.
+        if self._ended[:2] != (lease, after):
+            self._ended = lease, after, set()
+        ended = self._ended[2]
+        held = self._leases.get(lease)
+        if held is not None:
+            rows = self._rows[held.job]
+            for key, row in self._standing(lease, objects, move):
+                row.state = after
+                self._leave(key, row)
+                if (row.fence < claim_.first_fence(row.tick) + FENCES
+                        and (row.attempt == 1 or after is State.DONE)):
+                    rows[key] = row.tick
+                ended.add(key)
+        return ended.intersection(objects)
 
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
-             lease: str, into: str | None, seconds: float = 0.0) -> int:
+             lease: str, into: str | None,
+             seconds: float = 0.0) -> set[str]:
         keys = [failure.object for failure in failures]
         if into is None:
             return self._end(keys, lease, Move.BURY)
         to = self._leases.get(into)
         if to is not None:
             # The answer that told of these was lost.
-            return sum(key in to.rows for key in keys)
+            return {key for key in keys if key in to.rows}
         to = _Held(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
             row.state = State.RETRY
             self._enter(to, key, row)
-        return len(to.rows)
+        return set(to.rows)
+
+    def save(self, job: str, progress: Mapping[str, str], *,
+             lease: str) -> None:
+        for key, row in self._standing(lease, progress, Move.FINISH):
+            row.progress = progress[key]
+
+    def progress(self, job: str, objects: Sequence[str], *,
+                 lease: str) -> dict[str, str]:
+        return {key: row.progress
+                for key, row in self._standing(lease, objects, Move.FINISH)
+                if row.progress is not None}
 
     def take_back(self, job: str, tick: int, objects: Sequence[str], *,
                   leases: Sequence[str], into: str, holder: str,
@@ -302,8 +330,16 @@ class MemoryClaimStore:
                 one.until = until
         return {one.id for one in held if one.holder == holder}
 
-    def overdue(self, jobs: Sequence[str], *, holder: str, seconds: float,
-                gone: Sequence[str], limit: int,
+    def running(self, jobs: Sequence[str]) -> dict[str, int]:
+        counted = dict.fromkeys(jobs, 0)
+        for held in self._leases.values():
+            if held.job in counted:
+                counted[held.job] += sum(
+                    row.state is State.RUNNING for row in held.rows.values())
+        return counted
+
+    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
+                seconds: float, gone: Sequence[str], limit: int,
                 silent: float = 0.0) -> list[Lease]:
         now, known = self.now(), set(jobs)
         unheard = self._until(seconds - silent)
@@ -312,15 +348,25 @@ class MemoryClaimStore:
                and (held.until <= now or (
                    held.holder in lost and held.until <= unheard))]
         due.sort(key=lambda held: held.until)
-        taken = []
-        for held in due[:limit]:
-            to = _Held(f'again-{next(self._numbers)}', held.job, held.tick,
-                       holder, self._until(seconds))
+        names = claim_.names_of_leases(into, limit)
+        # Those whose answer was lost.
+        taken = [Lease(name, held.job, held.tick, [
+            _claim_of(key, row) for key, row in held.rows.items()],
+            State.RUNNING)
+            for name in names if (held := self._leases.get(name))]
+        for name, held in zip(names[len(taken):], due, strict=False):
+            to = _Held(name, held.job, held.tick, holder,
+                       self._until(seconds))
             was = next(iter(held.rows.values())).state
             taken.append(Lease(to.id, to.job, to.tick, [
                 self._anew(to, key, row)
                 for key, row in list(held.rows.items())], was))
         return taken
+
+    def holders(self, jobs: Sequence[str]) -> set[str]:
+        known = set(jobs)
+        return {held.holder for held in self._leases.values()
+                if held.job in known} - {''}
 
 
 class Direct:
@@ -339,15 +385,6 @@ class Direct:
         then(call(self._store))
 
 
-def _is_behind(row: '_Row | int', after: int) -> bool:
-    """Whether the last tick of an object, which has ended, is before
-    *after*.
-    """
-    if isinstance(row, _Row):
-        return row.state in ENDINGS and row.tick < after
-    return row < after
-
-
 def _claim_of(key: str, row: _Row) -> Claim:
     return Claim(key, row.fence, row.attempt, row.tick)
 
@@ -356,10 +393,11 @@ class Alone:
     """The membership of a process that has no others: it owns everything."""
 
     def __init__(self, identity: str, points: int, *, clock: ports.Clock):
-        me = member_.Member(identity, '0' * 16, 1, points)
+        #: Not who was here before under this name.
+        self.me = member_.Member(identity, secrets.token_hex(8), 1, points)
         self._view = member_.View(
-            'alone', (me,), ring_.Ring({identity: points}), version=1,
-            since=clock.monotonic(), me=me, trusted_until=float('inf'))
+            'alone', (self.me,), ring_.Ring({identity: points}), version=1,
+            since=clock.monotonic(), me=self.me, trusted_until=float('inf'))
 
     def view(self, group: str) -> member_.View:
         return self._view

@@ -17,6 +17,7 @@ from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters import database
+from distperiodic.adapters import tables
 
 if TYPE_CHECKING:
     from alembic import config as alembic_config
@@ -33,12 +34,15 @@ _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
 
 def check(connection_url: str) -> None:
-    """Whether the tables are those of this release.
+    """Whether the tables are those of this release, with their keys.
 
-    :raises SchemaError: they are missing, older or newer.
+    :raises SchemaError: they are missing, older or newer, or have lost a key.
     :raises StoreUnavailable: nobody can say.
     """
-    _transaction(connection_url, lambda connection: None, check_connection)
+    shown = database.mask(connection_url)
+    _transaction(
+        connection_url, lambda connection: check_keys(connection, shown),
+        check_connection)
 
 
 def version(connection_url: str) -> str | None:
@@ -92,6 +96,58 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
             'distperiodic db sync')
     if found > VERSION:
         raise _newer(shown, found)
+
+
+def check_keys(connection: sa.Connection, shown: str) -> None:
+    """What is unique: that is all that keeps two members from one claim.
+
+    :param shown: the URL without its password.
+    :raises SchemaError: a key is lost.
+    """
+    inspector = sa.inspect(connection)
+    for table in tables.metadata.sorted_tables:
+        if not inspector.has_table(table.name):
+            raise exceptions.SchemaError(
+                f'database {shown} has lost the table {table.name}; restore '
+                'it, or drop all tables that begin with distperiodic_ and '
+                'make them anew with: distperiodic db sync')
+        found: list[Any] = [
+            inspector.get_pk_constraint(table.name)['constrained_columns'],
+            *(one['column_names']
+              for one in inspector.get_unique_constraints(table.name)),
+            *(one['column_names'] for one in inspector.get_indexes(table.name)
+              if one['unique'])]
+        for key in table.constraints:
+            if not isinstance(key, (sa.PrimaryKeyConstraint,
+                                    sa.UniqueConstraint)):
+                continue
+            wanted = [column.name for column in key.columns]
+            if set(wanted) not in [set(columns) for columns in found]:
+                columns = ', '.join(wanted)
+                kind = ('PRIMARY KEY' if isinstance(
+                    key, sa.PrimaryKeyConstraint) else
+                    f'CONSTRAINT {key.name} UNIQUE')
+                raise exceptions.SchemaError(
+                    f'table {table.name} in database {shown} has lost its '
+                    f'key ({columns}), so two members could take one thing; '
+                    'put it back while no service runs: ALTER TABLE '
+                    f'{table.name} ADD {kind} ({columns})')
+
+
+def missing(connection: sa.Connection) -> list[str]:
+    """The columns and indexes that the tables lack."""
+    found = sa.inspect(connection)
+    missing = []
+    for table in tables.metadata.sorted_tables:
+        columns = {one['name'] for one in found.get_columns(table.name)}
+        missing += [f'column {table.name}.{column.name}'
+                    for column in table.c if column.name not in columns]
+        indexed = {tuple(one['column_names'])
+                   for one in found.get_indexes(table.name)}
+        missing += [f'index ({", ".join(some.columns.keys())}) of '
+                    f'{table.name}' for some in table.indexes
+                    if tuple(some.columns.keys()) not in indexed]
+    return missing
 
 
 def _newer(shown: str, found: str) -> exceptions.SchemaError:

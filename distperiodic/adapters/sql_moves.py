@@ -6,6 +6,7 @@ They are made once and their values bound at each call: ``of_job`` and
 the lease they go to.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters import database
 from distperiodic.adapters import tables
+from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FINISHED
@@ -24,7 +26,8 @@ from distperiodic.core.claim import State
 _claim = tables.claim
 _lease = tables.lease
 _history = tables.history
-_GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
+#: What makes a claim, in the order of its fields.
+GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: What is taken over was run, or failed: it has its next attempt.
@@ -33,8 +36,9 @@ _OPEN = set(State) - ENDINGS
 
 
 #: What is counted in the history, in objects.
-COUNTED = ('due', 'done', 'dead', 'skipped', 'superseded', 'cancelled',
-           'retried', 'taken_over')
+COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
+           'by_pause', 'missed', 'superseded', 'cancelled', 'retried',
+           'taken_over')
 
 
 class Step(NamedTuple):
@@ -61,39 +65,63 @@ class Ending(NamedTuple):
     """A move of claims to an end; they stay in the lease they stood in."""
 
     change: Change
-    #: How many have that end and stand in that lease.
+    #: Those that have that end and stand in that lease.
     after: Any
 
 
 class Statements:
-    """All of them, for one dialect."""
+    """All of them, for one dialect.
 
-    def __init__(self, dialect: database.Dialect):
+    :param late_after: seconds after its tick at which a claim is late.
+    """
+
+    def __init__(self, dialect: database.Dialect, late_after: float):
+        # Asked once in a statement, not for each row.
+        self._now = sa.select(dialect.now).scalar_subquery()
+        self._late_after = round(late_after * 1e6)
         self._among = dialect.among(_claim.c.object)
         self._of = _claim.c.job == sa.bindparam('of_job')
         self._stands = _claim.c.lease == sa.bindparam('stands_in')
         self._reads_back = not dialect.returning
 
+        most = sa.bindparam('most', type_=sa.Integer)
+        spent = _claim.c.attempt >= most
         anew: list[tuple[Any, Any]] = [
             # MySQL sets from left to right: the old tick while it is there.
             (_claim.c.previous, _claim.c.tick),
             (_claim.c.tick, sa.bindparam('of_tick')),
             (_claim.c.settled, sa.bindparam('of_tick')),
             (_claim.c.fence, _claim.c.fence + 1),
-            (_claim.c.attempt, 1),
+            # What its workers die of costs one of them a tick, not all anew.
+            (_claim.c.attempt, sa.case((sa.and_(
+                spent, _claim.c.state != State.DONE), most), else_=1)),
             (_claim.c.worker, None),
             (_claim.c.progress, None),
         ]
+        # What was due before stays due: it is decided by its own claim.
+        between = [one for one in anew if one[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
+        come = self._now >= sa.bindparam(
+            'of_tick', type_=sa.BigInteger) - EARLIEST
         before, state = MOVES[Move.CLAIM]
         self.claim_ended = self._step(
-            before, state, anew, earlier,
+            before, state, anew, earlier, come,
             _claim.c.settled >= sa.bindparam('least'),
             # First its end is counted.
             _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
+        self.trigger = self._step(
+            before, state, between, earlier,
+            # Not twice, though nothing is settled by it.
+            _claim.c.tick < sa.bindparam('of_tick'),
+            _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
+        # It may be lost as often as it likes, before any tick of it ends.
+        lost = sa.case((spent, most), else_=_claim.c.attempt)
         self.claim_unstarted = self._step(
-            before, state, anew, earlier, self._stands, reads_back=False)
+            before, state, [
+                (column, lost if column is _claim.c.attempt else value)
+                for column, value in anew],
+            earlier, self._stands, reads_back=False)
 
         self.start = self._step(
             _WAITS_FROM, _RUNS,
@@ -112,20 +140,28 @@ class Statements:
                 (_claim.c.fence, _claim.c.fence + 1)],
             _claim.c.tick == sa.bindparam('of_tick'))
 
-        self.standing = sa.select(*_GRANTED).where(
+        self.standing = sa.select(*GRANTED).where(
             self._of, self._among,
             _claim.c.lease == sa.bindparam('into'),
-            _claim.c.state.in_(_OPEN))
+            _in_state(_OPEN))
         self.look = sa.select(
-            *_GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
+            *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
         ).where(self._of, self._among)
 
+        said = (self._of, self._stands, _claim.c.state == _RUNS)
+        self.save = sa.update(_claim).where(
+            *said, _claim.c.object == sa.bindparam('key')).values(
+                progress=sa.bindparam('said'))
+        self.said = sa.select(_claim.c.object, _claim.c.progress).where(
+            *said, self._among, _claim.c.progress.is_not(None))
         self.end = {ending: self._end(*MOVES[move])
                     for ending, move in ENDING_MOVES.items()}
         self.finished = self._counted_at_last()
         self.skip = self._change(
-            (self._of, self._among, earlier),
-            {'settled': sa.bindparam('of_tick')}, [_claim.c.object])
+            (self._of, self._among, earlier, come),
+            {'settled': sa.bindparam('of_tick'),
+             'skipped_by': sa.bindparam('by')},
+            [_claim.c.object, _claim.c.settled])
         self.count_of = self._count(dialect, sa.bindparam('runner'))
         self.count_in = self._count(dialect, sa.func.coalesce(
             sa.select(_lease.c.holder).where(
@@ -139,6 +175,17 @@ class Statements:
                 'microseconds', type_=sa.BigInteger))
         self.renewed = sa.select(_lease.c.id).where(some, held)
 
+        self.running = sa.select(
+            _lease.c.job, sa.func.sum(_lease.c.remaining)).where(
+                _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
+                _lease.c.state == _RUNS).group_by(_lease.c.job)
+        self.make = sa.insert(_lease).values(_made(dialect.now))
+        #: ``claim_ended``, and if all were won also the count of them and
+        #: their lease. None: that is no one statement in this database.
+        self.claim_at_once: Any = None
+        if dialect.name == 'postgresql':
+            self.claim_at_once = self._at_once(
+                dialect, self.claim_ended.move_returning)
         this = _lease.c.id == sa.bindparam('stands_in')
         so_many = sa.bindparam('so_many', type_=sa.Integer)
         self.leave = sa.update(_lease).where(this).values(
@@ -149,27 +196,29 @@ class Statements:
     def _step(self, before: Any, state: State, values: list[tuple[Any, Any]],
               *conditions: Any, reads_back: bool = True) -> Step:
         move = sa.update(_claim).where(
-            self._of, self._among, _claim.c.state.in_(before), *conditions
+            self._of, self._among, _in_state(before), *conditions
         ).ordered_values(*values, (_claim.c.state, state),
                          (_claim.c.lease, sa.bindparam('into')))
-        return Step(move, move.returning(*_GRANTED),
+        return Step(move, move.returning(*GRANTED),
                     reads_back or self._reads_back)
 
     def _anew(self, before: Any, state: State) -> Step:
         return self._step(before, state, [
             # MySQL again: the old state while it is there.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
-                (_claim.c.state.in_(_TRIED), sa.bindparam(
+                (_in_state(_TRIED), sa.bindparam(
                     'tries', type_=sa.Integer)), else_=0)),
             (_claim.c.fence, _claim.c.fence + 1)], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:
         found = (self._of, self._among, self._stands,
-                 _claim.c.state.in_(before))
+                 _in_state(before))
+        values: dict[str, Any] = {'state': state}
+        if state is State.DONE:
+            values['served'] = self._now
         return Ending(
-            self._change(found, {'state': state},
-                         (*_GRANTED, _claim.c.worker)),
-            sa.select(sa.func.count()).where(
+            self._change(found, values, (*GRANTED, _claim.c.worker)),
+            sa.select(_claim.c.object).where(
                 self._of, self._among, self._stands,
                 _claim.c.state == state))
 
@@ -189,17 +238,65 @@ class Statements:
         return Change(move, move.returning(*told),
                       sa.select(*told).where(*found).with_for_update())
 
-    def _count(self, dialect: database.Dialect, member: Any) -> Any:
-        """Add to what the history has of a tick."""
+    def _at_once(self, dialect: database.Dialect, move: Any) -> Any:
+        """A move, and if it moved all: what it does to the history, and the
+        lease.
+        """
+        moved = move.cte('moved')
+        # One row, or none if not all were moved.
+        every = sa.select(dialect.now.label('now')).select_from(
+            moved).having(
+                sa.func.count() == sa.bindparam('its_remaining')).cte('every')
+        made = _made(every.c.now)
+        counted = self._count(dialect, sa.bindparam('runner'),
+                              counted=('due',), given=every)
+        lease = sa.insert(_lease).from_select(
+            list(made), sa.select(*made.values()).select_from(every))
+        return sa.select(moved).add_cte(
+            counted.cte('counted'), lease.cte('made'))
+
+    def _count(self, dialect: database.Dialect, member: Any,
+               counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
+        """Add to what the history has of a tick.
+
+        :param counted: what may be other than none.
+        :param given: has the ``now`` of it; see
+            :meth:`database.Dialect.add_up`.
+        """
         tick = sa.bindparam('at_tick', type_=sa.BigInteger)
         due = sa.bindparam('more_late', type_=sa.BigInteger)
-        late = sa.case((dialect.now > tick, (dialect.now - tick) // 1000),
-                       else_=0)
+        now = dialect.now if given is None else given.c.now
+        late = sa.case((now > tick, (now - tick) // 1000), else_=0)
         return dialect.add_up(_history, {
             'job': sa.bindparam('of_job'), 'tick': tick, 'member': member,
             **{name: sa.bindparam(f'more_{name}', type_=sa.BigInteger)
+               if name in counted else sa.literal_column('0')
                for name in COUNTED},
             'lateness': due * late,
             'latest': sa.case((due > 0, late), else_=0),
+            'late': sa.case((now > tick + self._late_after, due), else_=0),
             'reason': sa.bindparam('because', type_=sa.String),
-        }, greatest=['latest'], newest=['reason'])
+        }, greatest=['latest'], newest=['reason'], given=given,
+            nothing=[name for name in COUNTED if name not in counted])
+
+
+def _made(now: Any) -> dict[str, Any]:
+    """The columns of a new lease."""
+    # Not bound by the columns' own names: SQLAlchemy would set those of an
+    # UPDATE in the same statement as well.
+    return {column.name: sa.bindparam(
+        f'its_{column.name}', type_=column.type)
+            for column in _lease.c if column.name != 'until'} | {
+                'until': now + sa.bindparam(
+                    'microseconds', type_=sa.BigInteger)}
+
+
+def _in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
+    """Whether a claim is in one of *states*.
+
+    They are written into the statement: a list that is bound would be spread
+    out anew at each call.
+    """
+    codes = ', '.join(map(str, sorted(
+        tables.STATE_CODES[state] for state in states)))
+    return _claim.c.state.bool_op('IN')(sa.literal_column(f'({codes})'))

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects import postgresql
 
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 
 #: The longest id of an object, in characters.
@@ -32,6 +33,18 @@ STATE_CODES = {
     State.SUPERSEDED: 13, State.CANCELLED: 14,
 }
 _STATES = {code: state for state, code in STATE_CODES.items()}
+SKIPPED_CODES = {
+    SkippedBy.MISFIRE: 1, SkippedBy.OVERLAP: 2, SkippedBy.PAUSE: 3,
+}
+_SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
+
+
+def _written(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _read(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 class Exact(sa.TypeDecorator[str]):
@@ -53,12 +66,19 @@ class Exact(sa.TypeDecorator[str]):
         return dialect.type_descriptor(sa.String(self.length))
 
     def process_bind_param(self, value: str | None, dialect: Any) -> Any:
-        if value is not None and dialect.name in _MYSQL:
-            return value.encode()
-        return value
+        return _written(value) if dialect.name in _MYSQL else value
 
     def process_result_value(self, value: Any, dialect: Any) -> str | None:
-        return value.decode() if isinstance(value, bytes) else value
+        return _read(value)
+
+    # Both are called for each value of hundreds of rows, so only where they
+    # do something, and no more than that.
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return _written if dialect.name in _MYSQL else None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return _read if dialect.name in _MYSQL else None
 
 
 class StateColumn(sa.TypeDecorator[State]):
@@ -74,6 +94,21 @@ class StateColumn(sa.TypeDecorator[State]):
         return None if value is None else _STATES[value]
 
 
+class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
+    """What had something skipped, as its number."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: SkippedBy | None, dialect: Any
+                           ) -> Any:
+        return None if value is None else SKIPPED_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any
+                             ) -> SkippedBy | None:
+        return None if value is None else _SKIPPED[value]
+
+
 #: Names of leases, made by whoever makes the lease.
 LeaseName = sa.String(100).with_variant(
     mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
@@ -86,6 +121,9 @@ _OF_TABLES: dict[str, Any] = {
 }
 # Room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
+
+#: Of what claims are: the ticks of periodic jobs.
+KIND = 'job'
 
 metadata = sa.MetaData()
 
@@ -115,8 +153,11 @@ claim = sa.Table(
     #: The tick before this one. None: this is the first.
     sa.Column('previous', sa.BigInteger),
     #: The newest tick that nobody may claim any more: this one, or a later
-    #: one that was skipped.
+    #: one that was skipped. Less than this one that an operator triggered:
+    #: what was due before that stays due.
     sa.Column('settled', sa.BigInteger, nullable=False),
+    #: Why it was skipped last. None: it never was.
+    sa.Column('skipped_by', SkippedByColumn),
     sa.Column('state', StateColumn, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
     sa.Column('attempt', sa.Integer, nullable=False),
@@ -124,6 +165,9 @@ claim = sa.Table(
     sa.Column('lease', LeaseName, nullable=False),
     #: Who was granted the last run of this tick. None: nobody yet.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
+    #: When a run of it was last done, in microseconds of the store's clock.
+    #: None: never.
+    sa.Column('served', sa.BigInteger),
     #: What the run said of itself. None: nothing.
     sa.Column('progress', LongText),
     **_OF_TABLES, **_CHANGING)
@@ -164,7 +208,14 @@ history = sa.Table(
     sa.Column('done', sa.BigInteger, nullable=False),
     #: Less what an operator has put back; that is due no second time.
     sa.Column('dead', sa.BigInteger, nullable=False),
+    #: Also each by what had it skipped.
     sa.Column('skipped', sa.BigInteger, nullable=False),
+    sa.Column('by_misfire', sa.BigInteger, nullable=False),
+    sa.Column('by_overlap', sa.BigInteger, nullable=False),
+    sa.Column('by_pause', sa.BigInteger, nullable=False),
+    #: Of what was skipped, what was due for ticks before this one: they are
+    #: counted in the newest of the ticks that were missed together.
+    sa.Column('missed', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),
     sa.Column('cancelled', sa.BigInteger, nullable=False),
     #: Failed, to be tried again; each time counts.
@@ -176,6 +227,8 @@ history = sa.Table(
     #: period has its phase in it.
     sa.Column('lateness', sa.BigInteger, nullable=False),
     sa.Column('latest', sa.BigInteger, nullable=False),
+    #: How many were claimed later than ``late_claim_after``.
+    sa.Column('late', sa.BigInteger, nullable=False),
     #: Why the last ones were skipped. None: none was.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)

@@ -133,6 +133,7 @@ class Term:
         with contextlib.suppress(coordination.MemberNotJoined):
             self._ask(lambda: self._coordinator.leave_group(
                 group.encode()).get(timeout=self.timeout))
+        self.joined.discard(group)
 
     def close(self) -> None:
         """Leave every group and end the session; never raises."""
@@ -147,7 +148,7 @@ class Term:
 
     def _end(self) -> None:
         try:
-            for group in self.joined:
+            for group in tuple(self.joined):
                 self.leave(group)
         finally:
             if self._coordinator.is_started:

@@ -9,6 +9,7 @@ matter it is says so, and all that build on it are skipped.
 import contextlib
 import dataclasses
 import functools
+import os
 import secrets
 from typing import TYPE_CHECKING
 from typing import Any
@@ -18,7 +19,9 @@ from distperiodic.cmd import findings
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic import periodic
     from distperiodic.adapters import broker as broker_
+    from distperiodic.adapters import store_survey
     from distperiodic.adapters import survey as survey_
     from distperiodic.cmd import status as status_
 
@@ -35,8 +38,11 @@ class Joined:
 class Case:
     """What the checks look at, each part fetched when the first asks."""
 
-    def __init__(self, conf: Any, offline: bool):
+    def __init__(self, conf: Any, offline: bool,
+                 tasks: 'periodic.PeriodicTasks | None' = None):
         self.conf = conf
+        #: The jobs of the service; None: nobody named them.
+        self.tasks = tasks
         self.offline = offline
         self._stack = contextlib.ExitStack()
 
@@ -138,6 +144,36 @@ class Case:
                  if e.joined is not None and e.created is not None]
         return Joined(membership.session_timeout,
                       skews[0] if skews else None)
+
+    @functools.cached_property
+    def connected(self) -> 'store_survey.StoreSurvey':
+        """The store, which answers and has our tables.
+
+        :raises NotNow: there is none.
+        :raises StoreUnavailable: it does not answer.
+        :raises SchemaError: its tables are not those of this release.
+        """
+        from distperiodic.adapters import store_survey
+        if not self.settings.connection:
+            raise findings.NotNow(
+                'connection is empty: only the ring divides the work')
+        if self.settings.embedded and not os.path.exists(
+                self.settings.store_file):
+            raise findings.NotNow(
+                f'no service has made {self.settings.store_file} so far')
+        found = self._stack.enter_context(contextlib.closing(
+            store_survey.StoreSurvey(
+                self.settings.connection, space=self.settings.group)))
+        found.now()
+        return found
+
+    @property
+    def store(self) -> 'store_survey.StoreSurvey':
+        """:raises NotNow: there is none, or it cannot be used."""
+        try:
+            return self.connected
+        except exceptions.DistperiodicError:
+            raise findings.NotNow('see store_reachable') from None
 
     @functools.cached_property
     def _broker(self) -> 'broker_.Broker | exceptions.DistperiodicError':

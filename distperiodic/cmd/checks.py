@@ -12,6 +12,7 @@ import ipaddress
 import os
 import stat
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic import exceptions
@@ -26,6 +27,9 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
+
+if TYPE_CHECKING:
+    from distperiodic import opts as opts_
 
 #: Seconds between clocks that are worth a remark: a tick is late by as much.
 SKEW = 0.5
@@ -50,12 +54,20 @@ def options_usable(case: Case) -> Finding:
             f', a look every {beat:g} s')
         return ok(f'{scheme}, group {settings.group}, '
                   f'{settings.hash_ring_replicas_count} points, dispatcher '
-                  f'{settings.dispatcher}{pace}')
+                  f'{settings.dispatcher}{pace}{_limits(settings)}')
     if settings.dispatcher == 'messaging':
         return fail('dispatcher = messaging, but backend_url is empty: '
                     'schedulers and workers find each other through it',
                     'set backend_url')
-    return ok('backend_url is empty: one process owns every object')
+    return ok('backend_url is empty: one process owns every object'
+              f'{_limits(settings)}')
+
+
+def _limits(settings: 'opts_.Settings') -> str:
+    """Of partitions, as the end of a sentence."""
+    return ''.join(
+        f', at most {one.max_in_flight} in flight in partition {one.name}'
+        for one in settings.partitions.values())
 
 
 @check('options', offline=True)
@@ -66,7 +78,7 @@ def options_known(case: Case) -> Finding:
     from distperiodic import opts
     known = {o.dest for o in opts.OPTS}
     odd = []
-    for path in _files(case.conf):
+    for path in opts.files(case.conf):
         sections: dict[str, dict[str, Any]] = {}
         parser = cfg.ConfigParser(path, sections)
         try:
@@ -80,14 +92,15 @@ def options_known(case: Case) -> Finding:
                         + configured.did_you_mean(name, known)
                         for name in options
                         if name.replace('-', '_') not in known]
-            elif section != 'DEFAULT' and configured.did_you_mean(
+            elif section != 'DEFAULT' and not opts.is_of_partition(
+                    section) and configured.did_you_mean(
                     section, [opts.GROUP]):
                 odd.append(f'section [{section}] in {path}'
                            f'{configured.did_you_mean(section, [opts.GROUP])}')
     if odd:
         return warn(f'not known: {"; ".join(odd)}',
                     'correct the names, or remove them')
-    files = len(_files(case.conf))
+    files = len(opts.files(case.conf))
     return ok(f'{configured.plural(files, "file")} read' if files else
               'no file was read; all options have their defaults or come '
               'from the environment')
@@ -99,8 +112,10 @@ def secrets_private(case: Case) -> Finding:
     group only.
     """
     from oslo_config import cfg
+
+    from distperiodic import opts
     open_ = []
-    for path in _files(case.conf):
+    for path in opts.files(case.conf):
         sections: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(cfg.Error, OSError):
             cfg.ConfigParser(path, sections).parse()
@@ -125,8 +140,7 @@ def state_path_writable(case: Case) -> Finding:
     if case.settings.member_id is not None:
         return skip(f'member_id is set to {case.settings.member_id}')
     local.Seat(case.settings.state_path, 'check').leave()
-    return ok(case.settings.state_path or 'a directory of this user under '
-              'the temporary directory')
+    return ok(case.settings.state_path)
 
 
 @check('security', offline=True)
@@ -422,16 +436,6 @@ def broker_queues(case: Case) -> Finding:
     waiting = sum(told.messages for told in found.values() if told)
     return ok(f'{configured.plural(len(found), "queue")}, each with a '
               f'listener; {configured.plural(waiting, "message")} waiting')
-
-
-def _files(conf: Any) -> list[str]:
-    """The configuration files that were read, in their order."""
-    found = list(conf.config_file or [])
-    for place in conf.config_dir or []:
-        found += sorted(
-            os.path.join(place, name) for name in os.listdir(place)
-            if name.endswith('.conf'))
-    return found
 
 
 def _loopback(host: str) -> bool:

@@ -10,20 +10,27 @@ import argparse
 import contextlib
 import datetime
 import difflib
+import os
 from collections.abc import Iterable
-from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
+from typing import NamedTuple
 from typing import NoReturn
+from typing import TypeVar
 
 from distperiodic import exceptions
+from distperiodic.core import schedule
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
+    from distperiodic.adapters import accounts
     from distperiodic.adapters import control
+    from distperiodic.adapters import pruning
+
+    _Store = TypeVar('_Store', bound=control.Control)
 
 
 def one_line(text: object) -> str:
@@ -79,6 +86,36 @@ def duration(text: str) -> float:
     return number
 
 
+class Since(NamedTuple):
+    """The beginning of a time that ends now."""
+
+    text: str
+    #: Seconds before now. None: it is an instant.
+    seconds: float | None
+    #: Microseconds since the epoch.
+    instant: int = 0
+
+    def before(self, now: int) -> int:
+        """The instant, in microseconds."""
+        if self.seconds is None:
+            return self.instant
+        return now - round(self.seconds * 1e6)
+
+
+def since(text: str) -> Since:
+    """The type of an option that is a length of time, or an instant."""
+    with contextlib.suppress(ValueError):
+        at = datetime.datetime.fromisoformat(text)
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=datetime.UTC)
+        return Since(text, None, schedule.instant_of(at))
+    with contextlib.suppress(argparse.ArgumentTypeError):
+        return Since(text, duration(text))
+    raise argparse.ArgumentTypeError(
+        f'{text!r} cannot be used; give a number with s, m, h or d, as in '
+        '24h, or an instant (UTC), as in 2026-01-31T06:00')
+
+
 def days(text: str) -> float:
     """The type of an option that is a number of days."""
     try:
@@ -89,6 +126,18 @@ def days(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f'{text!r} cannot be used; give a number of days above 0')
     return number
+
+
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """The option that names one job."""
+    parser.add_argument('--job', metavar='JOB', help='of this job only')
+
+
+def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
+    """The option that ends a list."""
+    parser.add_argument(
+        '--limit', type=positive, default=100, metavar='N',
+        help=f'at most so many {what}; default: 100')
 
 
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
@@ -167,33 +216,55 @@ class Configured:
         backend_url_.check(settings.backend_url)
         return conf, settings
 
-    def database(self, parsed: argparse.Namespace) -> 'opts.Settings':
+    def database(self, parsed: argparse.Namespace,
+                 made: bool = True) -> 'opts.Settings':
         """The options, for a command that asks the store.
 
+        :param made: whether an embedded one must be there already.
         :raises ConfigError: one cannot be used, or there is no store.
         """
         from distperiodic import opts
         settings = opts.settings(self.configuration(parsed))
         if not settings.connection:
             raise exceptions.ConfigError(
-                '[distperiodic] connection is empty, so there is no database; '
-                'name the file that sets it with --config-file')
+                'neither [distperiodic] connection nor [database] connection '
+                'is set, so there is no database; name the file that sets '
+                'one with --config-file')
+        if made and settings.embedded and not os.path.exists(
+                settings.store_file):
+            raise exceptions.ConfigError(
+                f'there is no {settings.store_file}, where a service without '
+                'backend_url and connection keeps its claims; name the file '
+                'that sets connection, or the state_path of the service, '
+                'with --config-file')
         return settings
 
-    @contextlib.contextmanager
     def control(self, parsed: argparse.Namespace
-                ) -> 'Iterator[control.Control]':
+                ) -> 'contextlib.closing[control.Control]':
         """The store of the group that the options name.
 
         :raises ConfigError: there is none.
         """
         from distperiodic.adapters import control
+        return self._store(parsed, control.Control)
+
+    def accounts(self, parsed: argparse.Namespace
+                 ) -> 'contextlib.closing[accounts.Accounts]':
+        """The same, for a command that looks and changes nothing."""
+        from distperiodic.adapters import accounts
+        return self._store(parsed, accounts.Accounts)
+
+    def pruner(self, parsed: argparse.Namespace
+               ) -> 'contextlib.closing[pruning.Pruner]':
+        """The same, for the command that deletes what is old."""
+        from distperiodic.adapters import pruning
+        return self._store(parsed, pruning.Pruner)
+
+    def _store(self, parsed: argparse.Namespace,
+               kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
         settings = self.database(parsed)
-        found = control.Control(settings.connection, space=settings.group)
-        try:
-            yield found
-        finally:
-            found.close()
+        return contextlib.closing(
+            kind(settings.connection, space=settings.group))
 
 
 class Table(Configured):

@@ -24,7 +24,8 @@ class DbSync(configured.Configured, command.Command):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters import schema
-        before, after = schema.sync(self.database(parsed).connection)
+        before, after = schema.sync(
+            self.database(parsed, made=False).connection)
         app: Any = self.app
         if before is None:
             told = f'made the tables, version {after}'
@@ -81,8 +82,9 @@ class DbPrune(configured.Configured, command.Command):
                  'claims themselves stay until their next tick')
         parser.add_argument(
             '--claims', type=configured.days, metavar='DAYS',
-            help='claims of jobs that nobody has claimed for so long, such '
-                 'as those that are gone from the code')
+            help='claims of objects that nobody has claimed for so long, '
+                 'such as those that are gone from the catalogue; longer '
+                 'than the longest period of any job')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -90,8 +92,8 @@ class DbPrune(configured.Configured, command.Command):
             raise exceptions.ConfigError(
                 'nothing is named to prune; give --history DAYS, --dead DAYS '
                 'or --claims DAYS')
-        with self.control(parsed) as control:
-            pruned = control.prune(
+        with self.pruner(parsed) as pruner:
+            pruned = pruner.prune(
                 history=parsed.history, dead=parsed.dead,
                 claims=parsed.claims)
         app: Any = self.app

@@ -20,11 +20,8 @@ class DeadList(configured.Table, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--job', metavar='JOB', help='of this job only')
-        parser.add_argument(
-            '--limit', type=configured.positive, default=100, metavar='N',
-            help='at most so many, of the newest ticks; default: 100')
+        configured.add_job(parser)
+        configured.add_limit(parser, 'objects, of the newest ticks')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -51,8 +48,7 @@ class DeadRequeue(configured.Configured, command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--job', metavar='JOB', help='of this job only')
+        configured.add_job(parser)
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument(
             '--object', metavar='OBJECT', help='the id of one object')

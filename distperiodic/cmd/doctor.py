@@ -18,6 +18,8 @@ from distperiodic.cmd import case as case_
 from distperiodic.cmd import checks
 from distperiodic.cmd import configured
 from distperiodic.cmd import findings
+from distperiodic.cmd import listed
+from distperiodic.cmd import store_checks  # noqa: F401 - they register
 
 _CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
 _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
@@ -25,7 +27,8 @@ _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
 
 
 class Doctor(configured.Configured, lister.Lister):
-    """Check options, coordination service, group, ring, clocks and broker.
+    """Check options, coordination service, group, ring, clocks, broker and
+    store.
 
     Exit code 0: all is well; 1: there are warnings; 2: something is broken.
     """
@@ -37,6 +40,7 @@ class Doctor(configured.Configured, lister.Lister):
         parser.add_argument(
             '--offline', action='store_true',
             help='only what needs no server')
+        listed.add_option(parser, 'its jobs are compared with the store\'s')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
                 # cliff's formatters are plug-ins of all its programs; this
@@ -69,7 +73,8 @@ class Doctor(configured.Configured, lister.Lister):
             for check, finding in self._findings(parsed)]
 
     def _findings(self, parsed: argparse.Namespace) -> Any:
-        case = case_.Case(self.configuration(parsed), parsed.offline)
+        case = case_.Case(self.configuration(parsed), parsed.offline,
+                          listed.load(self, parsed))
         try:
             for check, finding in checks.run_all(case, parsed.offline):
                 self.code = max(self.code, _CODES.get(finding.result, 0))

@@ -9,25 +9,26 @@ from cliff import lister
 
 from distperiodic.cmd import configured
 
+_ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean', 'Latest')
+
 
 class History(configured.Table, lister.Lister):
     """Show what became of the objects of each tick, the newest first.
 
-    Due is the sum of done, dead, skipped, superseded, cancelled and open.
+    Due is the sum of done, dead, skipped, superseded, cancelled and open;
+    skipped is that of misfire, overlap and paused.
     Mean and latest tell how late objects were claimed, in milliseconds.
+    A table leaves out what is nowhere; name columns with -c to have them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--job', metavar='JOB', help='of this job only')
+        configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.duration, default='1h',
             metavar='TIME',
             help='ticks of so long, as in 90s, 30m, 1h or 7d; default: 1h')
-        parser.add_argument(
-            '--limit', type=configured.positive, default=100, metavar='N',
-            help='at most so many ticks; default: 100')
+        configured.add_limit(parser, 'ticks')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -42,10 +43,22 @@ class History(configured.Table, lister.Lister):
                 f'The newest {configured.plural(len(ticks), "tick")}; '
                 'see --limit.')
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
-                 'Superseded', 'Cancelled', 'Open', 'Retried', 'Taken over',
+                 'Misfire', 'Overlap', 'Paused', 'Superseded', 'Cancelled',
+                 'Open', 'Retried', 'Taken over',
                  'Members', 'Mean', 'Latest', 'Reason'),
                 [(tick.job, configured.moment(tick.tick), tick.due,
-                  tick.done, tick.dead, tick.skipped, tick.superseded,
+                  tick.done, tick.dead, tick.skipped, tick.by_misfire,
+                  tick.by_overlap, tick.by_pause, tick.superseded,
                   tick.cancelled, tick.open, tick.retried, tick.taken_over,
                   tick.members, tick.mean, tick.latest, tick.reason)
                  for tick in ticks])
+
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        if parsed.formatter == 'table' and not parsed.columns:
+            shown = [name for at, name in enumerate(columns)
+                     if name in _ALWAYS or any(row[at] for row in data)]
+            data = [[row[columns.index(name)] for name in shown]
+                    for row in data]
+            columns = shown
+        return super().produce_output(parsed, columns, data)

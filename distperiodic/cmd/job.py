@@ -82,7 +82,8 @@ class JobTrigger(_OfJob):
     """Have a job run once at the next sweep, paused or not.
 
     Objects are those that were claimed before. One whose earlier tick has not
-    come to its end is left out.
+    come to its end is left out. What was due before and nobody has claimed
+    yet stays due: misfire decides on it.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic ring show``, ``explain`` and ``simulate``.
+"""``distperiodic ring show`` and ``simulate``.
 
 The ring is arithmetic: given the members and their points, anybody can say
 who owns what, and what a change would move. ``show`` and ``explain`` read
@@ -23,6 +23,7 @@ from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic.cmd import status as status_
     from distperiodic.core import member as member_
     from distperiodic.core import ring as ring_
 
@@ -33,7 +34,7 @@ _EVEN_ENOUGH = 1.25
 _POINTS_TO_SPEND = 40_000
 
 
-class _OfMembers(configured.Configured):
+class OfMembers(configured.Configured):
     """The ring of the members that there are, or of those named."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -52,9 +53,22 @@ class _OfMembers(configured.Configured):
         :raises ConfigError: there are none.
         """
         if parsed.members is not None:
-            from distperiodic import opts
-            settings = opts.settings(self.configuration(parsed))
-            return _named(parsed.members, settings)
+            return self.named(parsed)
+        return on_ring(*self.group(parsed))
+
+    def named(self, parsed: argparse.Namespace
+              ) -> 'tuple[member_.Member, ...]':
+        """The members of --members."""
+        from distperiodic import opts
+        return _named(parsed.members, opts.settings(
+            self.configuration(parsed)))
+
+    def group(self, parsed: argparse.Namespace
+              ) -> 'tuple[status_.Group, opts.Settings]':
+        """The group as the coordination service has it.
+
+        :raises ConfigError: no such service is named.
+        """
         from distperiodic.adapters import clock
         from distperiodic.adapters import survey
         from distperiodic.cmd import status
@@ -62,13 +76,22 @@ class _OfMembers(configured.Configured):
         with survey.Survey(
                 settings.backend_url, clock=clock.SystemClock(),
                 session_timeout=settings.session_timeout) as looking:
-            group = status.look(looking, settings.group)
-        found = tuple(m for m in group.members if m.points)
-        if not found:
-            raise exceptions.ConfigError(
-                f'{status.judge(group, settings)[1]} Or ask about a ring that '
-                'is not there yet: --members a,b,c')
-        return found
+            return status.look(looking, settings.group), settings
+
+
+def on_ring(group: 'status_.Group', settings: 'opts.Settings'
+            ) -> 'tuple[member_.Member, ...]':
+    """The members of *group* that are on the ring.
+
+    :raises ConfigError: there are none.
+    """
+    from distperiodic.cmd import status
+    found = tuple(m for m in group.members if m.points)
+    if not found:
+        raise exceptions.ConfigError(
+            f'{status.judge(group, settings)[1]} Or ask about a ring that '
+            'is not there yet: --members a,b,c')
+    return found
 
 
 def _named(text: str,
@@ -93,7 +116,7 @@ def _named(text: str,
     return tuple(found[n] for n in sorted(found))
 
 
-class RingShow(_OfMembers, configured.Table, lister.Lister):
+class RingShow(OfMembers, configured.Table, lister.Lister):
     """Show who is on the ring, with points, share and arcs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -135,68 +158,6 @@ class RingShow(_OfMembers, configured.Table, lister.Lister):
 def _share(share: float, parsed: argparse.Namespace) -> Any:
     return configured.percent(share) if parsed.formatter == 'table' else (
         round(share, 9))
-
-
-class RingExplain(_OfMembers, show.ShowOne):
-    """Say who owns an object, and why.
-
-    A job of scope 'group' has no objects: its place is that of its own
-    name, so leave OBJECT out. The ring places an object alike for every job.
-    """
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument('job', metavar='JOB', help='the name of the job')
-        parser.add_argument('object', metavar='OBJECT', nargs='?',
-                            help='the id of the object')
-        return parser
-
-    def take_action(self, parsed: argparse.Namespace
-                    ) -> tuple[Sequence[str], Sequence[Any]]:
-        from distperiodic.core import catalogue
-        from distperiodic.core import member as member_
-        from distperiodic.core import ring as ring_
-        members = self.members(parsed)
-        points = member_.ring_members(members)
-        ring = ring_.Ring(points)
-        key = catalogue.id_of(
-            parsed.job if parsed.object is None else parsed.object)
-        position = ring_.position_of(key)
-        succession = list(ring.succession(position))
-        point, owner = succession[0]
-        number = list(ring_.points_of(owner, points[owner])).index(point)
-        around = (' around the end of the ring'
-                  if _digits(point) < _digits(position) else '')
-        after = [name for _, name in succession[1:]]
-        return (('job', 'object', 'owner', 'position', 'point', 'because',
-                 'successors', 'agreement'),
-                (parsed.job, parsed.object or '(the job itself)', owner,
-                 _digits(position), _digits(point),
-                 f'md5({key!r}) begins with {_digits(position)}; the next '
-                 f'point to the right{around} is {_digits(point)}, the '
-                 f'beginning of md5(\'{owner}:{number}\'): number {number} '
-                 f'of the {points[owner]} points of {owner} (from 0)',
-                 'nobody: it is alone' if not after else
-                 f'{configured.listed(after)}, in this order, if '
-                 f'{owner} is gone for its session timeout',
-                 _agreement(members)))
-
-
-def _digits(position: int) -> str:
-    """A signed position as the hex digits that the digest begins with."""
-    return f'{position % 2**64:016x}'
-
-
-def _agreement(members: 'Sequence[member_.Member]') -> str:
-    formats = collections.Counter(m.ring_format for m in members)
-    if len(formats) == 1:
-        return (f'all {len(members)} members offer ring format '
-                f'{next(iter(formats))}' if len(members) > 1
-                else f'one member, ring format {next(iter(formats))}')
-    low = min(formats)
-    newer = [m.identity for m in members if m.ring_format != low]
-    return (f'all use ring format {low}, the lowest offered; '
-            f'{configured.listed(newer)} could do more')
 
 
 class RingSimulate(configured.Configured, show.ShowOne):

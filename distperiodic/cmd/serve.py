@@ -7,6 +7,8 @@ by the next one, which makes the same mistake, for ever.
 """
 
 import argparse
+import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -174,6 +176,7 @@ class _Serve(configured.Configured, command.Command):
             conf.set_override('debug', True)
         settings = opts.settings(conf)
         self._check_backend(settings, parsed.workers)
+        self._check_store(settings)
         tasks = load_tasks(parsed.tasks, conf)
         self._check_jobs(tasks, parsed)
         self._check_places(conf, settings, parsed)
@@ -185,6 +188,10 @@ class _Serve(configured.Configured, command.Command):
         log.setup(conf, 'distperiodic')
         from oslo_service import service as oslo_service
         _let_ctrl_c_end_it_cleanly()
+        # What is here by now stays to the end: no search for garbage need
+        # look through it, nor write to what the forked processes share.
+        gc.collect()
+        gc.freeze()
         launcher = oslo_service.launch(
             conf, self._service(conf, tasks, parsed),
             workers=parsed.workers, restart_method='mutate')
@@ -216,6 +223,13 @@ class _Serve(configured.Configured, command.Command):
                     f'[distperiodic] member_id {settings.member_id!r} names '
                     f'one process, and --workers {workers} are to run; unset '
                     'it, then each gets a number of this host')
+
+    def _check_store(self, settings: 'opts.Settings') -> None:
+        """:raises ConfigError: the store cannot be used as it is."""
+        from distperiodic.service import lifecycle
+        # One that is away is waited for, by processes that say so.
+        with contextlib.suppress(exceptions.StoreUnavailable):
+            lifecycle.check_store(settings)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'

@@ -23,7 +23,6 @@ fence proves::
 """
 
 import enum
-from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -53,6 +52,17 @@ class State(enum.Enum):
 #: Nothing leaves these but a claim for a later tick, and an operator's word.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
+
+
+class SkippedBy(enum.Enum):
+    """What had an object skipped for a tick, without a claim."""
+
+    #: Nobody ran it in time, and the job's ``misfire`` gave it up.
+    MISFIRE = 'misfire'
+    #: An earlier run of it went on, and the job's ``overlap`` gave it up.
+    OVERLAP = 'overlap'
+    #: An operator had paused the job.
+    PAUSE = 'pause'
 
 
 class Move(enum.Enum):
@@ -105,7 +115,8 @@ class Claim(NamedTuple):
     object: str
     #: Grows with every grant of the object; an old one proves nothing.
     fence: int
-    #: 1 for the first run of a tick.
+    #: 1 for the first run of a tick; more where those of an earlier one were
+    #: lost until it was given up, or until this one took its place.
     attempt: int
     #: Microseconds since the epoch.
     tick: int
@@ -120,7 +131,10 @@ class Claimed(NamedTuple):
     #: Claims of earlier ticks that were not started and are void now.
     superseded: int
     #: Objects that have missed more than this tick, and their last one.
-    behind: Sequence[tuple[str, int]] = ()
+    behind: list[tuple[str, int]]
+    #: Microseconds until the tick may be claimed by the store's clock; then
+    #: nothing was taken. 0: it may be now.
+    early: int = 0
 
 
 class Lease(NamedTuple):
@@ -143,6 +157,14 @@ class Failure(NamedTuple):
     traceback: str = ''
 
 
+#: Microseconds that a tick may lie before the store's clock and be claimed:
+#: so much the clock of a member may be wrong from one look at the store's to
+#: the next.
+EARLIEST = 1_000_000
+
+#: More attempts than any tick has.
+UNBOUNDED = 2 ** 31 - 1
+
 #: Fences of one tick before they could reach those of a tick 1 ms later.
 FENCES = 1 << 8
 
@@ -162,6 +184,11 @@ def granted_lease(lease: str, batch: str) -> str:
     sides know its name before it is made.
     """
     return f'{lease}.{batch}'
+
+
+def names_of_leases(into: str, number: int) -> list[str]:
+    """What leases are named that are taken over in one call."""
+    return [f'{into}.{n}' for n in range(number)]
 
 
 #: No name of a lease ends so but those of :func:`finished_lease`.

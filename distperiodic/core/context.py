@@ -2,11 +2,15 @@
 """What a handler is told about its run."""
 
 import datetime
+import json
 from collections.abc import Callable
 from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
+
+#: Characters of what a run says of itself, as JSON.
+MAX_PROGRESS = 64 * 1024
 
 
 class Context:
@@ -16,12 +20,14 @@ class Context:
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
-                 'progress', '_tick', '_deadline', '_held', '_finish')
+                 '_tick', '_deadline', '_held', '_finish', '_progress',
+                 '_unsaved')
 
     def __init__(self, job: str, object_id: str, tick: int, fence: int,
                  attempt: int, deadline: int | None = None,
                  held: Callable[[], bool] = lambda: True,
-                 finish: Callable[[str, Any], None] | None = None):
+                 finish: Callable[[str, Any], None] | None = None,
+                 progress: Any = None):
         #: Name of the job.
         self.job = job
         #: Id of the object; of a job without objects, its one claim's key.
@@ -34,9 +40,8 @@ class Context:
         #: True once the run's result will not count: it took longer than the
         #: job's timeout, or the process stops. A long handler looks at it.
         self.cancelled = False
-        #: What an earlier attempt of this tick saved; None: nothing was, as
-        #: always without a store.
-        self.progress: Any = None
+        self._progress = progress
+        self._unsaved: str | None = None
         self._held = held
         self._finish = finish
         self._tick = tick
@@ -56,6 +61,43 @@ class Context:
             return None
         return schedule.datetime_of(self._deadline)
 
+    @property
+    def progress(self) -> Any:
+        """How far this tick's work came: what this run assigned last, else
+        what an earlier attempt did; None: nothing.
+
+        What is assigned is saved within a second or two while the run goes
+        on, and at once where it fails, so that the next attempt can go on
+        from there, on whatever worker. It is any value that JSON can say, of
+        64 KiB at the most. Without a store nobody saves it.
+
+        :raises InvalidProgress: it cannot be saved.
+        """
+        return self._progress
+
+    @progress.setter
+    def progress(self, value: Any) -> None:
+        try:
+            text = json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise exceptions.InvalidProgress(
+                f'job {self.job!r} object {self.object!r}: progress is '
+                f'{type(value).__name__}, and JSON cannot say it ({exc}); '
+                'assign numbers, text, lists and dictionaries') from None
+        if len(text) > MAX_PROGRESS:
+            raise exceptions.InvalidProgress(
+                f'job {self.job!r} object {self.object!r}: progress has '
+                f'{len(text)} characters as JSON, of at most {MAX_PROGRESS}; '
+                'keep the data elsewhere, and where it is in progress')
+        self._progress, self._unsaved = value, text
+
+    def take_unsaved(self) -> str | None:
+        """What was assigned since the last call, as JSON; None: nothing. For
+        whoever saves it.
+        """
+        text, self._unsaved = self._unsaved, None
+        return text
+
     def still_mine(self) -> bool:
         """Whether nobody else may run this now: the run is not cancelled,
         and this process still trusts its lease, or without a store its place
@@ -72,7 +114,8 @@ class Context:
         :param session: an SQLAlchemy session or connection to the database
             that ``connection`` names.
         :raises RunReplaced: the run is somebody else's by now; roll back.
-        :raises ConfigError: there is no store.
+        :raises ConfigError: there is no store, or the session is of another
+            database than the store.
         """
         if self._finish is None:
             raise exceptions.ConfigError(

@@ -24,8 +24,8 @@ from distperiodic.exceptions import InvalidSchedule
 
 _Word = TypeVar('_Word', bound=enum.StrEnum)
 
-# A topic becomes the name of a queue and of a configuration section.
-_TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
+#: A topic becomes the name of a queue and of a configuration section.
+TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
 
 
@@ -106,7 +106,7 @@ class Job:
         self._check(
             'topic',
             isinstance(self.topic, str)
-            and _TOPIC.fullmatch(self.topic) is not None,
+            and TOPIC.fullmatch(self.topic) is not None,
             'the name of a partition: 1 to 100 of A-Z a-z 0-9 . _ -',
         )
         self._check(
@@ -120,12 +120,25 @@ class Job:
             'seconds from 0, or None for one period, at most 60',
         )
 
+    def tries_again(self, attempt: int) -> bool:
+        """Whether a run that fails is followed by another attempt.
+
+        :param attempt: of the run that failed, from 1.
+        """
+        return (attempt <= self.retries
+                and self.delivery is not Delivery.AT_MOST_ONCE)
+
     def grace_us(self, tick: Instant) -> int:
         """How late *tick* may run under ``misfire='skip'``, microseconds."""
         if self.grace is None:
             # A whole period would make 'skip' run whatever 'latest' runs.
             return min(self.schedule.period_us(tick), 60 * SECOND)
         return round(self.grace * SECOND)
+
+    def too_late(self, tick: Instant, now: Instant) -> bool:
+        """Whether *tick* runs no more, by ``misfire='skip'``."""
+        return (self.misfire is Misfire.SKIP
+                and now - tick > self.grace_us(tick))
 
     def _check_scope(self) -> None:
         self._accept_word('scope', Scope)

@@ -125,10 +125,17 @@ def parse_entry(entry: str) -> Member | None:
                   attributes.get('t', 1), attributes['f'])
 
 
+@functools.lru_cache(maxsize=16384)
 def process_of(entry: str) -> str:
     """The process that stands under *entry* in its group."""
     member = parse_entry(entry)
     return entry if member is None else member.process
+
+
+def holder_of(entry: str) -> str:
+    """Who holds work under *entry*; see :attr:`Member.holder`."""
+    member = parse_entry(entry)
+    return entry if member is None else member.holder
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -84,6 +84,9 @@ class Batch:
     partition: str = 'default'  # the worker's
     priority: int = 0  # higher first
     expires: Instant | None = None  # None: worth running however late
+    #: Object to what an earlier attempt said, as JSON. It is never sent: who
+    #: runs a batch beside the store reads it there.
+    progress: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,6 +106,10 @@ class Report:
     #: Not granted: their claims are not what they were, or somebody else's.
     lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # that the handlers took
+    #: What runs say of themselves, as JSON, and where failed ones raised. Both
+    #: are for the store next to whoever reports, and never sent.
+    progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:

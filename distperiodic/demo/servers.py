@@ -104,7 +104,7 @@ class Servers:
         """
         options = {
             'backend_url': self.backend_url, 'group': self.group,
-            'session_timeout': SESSION,
+            'session_timeout': SESSION, 'late_claim_after': SESSION,
             'coordinator_heartbeat_interval': HEARTBEAT,
             'state_path': self._place / 'state',
             'connection': self._connection, 'lease': LEASE,

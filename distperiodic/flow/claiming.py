@@ -23,14 +23,19 @@ from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import schedule
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.schedule import Instant
+from distperiodic.flow import again
 from distperiodic.flow import dispatch
+from distperiodic.flow import in_hand
 from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
 # Why an object is skipped by its overlap policy.
 _BUSY = 'an earlier run goes on'
+# Why the ticks are given up that an object has missed.
+_NOT_IN_TIME = 'nobody claimed them in time'
 # Ticks of one object that may wait for its earlier runs.
 _MOST_WAITING = 100
 
@@ -45,6 +50,14 @@ class _Piece:
     at: int = 0
 
 
+class _Line(NamedTuple):
+    """Ticks of one object that wait for its earlier run."""
+
+    #: Of its ticks; the job's, or its own.
+    rule: schedule.Schedule
+    ticks: collections.deque[Instant]
+
+
 class _Open:
     """What one job has begun to claim and not claimed yet."""
 
@@ -53,7 +66,7 @@ class _Open:
     def __init__(self) -> None:
         self.pieces: collections.deque[_Piece] = collections.deque()
         #: Objects that wait for their earlier run, and for what ticks.
-        self.waiting: dict[str, collections.deque[Instant]] = {}
+        self.waiting: dict[str, _Line] = {}
 
 
 class _Asked(NamedTuple):
@@ -103,6 +116,12 @@ class Claimer:
         #: first object and their number.
         self._skipped: dict[
             str, tuple[job_.Job, Instant, str, int]] = {}
+        #: Jobs of which some was asked for and never answered.
+        self._failed: set[str] = set()
+        #: What was asked too early, and when it may be asked again.
+        self._early: list[tuple[float, _Asked]] = []
+        #: Told when the store refuses a tick as too early.
+        self.refused: Callable[[], None] = lambda: None
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
         dispatcher.freed = self._freed
@@ -117,8 +136,15 @@ class Claimer:
             self._look(lambda: self.asked.subtract(list(self._open)))
 
     def sweep(self) -> None:
-        """Look for jobs that were paused or resumed since the last look."""
+        """Look for jobs that were paused or resumed since the last look, and
+        ask again for what was asked too early.
+        """
         now = self._clock.monotonic()
+        if self._early:
+            due = [asked for at, asked in self._early if at <= now]
+            self._early = [one for one in self._early if one[0] > now]
+            for asked in due:
+                self._ask(asked)
         if (self._shared and not self._asking
                 and now - self._looked >= self._sweep):
             self._looked = now
@@ -145,10 +171,25 @@ class Claimer:
         jobs = list(self._open)
         self._store.ask(lambda store: store.paused(jobs), known, failed)
 
+    @property
+    def away(self) -> bool:
+        """Whether the store is; whatever it is asked then waits."""
+        return self._store.away
+
+    def failed(self, job: job_.Job) -> bool:
+        """Whether something was asked for, since the last call, that the
+        store could not answer at all.
+        """
+        had = job.name in self._failed
+        self._failed.discard(job.name)
+        return had
+
     def claim_all(self, job: job_.Job, ticks: tuple[Instant, ...],
                   objects: Sequence[str], fresh: bool = True) -> None:
         """Claim any number of objects: a first piece now, the others at
         :meth:`claim_next`, for as long as :meth:`unfinished`.
+
+        See :meth:`claim` for the rest.
         """
         if not objects:
             return
@@ -188,38 +229,65 @@ class Claimer:
         if behind is None and len(ticks) > 1:
             behind = set()
         for tick in ticks:
-            self._ask(_Asked(job, rule or job.schedule, tick, objects,
-                             behind, fresh))
+            # No statement is about more than the store does in a moment.
+            for at in range(0, len(objects), self._piece):
+                self._ask(_Asked(
+                    job, rule or job.schedule, tick,
+                    objects[at:at + self._piece], behind, fresh))
 
     def _ask(self, asked: '_Asked') -> None:
         job, tick = asked.job, asked.tick
         if job.name in self._paused:
             self.counts[job.name, 'paused'] += len(asked.objects)
-            self.settle(job, tick, asked.objects,
-                        f'paused: {self._paused[job.name]}')
+            self.settle(job, tick, asked.objects, SkippedBy.PAUSE,
+                        f'paused: {self._paused[job.name]}', asked.rule)
             return
         lease, holder = self._new_lease(), self._holder()
-        after = None
+        after = self._after(asked)
         every = job.misfire is schedule.Misfire.ALL
-        if every and self._shared and not asked.catching_up:
-            after = asked.rule.at_or_before(tick - 1)
         self.asked[job.name] += 1
 
         def claimed(answer: claim_.Claimed) -> None:
             self.asked[job.name] -= 1
-            self._claimed(asked, lease, answer)
+            if answer.early:
+                self._too_early(asked, answer.early / schedule.SECOND)
+            else:
+                self._claimed(asked, in_hand.Own(lease, holder), answer)
 
         def failed() -> None:
             self.asked[job.name] -= 1
+            self._failed.add(job.name)
             self.counts[job.name, 'claims failed'] += len(asked.objects)
         self._store.ask(
             lambda store: store.claim(
                 job.name, tick, asked.objects, lease=lease, holder=holder,
                 seconds=self._lease, supersede=not every,
-                fresh=asked.fresh, after=after),
+                fresh=asked.fresh, after=after,
+                most=again.most_attempts(job)),
             claimed, failed)
 
-    def _claimed(self, asked: '_Asked', lease: str,
+    def _too_early(self, asked: '_Asked', seconds: float) -> None:
+        """The store's clock was set back, or ours was wrong."""
+        self.counts[asked.job.name, 'too early'] += len(asked.objects)
+        self._early.append((self._clock.monotonic() + seconds, asked))
+        self.refused()
+
+    def _after(self, asked: '_Asked') -> Instant | None:
+        """The tick that an object must have had, or it is behind; None: that
+        is no matter.
+
+        Who drops ticks of its own part takes it down. Before a process
+        began it may be that nobody was there, and of what others have missed
+        it knows nothing: an object that is behind tells of it.
+        """
+        if not self._shared or asked.catching_up:
+            return None
+        job, rule = asked.job, asked.rule
+        if _may_be_new(job, rule):
+            return None
+        return rule.at_or_before(asked.tick - 1)
+
+    def _claimed(self, asked: '_Asked', own: in_hand.Own,
                  claimed: claim_.Claimed) -> None:
         job, tick, won = asked.job, asked.tick, claimed.won
         late: set[str] = set()
@@ -233,14 +301,17 @@ class Claimer:
             for key in lost:
                 self._open[job.name].waiting.pop(key, None)
         if claimed.behind:
-            self._catch_up(asked, claimed.behind)
+            if job.misfire is schedule.Misfire.ALL:
+                self._catch_up(asked, claimed.behind)
+            else:
+                self._give_up(asked, claimed.behind)
         if claimed.busy:
-            self._busy(job, tick, claimed.busy, late)
+            self._busy(asked, claimed.busy, late)
         if won:
             self.counts[job.name, 'claimed'] += len(won)
             if self._open[job.name].waiting:
                 self._overtake(job, tick, won)
-            self._dispatcher.offer(job, lease, won, claimed.superseded)
+            self._dispatcher.offer(job, own, won, claimed.superseded)
 
     def _catch_up(self, asked: '_Asked',
                   behind: Sequence[tuple[str, Instant]]) -> None:
@@ -253,37 +324,68 @@ class Claimer:
         for key, last in behind:
             together.setdefault(last, []).append(key)
         for last, keys in sorted(together.items()):
-            missed: collections.deque[Instant] = collections.deque(
-                maxlen=_MOST_WAITING)
-            dropped, newest = 0, last
-            following = rule.after(last)
-            while following <= asked.tick:
-                if len(missed) == _MOST_WAITING:
-                    self.counts[job.name, 'missed'] += len(keys)
-                    dropped, newest = dropped + 1, missed[0]
-                missed.append(following)
-                following = rule.after(following)
-            if dropped:
-                self.settle(job, newest, keys, 'too many missed ticks',
-                            dropped)
+            # The newest ones, backwards: there may have been a year of them.
+            missed: collections.deque[Instant] = collections.deque()
+            newest: Instant | None = asked.tick
+            while (newest is not None and newest > last
+                    and len(missed) < _MOST_WAITING):
+                missed.appendleft(newest)
+                newest = rule.at_or_before(newest - 1)
+            if newest is not None and newest > last:
+                dropped = rule.count(last, newest)
+                self.counts[job.name, 'missed'] += dropped * len(keys)
+                self.settle(job, newest, keys, SkippedBy.MISFIRE,
+                            'too many missed ticks', rule)
             first = missed.popleft()
             for key in keys:
-                waiting[key] = collections.deque(missed)
+                waiting[key] = _Line(rule, collections.deque(missed))
             self._ask(_Asked(job, rule, first, keys, set(keys), True, True))
 
-    def _busy(self, job: job_.Job, tick: Instant, busy: list[str],
+    def _give_up(self, asked: '_Asked',
+                 behind: Sequence[tuple[str, Instant]]) -> None:
+        """Take down what these objects have missed, and claim them anew."""
+        job, rule = asked.job, asked.rule
+        newest = rule.at_or_before(asked.tick - 1)
+        assert newest is not None
+        waiting = self._open[job.name].waiting
+        together: dict[Instant, list[str]] = {}
+        replaced: dict[Instant, list[str]] = {}
+        for key, last in behind:
+            line = waiting.pop(key, None)
+            if line is not None:
+                # It was not missed: it waited for the run before.
+                replaced.setdefault(line.ticks[-1], []).append(key)
+                last = max(last, line.ticks[-1])
+            if last < newest:
+                together.setdefault(last, []).append(key)
+        self._replace(job, replaced, rule)
+        for last, keys in sorted(together.items()):
+            number = rule.count(last, newest)
+            self.counts[job.name, 'missed'] += number * len(keys)
+            self.settle(job, newest, keys, SkippedBy.MISFIRE,
+                        _NOT_IN_TIME, rule)
+        self._ask(asked._replace(objects=[key for key, _ in behind],
+                                 catching_up=True))
+
+    def _busy(self, asked: '_Asked', busy: list[str],
               behind: set[str]) -> None:
         """An earlier tick of these objects has not come to its end."""
+        job, tick = asked.job, asked.tick
         if job.overlap is schedule.Overlap.SKIP:
             over = [key for key in busy if key not in behind]
             if over:
                 self._skip(job, tick, over)
-                self.settle(job, tick, over, _BUSY)
+                self.settle(job, tick, over, SkippedBy.OVERLAP, _BUSY,
+                            asked.rule)
             busy = [key for key in busy if key in behind]
         waiting = self._open[job.name].waiting
         replaced: dict[Instant, list[str]] = {}
         for key in busy:
-            queue = waiting.setdefault(key, collections.deque())
+            queue = waiting.setdefault(
+                key, _Line(asked.rule, collections.deque())).ticks
+            if tick in queue:
+                # Looked at once more, since it is late.
+                continue
             if queue and tick < queue[0]:
                 queue.appendleft(tick)
                 continue
@@ -294,19 +396,26 @@ class Claimer:
                 # One run is going on, one waits: a newer tick replaces it.
                 replaced.setdefault(queue.popleft(), []).append(key)
             queue.append(tick)
-        for old, keys in sorted(replaced.items()):
-            self._skip(job, old, keys)
-            self.settle(job, old, keys, _BUSY)
+        self._replace(job, replaced, asked.rule)
+
+    def _replace(self, job: job_.Job, waited: dict[Instant, list[str]],
+                 rule: schedule.Schedule) -> None:
+        """A newer tick takes the place of these, which waited for a run."""
+        for tick, keys in sorted(waited.items()):
+            self._skip(job, tick, keys)
+            self.settle(job, tick, keys, SkippedBy.OVERLAP, _BUSY, rule)
 
     def _overtake(self, job: job_.Job, tick: Instant,
                   won: Sequence[claim_.Claim]) -> None:
         """What waits for an earlier tick than *tick* has no turn any more."""
         waiting = self._open[job.name].waiting
         for claim in won:
-            queue = waiting.get(claim.object)
-            while queue and queue[0] <= tick:
-                self._skip(job, queue.popleft(), [claim.object])
-            if queue is not None and not queue:
+            line = waiting.get(claim.object)
+            if line is None:
+                continue
+            while line.ticks and line.ticks[0] <= tick:
+                self._skip(job, line.ticks.popleft(), [claim.object])
+            if not line.ticks:
                 del waiting[claim.object]
 
     def _freed(self, job: job_.Job, objects: list[str]) -> None:
@@ -314,30 +423,43 @@ class Claimer:
         waiting = self._open[job.name].waiting
         if not waiting or self._closed:
             return
-        together: dict[Instant, list[str]] = {}
+        together: dict[tuple[Instant, schedule.Schedule], list[str]] = {}
         for key in objects:
-            queue = waiting.get(key)
-            if queue:
-                together.setdefault(queue.popleft(), []).append(key)
-                if not queue:
+            line = waiting.get(key)
+            if line is not None and line.ticks:
+                together.setdefault(
+                    (line.ticks.popleft(), line.rule), []).append(key)
+                if not line.ticks:
                     del waiting[key]
-        for tick in sorted(together):
-            self.claim(job, (tick,), together[tick], set(together[tick]))
+        for (tick, rule), keys in sorted(
+                together.items(), key=lambda item: item[0][0]):
+            self.claim(job, (tick,), keys, set(keys), rule=rule)
 
     def settle(self, job: job_.Job, tick: Instant, objects: Sequence[str],
-               reason: str, ticks: int = 1) -> None:
-        """Have it taken down that these objects do not run for *tick*, where
-        the store is shared: nobody else claims them for it then.
+               by: SkippedBy, reason: str, rule: schedule.Schedule,
+               since: Instant | None = None) -> None:
+        """Have it taken down that these objects do not run for *tick*, nor
+        for what each of them has missed before, where the store is shared:
+        nobody else claims them for it then.
 
-        :param ticks: for how many ticks, of which this is the newest.
+        :param rule: of their ticks.
+        :param since: when they surely had that rule, if it is their own;
+            before that they missed nothing. None: at *tick*.
         """
         if not self._shared:
             return
         holder = self._holder()
+        least: Instant | None = None
+        if _may_be_new(job, rule):
+            least = tick - 1 if since is None else since - 1
+
+        def missed(last: Instant) -> int:
+            return rule.count(
+                last if least is None else max(last, least), tick - 1)
 
         def call(store: ports.ClaimStore, some: Sequence[str]) -> int:
-            return store.skip(job.name, tick, some, holder=holder,
-                              reason=reason, ticks=ticks)
+            return store.skip(job.name, tick, some, holder=holder, by=by,
+                              reason=reason, missed=missed)
         for at in range(0, len(objects), self._piece):
             self._store.ask(
                 functools.partial(
@@ -376,3 +498,11 @@ class Claimer:
     def close(self) -> None:
         """Claim nothing more when a run ends."""
         self._closed = True
+
+
+def _may_be_new(job: job_.Job, rule: schedule.Schedule) -> bool:
+    """Whether an object with that rule may have had another one until now,
+    and missed nothing.
+    """
+    return (job.misfire is not schedule.Misfire.ALL
+            and rule is not job.schedule)

@@ -26,12 +26,13 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core import partition as partition_
+from distperiodic.flow import places as places_
 from distperiodic.flow import quiet
+from distperiodic.flow import results
 
 LOG = logging.getLogger(__name__)
 
-# The longest pause before a retry, in seconds.
-_RETRY_CAP = 60.0
 # The part of a lease that is left when its holder stops believing in it.
 _MARGIN = 0.1
 
@@ -42,39 +43,11 @@ _FORGOTTEN = 3
 LEASE_ENDED = 'its lease has ended'
 
 
-#: Its place in what was granted, its claim, and the error.
-_Failed = tuple[int, claim_.Claim, str]
-
-
-class _Grant:
-    """A batch whose start was asked for, and what was granted of it."""
-
-    __slots__ = ('asked', 'batch', 'claims', 'holder', 'indexes', 'lease',
-                 'left', 'sign', 'until', 'void')
-
-    def __init__(self, batch: message.Batch, now: float):
-        self.batch = batch
-        self.lease = claim_.granted_lease(batch.lease, batch.id)
-        self.holder = member_.process_of(batch.worker)
-        #: Monotonic seconds of the request that the trust counts from.
-        self.asked = now
-        self.until = now
-        self.sign = now
-        #: None: it was reported what became of it.
-        self.claims: list[claim_.Claim | None] = []
-        #: Of each claim, its place in the batch.
-        self.indexes: Sequence[int] = ()
-        self.left = 0
-        #: Whether the lease was lost.
-        self.void = False
-
-    def take(self, index: int) -> claim_.Claim | None:
-        """The claim at *index*; None: it was taken before."""
-        if not 0 <= index < len(self.claims):
-            return None
-        claim, self.claims[index] = self.claims[index], None
-        self.left -= claim is not None
-        return claim
+def _key(sender: str, batch_id: str) -> tuple[str, str]:
+    """Of a batch: its sender may stand under another entry by the time it is
+    reported, and gives each id once.
+    """
+    return member_.process_of(sender), batch_id
 
 
 class Grants:
@@ -85,8 +58,11 @@ class Grants:
     :param lease: seconds.
     :param sure: whether this process surely still is who stands under that
         entry in its group.
+    :param shared: whether all schedulers claim in this store; then what was
+        granted and is refused is put back into it here.
     :param silent: seconds without a renewal after which the leases of a
         process that is gone from its group are taken over; default: *lease*.
+    :param partitions: what is configured of partitions, by name.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -95,9 +71,15 @@ class Grants:
                  report: Callable[[message.Report, str], None],
                  new_lease: Callable[[], str],
                  sure: Callable[[str], bool] = lambda entry: True,
+                 shared: bool = False,
                  silent: float | None = None,
-                 random_: random.Random | None = None):
+                 random_: random.Random | None = None,
+                 partitions: partition_.Partitions = partition_.NONE):
         self._jobs = jobs
+        self._limits = partition_.limits_of(jobs, partitions)
+        self._places: places_.Places[results.Grant] = places_.Places(
+            self._limits)
+        self._counting = False
         self._store = store
         self._clock = clock
         self._lease = lease
@@ -105,11 +87,16 @@ class Grants:
         self._report = report
         self._new_lease = new_lease
         self._sure = sure
+        self._shared = shared
         self._silent = lease if silent is None else min(lease, silent)
         self._random = random_ or random.Random()
-        self._grants: dict[tuple[str, str], _Grant] = {}
+        self._grants: dict[tuple[str, str], results.Grant] = {}
         self._renewed = clock.monotonic()
+        #: Holders whose leases the store is asked to renew.
+        self._renewing: set[str] = set()
         self._told = quiet.Quiet(clock, 10.0)
+        self._results = results.Results(
+            jobs, new_lease=new_lease, random_=self._random, told=self._told)
 
     def accept(self, batch: message.Batch) -> None:
         """Have the runs of *batch* granted, and begin those that were."""
@@ -117,20 +104,86 @@ class Grants:
             # Whoever runs it knows how to refuse.
             self._run(batch)
             return
-        key = batch.sender, batch.id
+        key = _key(batch.sender, batch.id)
         if key in self._grants:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
             return
-        grant = self._grants[key] = _Grant(batch, self._clock.monotonic())
-        self._store.ask(
-            lambda store: store.start(
-                batch.job, batch.tick, batch.objects, lease=batch.lease,
-                into=grant.lease, holder=grant.holder, seconds=self._lease),
-            lambda granted: self._granted(grant, granted),
-            lambda: self._granted(grant, []))
+        now = self._clock.monotonic()
+        grant = self._grants[key] = results.Grant(batch, now)
+        if self._shared and self._places.full(batch.job) is not None:
+            self._places.keep(grant, batch.job, now)
+        else:
+            self._start(grant)
 
-    def _granted(self, grant: _Grant, granted: list[claim_.Claim]) -> None:
+    def _start(self, grant: results.Grant) -> None:
+        """Ask for the start of *grant*, and then how many run: once all can
+        see it, so of two that were granted at once at least one sees that
+        they are too many, and gives back its own.
+        """
+        batch = grant.batch
+        grant.asked = grant.sign = self._clock.monotonic()
+        self._places.take(batch.job, len(batch.objects))
+        jobs, mark = self._places.jobs([batch.job]), self._places.mark()
+
+        def start(store: ports.ClaimStore) -> tuple[
+                list[claim_.Claim], dict[str, int]]:
+            granted = store.start(
+                batch.job, batch.tick, batch.objects, lease=batch.lease,
+                into=grant.lease, holder=grant.holder, seconds=self._lease)
+            # Each is committed before the next one begins.
+            return granted, store.running(jobs) if jobs and granted else {}
+
+        def started(answer: tuple[
+                list[claim_.Claim], dict[str, int]]) -> None:
+            granted, running = answer
+            if granted:
+                self._begin(grant, granted, *self._places.counted(
+                    batch.job, running, mark, self._clock.monotonic()))
+            else:
+                self._ended(batch.job, len(batch.objects))
+                self._begin(grant, [])
+        self._store.ask(start, started, lambda: started(([], {})))
+
+    def _ended(self, job: str, runs: int) -> None:
+        """So many places are free; begin what waits for one."""
+        self._places.give_back(job, runs)
+        self._start_next()
+
+    def _start_next(self) -> None:
+        while (grant := self._places.next()) is not None:
+            self._start(grant)
+
+    def sweep(self) -> None:
+        """Look after what waits for a place; call it several times a
+        second.
+        """
+        for grant, why in self._places.in_vain(self._clock.monotonic()):
+            batch = grant.batch
+            self._forget(grant)
+            self._report(message.Report(batch.id, batch.worker, refused=[
+                (i, why) for i in range(len(batch.objects))]), batch.sender)
+        waiting = self._places.waiting
+        if not waiting or self._counting:
+            return
+        self._counting = True
+
+        def failed() -> None:
+            self._counting = False
+
+        def counted(running: Mapping[str, int]) -> None:
+            # Places may have become free at other workers.
+            self._counting = False
+            now = self._clock.monotonic()
+            for job in waiting:
+                self._places.counted(job, running, mark, now)
+            self._start_next()
+        jobs, mark = self._places.jobs(waiting), self._places.mark()
+        self._store.ask(
+            lambda store: store.running(jobs), counted, failed)
+
+    def _begin(self, grant: results.Grant, granted: list[claim_.Claim],
+               too_many: int = 0, why: str = '') -> None:
         batch = grant.batch
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
         grant.claims = [*granted]
@@ -143,23 +196,45 @@ class Grants:
             self._report(message.Report(
                 batch.id, batch.worker, lost=list(places.values())),
                 batch.sender)
+        if too_many:
+            granted = granted[:max(0, len(granted) - too_many)]
+            self._places.give_back(
+                batch.job, len(grant.claims) - len(granted))
+            self._report(message.Report(batch.id, batch.worker, refused=[
+                (i, why) for i in grant.indexes[len(granted):]]),
+                batch.sender)
+            self._put_back(
+                grant, range(len(granted), len(grant.claims)),
+                0.5 + self._random.random())
         if not granted:
             self._forget(grant)
             return
-        self._run(dataclasses.replace(
+        batch = dataclasses.replace(
             batch, objects=[c.object for c in granted],
             fences=[c.fence for c in granted],
-            attempts=[c.attempt for c in granted]))
+            attempts=[c.attempt for c in granted])
+        again = [c.object for c in granted if c.attempt > 1]
+        if not again:
+            self._run(batch)
+            return
 
-    def _forget(self, grant: _Grant) -> None:
-        self._grants.pop((grant.batch.sender, grant.batch.id), None)
+        def known(progress: dict[str, str]) -> None:
+            batch.progress = progress
+            self._run(batch)
+        self._store.ask(
+            lambda store: store.progress(
+                batch.job, again, lease=grant.lease),
+            known, lambda: known({}))
+
+    def _forget(self, grant: results.Grant) -> None:
+        self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> str | None:
         """None if work of *batch* may begin now, else the reason why not.
 
         Asked by the threads that run it.
         """
-        grant = self._grants.get((batch.sender, batch.id))
+        grant = self._grants.get(_key(batch.sender, batch.id))
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return LEASE_ENDED
@@ -172,14 +247,14 @@ class Grants:
 
     def lease_of(self, batch: message.Batch) -> str | None:
         """The lease in which *batch* runs; None: it does not."""
-        grant = self._grants.get((batch.sender, batch.id))
+        grant = self._grants.get(_key(batch.sender, batch.id))
         return None if grant is None or grant.void else grant.lease
 
     def reported(self, report: message.Report, to_entry: str) -> None:
         """What became of granted runs; their indexes are those of what was
         given to run.
         """
-        grant = self._grants.get((to_entry, report.batch))
+        grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
             # Nothing that was granted, so no result of it counts.
             self._report(dataclasses.replace(
@@ -187,115 +262,81 @@ class Grants:
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
             return
         grant.sign = self._clock.monotonic()
+        for index, said in report.progress:
+            if (0 <= index < len(grant.claims)
+                    and (of := grant.claims[index]) is not None):
+                grant.progress[of.object] = said
+        if report.progress and (report.failed or not grant.saving):
+            # What fails is told first how far it came.
+            self._save(grant)
+        put_back = set(self._put_back(
+            grant, [i for i, _ in report.refused]))
         told = dataclasses.replace(
             report, failed=[], done=[], refused=[
                 (grant.indexes[i], why) for i, why in report.refused
-                if grant.take(i) is not None])
-        asks: list[tuple[Callable[[ports.ClaimStore], int],
-                         Callable[[int], None]]] = []
+                if i in put_back])
+        asks: list[results.Ask] = []
         done = [(i, claim.object) for i in report.done
                 if (claim := grant.take(i)) is not None]
         if done:
-            asks.append(self._finishing(grant, done, told))
+            asks.append(self._results.finishing(grant, done, told))
         failed = [(i, claim, error) for i, error in report.failed
                   if (claim := grant.take(i)) is not None]
         if failed:
-            asks += self._failing(grant, failed, told)
+            asks += self._results.failing(grant, failed, told)
         if not grant.left:
             # What is asked already knows all that it needs.
             self._forget(grant)
+        over_now = len(done) + len(failed) + len(put_back)
         if not asks:
             self._report(told, to_entry)
+            self._ended(grant.batch.job, over_now)
             return
         for call, then in asks[:-1]:
             self._store.ask(call, then)
         call, then_last = asks[-1]
 
-        def over(counted: int) -> None:
+        def over(counted: set[str]) -> None:
             then_last(counted)
             self._report(told, to_entry)
         # Results that cannot be written are not told, either.
         self._store.ask(call, over)
+        # What is asked now the store does after that.
+        self._ended(grant.batch.job, over_now)
 
-    def _finishing(self, grant: _Grant, done: list[tuple[int, str]],
-                   told: message.Report) -> tuple[
-                       Callable[[ports.ClaimStore], int],
-                       Callable[[int], None]]:
-        batch = grant.batch
-        keys = [key for _, key in done]
+    def _put_back(self, grant: results.Grant, indexes: Sequence[int],
+                  seconds: float = 0.0) -> list[int]:
+        """Give up runs that were granted and did not begin.
 
-        def call(store: ports.ClaimStore) -> int:
-            return store.finish(
-                batch.job, batch.tick, keys, lease=grant.lease)
+        :param seconds: after which anybody may claim them anew.
+        :returns: those of *indexes* that were not given up before.
+        """
+        given = [(i, claim.object) for i in indexes
+                 if (claim := grant.take(i)) is not None]
+        if given and self._shared:
+            batch, into = grant.batch, self._new_lease()
+            self._store.ask(
+                lambda store: store.take_back(
+                    batch.job, batch.tick, [key for _, key in given],
+                    leases=[grant.lease], into=into, holder='',
+                    seconds=seconds, ran=False),
+                lambda anew: None)
+        return [i for i, _ in given]
 
-        def then(counted: int) -> None:
-            indexes = [grant.indexes[i] for i, _ in done]
-            told.done = indexes[:counted]
-            self._lose(grant, indexes[counted:], told)
-        return call, then
+    def _save(self, grant: results.Grant) -> None:
+        """Save what is not saved; one question at a time, however long the
+        store is away.
+        """
+        said, grant.progress = grant.progress, {}
+        grant.saving = True
 
-    def _lose(self, grant: _Grant, indexes: list[int],
-              told: message.Report) -> None:
-        """Results came too late to count."""
-        if indexes:
-            told.lost = told.lost + indexes
-            if self._told.may(grant.batch.job):
-                LOG.warning(
-                    'results dropped: job=%s batch=%s objects=%d worker=%s '
-                    'reason=their lease had ended, and others have them',
-                    grant.batch.job, grant.batch.id, len(indexes),
-                    grant.batch.worker)
-
-    def _failing(self, grant: _Grant, failed: list[_Failed],
-                 told: message.Report) -> list[tuple[
-                     Callable[[ports.ClaimStore], int],
-                     Callable[[int], None]]]:
-        """Failed runs by what comes next: one pause for each attempt."""
-        job = self._jobs[grant.batch.job]
-        by_pause: dict[float | None, list[_Failed]] = {}
-        pauses: dict[int, float] = {}
-        for one in failed:
-            attempt = one[1].attempt
-            pause = None
-            if (attempt <= job.retries
-                    and job.delivery is not job_.Delivery.AT_MOST_ONCE):
-                if attempt not in pauses:
-                    pauses[attempt] = self._pause(job, attempt)
-                pause = pauses[attempt]
-            by_pause.setdefault(pause, []).append(one)
-        return [self._failing_alike(grant, pause, some, told)
-                for pause, some in by_pause.items()]
-
-    def _pause(self, job: job_.Job, attempt: int) -> float:
-        # Doubles, capped, with equal jitter (AWS Architecture Blog,
-        # "Exponential Backoff And Jitter", 2015).
-        pause = min(_RETRY_CAP,
-                    job.retry_backoff * 2.0 ** min(attempt - 1, 16))
-        return pause * (0.5 + self._random.random() / 2)
-
-    def _failing_alike(self, grant: _Grant, pause: float | None,
-                       failed: list[_Failed],
-                       told: message.Report) -> tuple[
-                           Callable[[ports.ClaimStore], int],
-                           Callable[[int], None]]:
-        batch = grant.batch
-        failures = [claim_.Failure(claim.object, error)
-                    for _, claim, error in failed]
-        into = None if pause is None else self._new_lease()
-
-        def call(store: ports.ClaimStore) -> int:
-            return store.fail(
-                batch.job, batch.tick, failures, lease=grant.lease,
-                into=into, seconds=pause or 0.0)
-
-        def then(counted: int) -> None:
-            pairs = [(grant.indexes[i], error) for i, _, error in failed]
-            if pause is None:
-                told.failed = told.failed + pairs[:counted]
-            else:
-                told.retried = told.retried + pairs[:counted]
-            self._lose(grant, [i for i, _ in pairs[counted:]], told)
-        return call, then
+        def saved(_: None = None) -> None:
+            grant.saving = False
+            if grant.progress:
+                self._save(grant)
+        self._store.ask(
+            lambda store: store.save(
+                grant.batch.job, said, lease=grant.lease), saved, saved)
 
     def renew(self) -> None:
         """Renew the leases of what gives signs of life; call it at least
@@ -304,7 +345,7 @@ class Grants:
         """
         now = self._clock.monotonic()
         away, self._renewed = now - self._renewed, now
-        by_holder: dict[str, list[_Grant]] = {}
+        by_holder: dict[str, list[results.Grant]] = {}
         for grant in self._grants.values():
             if away > self._lease / 2:
                 grant.sign = min(now, grant.sign + away)
@@ -317,8 +358,18 @@ class Grants:
         for holder, grants in by_holder.items():
             self._renew(holder, grants, now)
 
-    def _renew(self, holder: str, grants: list[_Grant], now: float) -> None:
+    def _renew(self, holder: str, grants: list[results.Grant],
+               now: float) -> None:
+        if holder in self._renewing:
+            # The store is slow, or away.
+            return
+        self._renewing.add(holder)
+
+        def failed() -> None:
+            self._renewing.discard(holder)
+
         def renewed(held: set[str]) -> None:
+            self._renewing.discard(holder)
             for grant in grants:
                 if grant.lease in held:
                     grant.asked = now
@@ -331,4 +382,4 @@ class Grants:
             lambda store: store.renew(
                 [grant.lease for grant in grants], holder=holder,
                 seconds=self._lease),
-            renewed)
+            renewed, failed)

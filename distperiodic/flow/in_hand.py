@@ -4,20 +4,28 @@ sent, and the workers that have them.
 """
 
 import collections
+import heapq
+import itertools
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from distperiodic.core import bound as bound_
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
+from distperiodic.core import partition as partition_
 
 
 class Worker:
     """One worker as this scheduler sees it."""
 
-    __slots__ = ('batches', 'entry', 'failures', 'heard', 'member',
-                 'not_before', 'paused', 'unknown', 'window')
+    __slots__ = ('alone_until', 'apart', 'batches', 'entry', 'failures',
+                 'heard', 'member', 'not_before', 'paused', 'unknown',
+                 'window')
 
     def __init__(self, member: member_.Member, window: pace_.Window,
                  now: float):
@@ -32,6 +40,11 @@ class Worker:
         self.failures = 0
         self.not_before = 0.0
         self.heard = now
+        #: Until when it is given nothing beside the suspects that it has, or
+        #: waits for. None: it has none.
+        self.alone_until: float | None = None
+        #: The batch of suspects that it was given last.
+        self.apart = ''
 
 
 class Sent:
@@ -66,34 +79,47 @@ class Sent:
         return taken
 
 
+class Own(NamedTuple):
+    """A lease that this scheduler holds."""
+
+    lease: str
+    #: Under which of its names: it has one for each tenure.
+    holder: str
+
+
 class Group:
     """Claims of one lease that wait."""
 
-    __slots__ = ('claims', 'lease')
+    __slots__ = ('claims', 'own')
 
-    def __init__(self, lease: str, claims: list[claim_.Claim]):
-        self.lease = lease
+    def __init__(self, own: Own, claims: list[claim_.Claim]):
+        self.own = own
         self.claims = claims
 
 
 class Queue:
-    """What waits of one job, and how much of it workers hold."""
+    """What waits of one job, and what bounds how much of it runs."""
 
-    __slots__ = ('groups', 'in_flight', 'job', 'listed', 'size', 'void')
+    __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'suspects',
+                 'void')
 
-    def __init__(self, job: job_.Job):
+    def __init__(self, job: job_.Job, bounds: Mapping[str, bound_.Bound]):
         self.job = job
+        #: Its own and its partition's, by why a run is refused for it.
+        self.bounds = bounds
         self.groups: collections.deque[Group] = collections.deque()
+        #: How many claims wait in the groups.
         self.size = 0
+        #: Claims whose runs were lost with their workers more than once, to
+        #: run apart from others; see :mod:`distperiodic.flow.pump`.
+        self.suspects: collections.deque[Group] = collections.deque()
         #: How many of them were superseded while they waited.
         self.void = 0
-        #: Runs that workers hold.
-        self.in_flight = 0
         #: Whether it stands in the order of its partition.
         self.listed = False
 
-    def put(self, lease: str, claims: list[claim_.Claim]) -> None:
-        self.groups.append(Group(lease, claims))
+    def put(self, own: Own, claims: list[claim_.Claim]) -> None:
+        self.groups.append(Group(own, claims))
         self.size += len(claims)
 
     def take(self, number: int) -> Group:
@@ -104,13 +130,18 @@ class Queue:
         else:
             rest = first.claims[number:]
             del first.claims[number:]
-            self.groups[0] = Group(first.lease, rest)
+            self.groups[0] = Group(first.own, rest)
         self.size -= len(first.claims)
         return first
 
-    def leases(self) -> set[str]:
+    @property
+    def waiting(self) -> int:
+        """How many claims wait, of all kinds."""
+        return self.size + sum(len(group.claims) for group in self.suspects)
+
+    def leases(self) -> set[Own]:
         """Of what waits here."""
-        return {group.lease for group in self.groups}
+        return {group.own for group in (*self.groups, *self.suspects)}
 
     def discard_void(self) -> int:
         """Drop what a later claim of its object made void; how many.
@@ -118,32 +149,138 @@ class Queue:
         Where no worker takes them, superseded claims would pile up.
         """
         newest: dict[str, int] = {}
-        for group in self.groups:
+        for group in (*self.groups, *self.suspects):
             for claim in group.claims:
                 if claim.fence > newest.get(claim.object, -1):
                     newest[claim.object] = claim.fence
-        for group in self.groups:
-            group.claims = [c for c in group.claims
-                            if c.fence == newest[c.object]]
         self.void = 0
-        return self._shrink()
+        return self._keep(lambda group: [
+            c for c in group.claims if c.fence == newest[c.object]])
 
     def discard_leases(self, lost: set[str]) -> int:
         """Drop what stands in leases that are somebody else's; how many."""
-        for group in self.groups:
-            if group.lease in lost:
-                group.claims = []
-        return self._shrink()
+        return self._keep(
+            lambda group: [] if group.own.lease in lost else group.claims)
 
     def clear(self) -> list[Group]:
         """Take all that waits."""
-        groups = list(self.groups)
+        groups = [*self.groups, *self.suspects]
         self.groups.clear()
+        self.suspects.clear()
         self.size = self.void = 0
         return groups
 
-    def _shrink(self) -> int:
-        before = self.size
+    def _keep(self, kept: Callable[
+            [Group], list[claim_.Claim]]) -> int:
+        before = self.waiting
+        for group in (*self.groups, *self.suspects):
+            group.claims = kept(group)
         self.groups = collections.deque(g for g in self.groups if g.claims)
+        self.suspects = collections.deque(
+            g for g in self.suspects if g.claims)
         self.size = sum(len(group.claims) for group in self.groups)
-        return before - self.size
+        return before - self.waiting
+
+
+class InHand:
+    """All of it, and the counts of what it comes to.
+
+    :param jobs: by name.
+    :param partitions: by name; what is configured of them.
+    :param shared: whether the store counts what runs of a job everywhere.
+    """
+
+    def __init__(self, jobs: Mapping[str, job_.Job],
+                 partitions: partition_.Partitions, *, shared: bool):
+        self._order = itertools.count()
+        limits = partition_.limits_of(jobs, partitions)
+        # The jobs of a partition have one limit, and one bound.
+        bounds = {limit: bound_.Bound(limit.most, shared=shared)
+                  for some in limits.values() for limit in some}
+        self.queues = {
+            name: Queue(job, {limit.reason: bounds[limit]
+                              for limit in limits[name]})
+            for name, job in jobs.items()}
+        #: Partition to (-priority, order, queue), a heap.
+        self.turns: dict[str, list[tuple[int, int, Queue]]] = {
+            job.topic: [] for job in jobs.values()}
+        #: Partition to its workers, by their holders.
+        self.workers: dict[str, dict[str, Worker]] = {}
+        #: By the ids of the batches.
+        self.sent: dict[str, Sent] = {}
+        #: Schedulers that share the workers.
+        self.schedulers = 1
+        #: Objects claimed and not given to a worker yet.
+        self.waiting = 0
+        #: Objects given to workers and not settled.
+        self.outstanding = 0
+        #: (job, outcome) to how many objects.
+        self.counts: collections.Counter[
+            tuple[str, str]] = collections.Counter()
+
+    def put(self, job: job_.Job, own: Own, claims: list[claim_.Claim],
+            superseded: int = 0) -> None:
+        """Claims of one lease wait. The list is ours from now on.
+
+        :param claims: none, where all that was won runs apart.
+        :param superseded: how many claims that wait here they made void.
+        """
+        queue = self.queues[job.name]
+        if claims:
+            queue.put(own, claims)
+            self.waiting += len(claims)
+        if superseded:
+            queue.void += superseded
+            if 2 * queue.void >= queue.size:
+                self.discarded(queue, queue.discard_void())
+        if not queue.listed:
+            queue.listed = True
+            self.next_turn(queue)
+
+    def put_apart(self, job: job_.Job, own: Own,
+                  claims: list[claim_.Claim], size: int) -> None:
+        """Claims of one lease wait to run apart, so many at a time."""
+        self.waiting += len(claims)
+        self.queues[job.name].suspects.extend(
+            Group(own, claims[at:at + size])
+            for at in range(0, len(claims), size))
+
+    def next_turn(self, queue: Queue) -> None:
+        """Give *queue* a turn, after all others of its priority."""
+        heapq.heappush(self.turns[queue.job.topic], (
+            -queue.job.priority, next(self._order), queue))
+
+    def discarded(self, queue: Queue, number: int) -> None:
+        self.waiting -= number
+        self.lost(queue.job, number)
+
+    def lost(self, job: job_.Job, number: int) -> None:
+        """A later claim of these objects took the place of ours."""
+        if number:
+            self.counts[job.name, 'superseded'] += number
+
+    def settle(self, sent: Sent, number: int) -> None:
+        """So many of what *sent* has left are settled."""
+        sent.worker.window.settle(number, sent.cost)
+        for bound in sent.queue.bounds.values():
+            bound.settle(number)
+        self.outstanding -= number
+        if not sent.left:
+            del self.sent[sent.batch.id]
+            sent.worker.batches.pop(sent.batch.id, None)
+
+    def recall(self, sent: Sent) -> list[claim_.Claim]:
+        """What is left of a batch; its worker has no part in it any more."""
+        left = sent.take(range(len(sent.claims)))
+        self.settle(sent, len(left))
+        return left
+
+    def clear(self, queue: Queue) -> list[Group]:
+        """Take all that waits of *queue*."""
+        self.waiting -= queue.waiting
+        queue.listed = False
+        partition = queue.job.topic
+        kept = [one for one in self.turns[partition] if one[2] is not queue]
+        heapq.heapify(kept)
+        self.turns[partition] = kept
+        return queue.clear()

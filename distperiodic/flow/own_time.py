@@ -51,10 +51,10 @@ class Wave:
             return None
         return self.tick + self._phases[self._at]
 
-    def is_due(self, key: str, now: Instant) -> bool:
-        """Whether the time of that object has come."""
+    def due(self, key: str) -> Instant:
+        """When that object is due."""
         return self.tick + schedule.phase_us(
-            ring.position_of(key), self.end - self.tick) <= now
+            ring.position_of(key), self.end - self.tick)
 
     def take(self, now: Instant) -> Sequence[int]:
         """The indexes of the objects that are due, oldest first."""

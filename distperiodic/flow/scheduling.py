@@ -9,15 +9,18 @@ Runs are granted here where the workers cannot reach the store: they are
 this process's own pool, or there is no store that they could share.
 """
 
+import random
 from collections.abc import Callable
 from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core import job as job_
 from distperiodic.core import message
+from distperiodic.core import partition as partition_
 from distperiodic.flow import claiming
 from distperiodic.flow import dispatch
 from distperiodic.flow import grants as grants_
+from distperiodic.flow import store_time
 from distperiodic.flow import tick
 
 # Ticks of a job are claimed in pieces of so many objects where the store
@@ -42,6 +45,8 @@ class Scheduling:
     :param sure: whether this process surely still stands in its group under
         that entry.
     :param series: how the ids of the batches begin.
+    :param random_: of pauses; default: seeded anew.
+    :param partitions: what is configured of partitions, by name.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -54,7 +59,8 @@ class Scheduling:
                  grants_here: bool = True, late_after: float = 5.0,
                  sweep: float = 0.0, silent: float = 0.0,
                  sure: Callable[[str], bool] = lambda entry: True,
-                 series: str = ''):
+                 series: str = '', random_: random.Random | None = None,
+                 partitions: partition_.Partitions = partition_.NONE):
         self.jobs = jobs
         self.shared = shared
         self._bus = bus
@@ -66,21 +72,30 @@ class Scheduling:
                 jobs, store=store, clock=clock, lease=lease, run=bus.send,
                 report=lambda report, _: self.dispatcher.reported(report),
                 new_lease=new_lease, sure=sure,
-                silent=silent or None)
+                shared=shared, silent=silent or None, random_=random_,
+                partitions=partitions)
         self.dispatcher = dispatch.Dispatcher(
             jobs, store=store, bus=self, clock=clock, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
-            sweep=sweep, silent=silent, shared=shared, series=series)
+            sweep=sweep, silent=silent, shared=shared, series=series,
+            random_=random_, partitions=partitions)
         self._claimer = claiming.Claimer(
             jobs, clock=clock, store=store, holder=self.dispatcher.holder,
             new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE, shared=shared,
             dispatcher=self.dispatcher, sweep=sweep)
+        self._time: store_time.StoreTime | None = None
+        if shared:
+            self._time = store_time.StoreTime(
+                clock, store, lambda: self.ticker.begin())
+            self._claimer.refused = self._time.look
         self.ticker = tick.Ticker(
-            jobs, clock=clock, membership=membership, group=group,
-            identity=identity, claimer=self._claimer,
+            jobs, clock=self._time or clock, membership=membership,
+            group=group, identity=identity, claimer=self._claimer,
             dispatcher=self.dispatcher, reader=reader, shared=shared,
-            late_after=late_after)
+            late_after=late_after, begins=not shared)
+        if self._time is not None:
+            self._time.look()
         self._signs = clock.monotonic()
         self._every = min(lease, silent or lease) / 4
 
@@ -103,8 +118,12 @@ class Scheduling:
         second.
         """
         now = self._clock.monotonic()
+        if self._time is not None:
+            self._time.sweep()
         if self.grants is not None and now - self._signs >= self._every:
             self._signs = now
             self.grants.renew()
+        if self.grants is not None:
+            self.grants.sweep()
         self.dispatcher.sweep()
         self._claimer.sweep()

@@ -10,23 +10,20 @@ known here, or that came while the worker drains. What was accepted is looked
 at once more before it begins, since the worker may have been judged dead and
 replaced while the work waited.
 
-There are no threads here: the pool's threads take parts of a :class:`Load`
-and run them, any number of them at a time. What a run came to stands in the
-load at once, so that nothing is lost with a thread that never comes back.
+There are no threads here: the pool's threads take parts of a load
+(:mod:`distperiodic.flow.lane`) and run them, any number of them at a time.
 """
 
 import collections
 import functools
-import itertools
+import json
 import logging
 import threading
+import traceback as traceback_
 from collections.abc import Callable
-from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
-from typing import NamedTuple
 from typing import Protocol
-from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.core import context as context_
@@ -34,6 +31,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
+from distperiodic.flow import lane as lane_
 from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
@@ -48,116 +46,22 @@ _REPORT_EVERY = 0.02
 # Short handlers are taken by the part, up to this much time of one thread.
 _PART_SECONDS = 0.002
 _PART_RUNS = 64
+# What runs say of themselves is reported so often, in seconds.
+_SAVE_EVERY = 1.0
 # Batches remembered, to know a doubled message.
 _REMEMBER = 10000
 # Characters of an exception that are kept.
 _ERROR_LENGTH = 1000
-
-
-_Item = TypeVar('_Item')
+# Characters of a traceback that are kept: the last ones, where it was raised.
+_TRACEBACK_LENGTH = 20_000
 
 
 class Submit(Protocol):
     """The pool, as far as the workshop needs it."""
 
-    def submit(self, priority: int, source: 'Lane') -> None: ...
+    def submit(self, priority: int, source: lane_.Lane) -> None: ...
 
     def write_off(self, ident: int) -> int: ...
-
-
-class _Failed(NamedTuple):
-    at: int
-    error: str
-
-
-class _Refused(NamedTuple):
-    at: int
-    reason: str
-
-
-class Load:
-    """One batch at this worker, with what is left of it."""
-
-    __slots__ = ('batch', 'job', 'lane', 'left', 'over', 'queue',
-                 'reported', 'seconds')
-
-    def __init__(self, batch: message.Batch, lane: 'Lane'):
-        self.batch = batch
-        self.lane = lane
-        self.job = lane.job
-        #: Indexes that nobody has taken.
-        self.queue: collections.deque[int] = collections.deque(
-            range(len(batch.objects)))
-        #: How many were not reported yet.
-        self.left = len(batch.objects)
-        #: What they came to and was not reported yet: an index that is
-        #: done, or what became of it. Threads append without a lock.
-        self.over: collections.deque[int | _Failed | _Refused] = (
-            collections.deque())
-        self.seconds = 0.0
-        self.reported = 0.0
-
-
-#: A batch, and the indexes of it that one thread runs.
-_Part = tuple[Load, collections.deque[int]]
-
-
-class Lane:
-    """The batches of one job, oldest first. Jobs take turns in the pool, and
-    not batches: the job with the most would have the most turns.
-    """
-
-    __slots__ = ('handler', 'job', 'loads', 'workshop')
-
-    def __init__(self, job: job_.Job, handler: Callable[..., Any],
-                 workshop: 'Workshop'):
-        self.job = job
-        self.handler = handler
-        self.workshop = workshop
-        self.loads: collections.deque[Load] = collections.deque()
-
-    def take(self) -> 'tuple[_Part | None, bool]':
-        """The next part for a thread, and whether there is another."""
-        loads = self.loads
-        while loads:
-            load = loads[0]
-            # All that is left of it, mostly. Whoever else takes from it, to
-            # hand it back, shares it with the thread.
-            part = load.queue
-            if len(part) > 1:
-                size = self.workshop.part_size(self.job.name)
-                if size < len(part):
-                    part = collections.deque(
-                        itertools.islice(_drain(part), size))
-            if part is load.queue or not load.queue:
-                loads.popleft()
-            if part:
-                return (load, part), bool(loads)
-        return None, False
-
-    def run(self, part: '_Part') -> None:
-        self.workshop.run(*part)
-
-
-class _Running:
-    """What one thread does at this moment."""
-
-    __slots__ = ('began', 'context', 'ends', 'ident', 'index', 'load',
-                 'looked', 'part', 'written_off')
-
-    def __init__(self, ident: int):
-        self.ident = ident
-        self.load: Load | None = None
-        self.part: collections.deque[int] = collections.deque()
-        self.index = -1
-        self.context: context_.Context | None = None
-        #: The context at the last look of :meth:`Workshop.watch`.
-        self.looked: context_.Context | None = None
-        #: When its run is given up; None: there is none, or no timeout.
-        self.ends: float | None = None
-        #: Since when its time was not accounted for.
-        self.began = 0.0
-        self.written_off = False
 
 
 class Workshop:
@@ -179,7 +83,7 @@ class Workshop:
                  may_start: Callable[[message.Batch], str | None],
                  finish: Callable[
                      [message.Batch, str, Any], None] | None = None):
-        self._lanes = {name: Lane(job, handler, self)
+        self._lanes = {name: lane_.Lane(job, handler, self)
                        for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
@@ -187,11 +91,11 @@ class Workshop:
         self._may_start = may_start
         self._finish = finish
         self._pace = pace_.Pace()
-        self._loads: dict[tuple[str, str], Load] = {}
+        self._loads: dict[tuple[str, str], lane_.Load] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By the thread that runs it.
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, lane_.Running] = {}
         self._lock = threading.Lock()
         self._draining = False
         self._told = quiet.Quiet(clock, 10.0)
@@ -209,7 +113,7 @@ class Workshop:
         """Queue *batch*, or refuse it to its sender with the reason."""
         key = (batch.sender, batch.id)
         lane = self._lanes.get(batch.job)
-        load = None if lane is None else Load(batch, lane)
+        load = None if lane is None else lane_.Load(batch, lane)
         with self._lock:
             doubled = key in self._seen
             if not doubled:
@@ -239,11 +143,11 @@ class Workshop:
             refused=[(i, reason) for i in range(len(batch.objects))]),
             batch.sender)
 
-    def _submit(self, load: Load) -> None:
+    def _submit(self, load: lane_.Load) -> None:
         load.lane.loads.append(load)
         self._pool.submit(load.job.priority, load.lane)
 
-    def run(self, load: Load, part: 'collections.deque[int]') -> None:
+    def run(self, load: lane_.Load, part: 'collections.deque[int]') -> None:
         """Run the objects of *part*, one after the other, in this thread."""
         batch, job, handler = load.batch, load.job, load.lane.handler
         per_object = job.scope is job_.Scope.OBJECTS
@@ -253,9 +157,8 @@ class Workshop:
         ident = threading.get_ident()
         running = self._running.get(ident)
         if running is None:
-            running = self._running[ident] = _Running(ident)
-        running.part = part
-        running.load = load
+            running = self._running[ident] = lane_.Running(ident)
+        running.part = load, part
         running.began = monotonic()
         runs = 0
 
@@ -269,12 +172,14 @@ class Workshop:
                 index = part.popleft()
             except IndexError:
                 break
-            error = ''
+            error = traceback = ''
+            said: str | None = None
+            run: lane_.Run | None = None
             try:
                 reason = (DRAINING if self._draining
                           else self._may_start(batch))
                 if reason is not None:
-                    load.over.append(_Refused(index, reason))
+                    load.over.append(lane_.Refused(index, reason))
                     continue
                 if timeout is not None:
                     deadline = self._clock.now() + int(
@@ -282,9 +187,10 @@ class Workshop:
                 context = context_.Context(
                     job.name, batch.objects[index], batch.tick,
                     batch.fences[index], batch.attempts[index], deadline,
-                    held, finish)
-                running.index = index
-                running.context = context
+                    held, finish, json.loads(batch.progress.get(
+                        batch.objects[index], 'null'))
+                    if batch.progress else None)
+                running.run = run = load, index, context
                 if timeout is not None:
                     running.ends = monotonic() + timeout
                 if per_object:
@@ -295,6 +201,10 @@ class Workshop:
                 # A handler may exit, or be interrupted; not this thread.
                 error = _text(exc)
                 self._tell_failure(load, index, error, exc)
+                if not job.tries_again(batch.attempts[index]):
+                    traceback = _traceback(exc)
+                if run is not None:
+                    said = run[2].take_unsaved()
             if timeout is not None:
                 with self._lock:
                     running.ends = None
@@ -302,7 +212,8 @@ class Workshop:
                     # It was reported as timed out, and the rest of the part
                     # went to another thread.
                     return
-            load.over.append(_Failed(index, error) if error else index)
+            load.over.append(lane_.Failed(index, error, traceback, said)
+                             if error else index)
             runs += 1
             if part:
                 now = monotonic()
@@ -310,11 +221,11 @@ class Workshop:
                     self._settle(load, runs, now - running.began, now)
                     running.began = now
                     runs = 0
-        running.load = running.context = None
+        running.part = running.run = None
         now = monotonic()
         self._settle(load, runs, now - running.began, now)
 
-    def _settle(self, load: Load, runs: int, seconds: float,
+    def _settle(self, load: lane_.Load, runs: int, seconds: float,
                 now: float) -> None:
         """Report what *load* came to, if it is the end or time to."""
         if runs:
@@ -328,23 +239,27 @@ class Workshop:
             report = self._collect(load, now)
         self._report(report, load.batch.sender)
 
-    def _collect(self, load: Load, now: float) -> message.Report:
+    def _collect(self, load: lane_.Load, now: float) -> message.Report:
         """What *load* came to since the last time; under the lock."""
         batch = load.batch
         done: list[int] = []
         failed: list[tuple[int, str]] = []
         refused: list[tuple[int, str]] = []
-        for item in _drain(load.over):
-            load.left -= 1
-            if isinstance(item, int):
-                done.append(item)
-            elif isinstance(item, _Failed):
-                failed.append(item)
-            else:
-                refused.append(item)
         report = message.Report(
             batch.id, batch.worker, done, failed, refused=refused,
             seconds=load.seconds)
+        for item in lane_.drain(load.over):
+            load.left -= 1
+            if isinstance(item, int):
+                done.append(item)
+            elif isinstance(item, lane_.Failed):
+                failed.append((item.at, item.error))
+                if item.traceback:
+                    report.tracebacks[item.at] = item.traceback
+                if item.progress is not None:
+                    report.progress.append((item.at, item.progress))
+            else:
+                refused.append(item)
         load.seconds = 0.0
         load.reported = now
         if not load.left:
@@ -357,26 +272,41 @@ class Workshop:
         """
         now = self._clock.monotonic()
         for running in list(self._running.values()):
-            load = running.load
-            if load is None:
+            run = running.run
+            if run is None:
                 continue
             if running.ends is not None and now >= running.ends:
-                self._time_out(running, load, now)
-            elif running.part and running.context is running.looked:
+                self._time_out(running, now)
+            elif run is running.looked:
                 # Its handler was short, and is not any more.
-                self._share(running, load)
-            running.looked = running.context
+                self._share(running)
+            running.looked = run
+            self._save(running, run, now)
         for load in list(self._loads.values()):
             # A thread reports as it goes on, and this one may not.
             if load.over and now - load.reported >= _REPORT_EVERY:
                 self._settle(load, 0, 0.0, now)
 
-    def _time_out(self, running: _Running, load: Load,
-                  now: float) -> None:
+    def _save(self, running: lane_.Running, run: lane_.Run,
+              now: float) -> None:
+        """Report what a run says of itself while it goes on."""
+        load, index, context = run
+        if now - running.saved < _SAVE_EVERY:
+            return
+        text = context.take_unsaved()
+        if text is not None:
+            running.saved = now
+            self._report(message.Report(
+                load.batch.id, load.batch.worker,
+                progress=[(index, text)]), load.batch.sender)
+
+    def _time_out(self, running: lane_.Running, now: float) -> None:
         with self._lock:
-            context = running.context
-            if running.ends is None or context is None:
+            # It may have ended since, and another one have begun.
+            if (running.ends is None or now < running.ends
+                    or running.run is None):
                 return
+            load, index, context = running.run
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
@@ -386,15 +316,19 @@ class Workshop:
             'result will not count, and another thread takes the place of '
             'the one that hangs', load.job.name, context.object,
             load.job.timeout, hanging)
-        self._share(running, load)
+        self._share(running)
         timeout = load.job.timeout or 0.0
-        load.over.append(_Failed(
-            running.index, f'timeout after {timeout:g} s'))
+        load.over.append(lane_.Failed(
+            index, f'timeout after {timeout:g} s',
+            progress=context.take_unsaved()))
         self._settle(load, 1, timeout, now)
 
-    def _share(self, running: _Running, load: Load) -> None:
+    def _share(self, running: lane_.Running) -> None:
         """Offer the rest of a thread's part to the other threads."""
-        rest = list(_drain(running.part))
+        if running.part is None:
+            return
+        load, part = running.part
+        rest = list(lane_.drain(part))
         if rest:
             load.queue.extend(rest)
             self._submit(load)
@@ -425,21 +359,22 @@ class Workshop:
                     and load.job.scope is job_.Scope.MEMBER):
                 continue
             load.over.extend(
-                _Refused(i, reason) for i in _drain(load.queue))
+                lane_.Refused(i, reason) for i in lane_.drain(load.queue))
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
         """Tell the handlers that still run that nobody waits for them."""
         for running in list(self._running.values()):
-            if running.context is not None:
-                running.context.cancelled = True
+            run = running.run
+            if run is not None:
+                run[2].cancelled = True
 
     @property
     def busy(self) -> int:
         """Objects that are here and were not reported to their end."""
         return sum(load.left for load in list(self._loads.values()))
 
-    def _tell_failure(self, load: Load, index: int, error: str,
+    def _tell_failure(self, load: lane_.Load, index: int, error: str,
                       exc: BaseException) -> None:
         # Of 10,000 objects that fail alike the first tells enough.
         first = self._told.may(f'{load.job.name} {type(exc).__name__}')
@@ -451,16 +386,6 @@ class Workshop:
             load.batch.attempts[index], error, exc_info=first)
 
 
-def _drain(queue: 'collections.deque[_Item]') -> Iterator[_Item]:
-    """Take items until none is left; several threads may at a time."""
-    while True:
-        try:
-            item = queue.popleft()
-        except IndexError:
-            return
-        yield item
-
-
 def _text(exc: BaseException) -> str:
     """An exception in one short text, whatever its own idea of that is."""
     try:
@@ -468,3 +393,12 @@ def _text(exc: BaseException) -> str:
     except BaseException:
         text = 'an exception without a text'
     return f'{type(exc).__name__}: {text}'[:_ERROR_LENGTH]
+
+
+def _traceback(exc: BaseException) -> str:
+    """Where it was raised, for an operator who reads it later."""
+    try:
+        lines = traceback_.format_exception(exc)
+    except BaseException:
+        return ''
+    return ''.join(lines)[-_TRACEBACK_LENGTH:]

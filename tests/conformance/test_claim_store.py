@@ -12,6 +12,7 @@ from the table in ``core/claim.py``.
 import collections
 import contextlib
 import itertools
+import json
 import threading
 import time
 import uuid
@@ -25,12 +26,14 @@ from distperiodic import exceptions
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
+from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 
 SECOND = 1_000_000
@@ -198,9 +201,10 @@ def drop(store, job, tick, objects, lease, ending):
                       reason='somebody said so')
 
 
-def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG):
-    return store.overdue([job], holder=holder, seconds=seconds, gone=gone,
-                         limit=limit)
+def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
+            into=None):
+    return store.overdue([job], into=into or name(), holder=holder,
+                         seconds=seconds, gone=gone, limit=limit)
 
 
 def bring(store, job, tick, key, state):
@@ -216,12 +220,12 @@ def bring(store, job, tick, key, state):
     running = name()
     assert begin(store, job, tick, [key], lease, running) == [newest]
     if state is State.DONE:
-        assert store.finish(job, tick, [key], lease=running) == 1
+        assert store.finish(job, tick, [key], lease=running) == {key}
     elif state is State.DEAD:
-        assert fail(store, job, tick, [key], running, None) == 1
+        assert fail(store, job, tick, [key], running, None) == {key}
     elif state is State.RETRY:
         retry = name()
-        assert fail(store, job, tick, [key], running, retry, 0.0) == 1
+        assert fail(store, job, tick, [key], running, retry, 0.0) == {key}
         return retry, newest
     return running, newest
 
@@ -344,8 +348,8 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
                     after=tick + SECOND)
 
     assert objects_of(claimed.won) == ['d', 'e']
-    assert claimed.busy == ['c']
-    assert sorted(claimed.behind) == [('a', tick), ('b', tick)]
+    assert claimed.busy == []
+    assert sorted(claimed.behind) == [('a', tick), ('b', tick), ('c', tick)]
     caught_up = claim(store, job, tick + SECOND, ['a', 'b'], after=tick)
     assert objects_of(caught_up.won) == ['a', 'b']
     assert list(caught_up.behind) == []
@@ -358,9 +362,9 @@ def test_objects_of_two_jobs_have_nothing_to_do_with_each_other(
 
     waiting, [two] = take(store, other, tick, 'a')
 
-    assert store.finish(other, tick, ['a'], lease=waiting) == 0
+    assert store.finish(other, tick, ['a'], lease=waiting) == set()
     assert begin(store, other, tick, ['a'], waiting) == [two]
-    assert store.finish(job, tick, ['a'], lease=lease) == 1
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
 IDS = ["'; DROP TABLE claims; --", '%', '%s', ':a', '\\', 'a\nb', '"', '{}',
@@ -376,7 +380,7 @@ def test_ids_are_told_apart_to_the_last_sign(store, job, tick):
     assert begin(store, job, tick, IDS, lease, running) == won
     assert claim(store, job, tick, IDS, supersede=True).won == []
     for key in IDS[:-1]:
-        assert store.finish(job, tick, [key], lease=running) == 1
+        assert store.finish(job, tick, [key], lease=running) == {key}
     claimed = claim(store, job, tick + SECOND, IDS)
     assert objects_of(claimed.won) == IDS[:-1]
     assert claimed.busy == IDS[-1:]
@@ -394,6 +398,23 @@ def test_names_of_holders_and_jobs_are_told_apart_to_the_last_sign(
     take(store, f'{job} ', tick, 'a')
 
 
+def test_holders_are_those_who_hold_leases_of_these_jobs(store, job, tick):
+    assert store.holders([]) == store.holders([job]) == set()
+    lease, _ = take(store, job, tick, 'a', 'b', holder='api ')
+    take(store, f'{job}-2', tick, 'a', holder='other')
+    assert store.holders([job]) == {'api '}
+
+    running = name()
+    begin(store, job, tick, ['a'], lease, running, holder=WORKER)
+    assert store.holders([job, f'{job}-2']) == {'api ', WORKER, 'other'}
+
+    # A retry is nobody's.
+    assert fail(store, job, tick, ['a'], running, name(),
+                LONG) == {'a'}
+    drop(store, job, tick, ['b'], lease, State.CANCELLED)
+    assert store.holders([job]) == set()
+
+
 def test_thousands_are_claimed_started_and_finished_at_a_time(
         store, job, tick):
     objects = [f'object-{n}' for n in range(3000)]
@@ -404,7 +425,7 @@ def test_thousands_are_claimed_started_and_finished_at_a_time(
     assert objects_of(claimed.won) == ['one more']
     running = name()
     assert begin(store, job, tick, objects, lease, running) == won
-    assert store.finish(job, tick, objects, lease=running) == 3000
+    assert store.finish(job, tick, objects, lease=running) == {*objects}
     assert len(claim(store, job, tick + 1, objects).won) == 3000
 
 
@@ -459,7 +480,7 @@ def test_an_object_that_is_not_through_with_its_tick_is_busy(
     if state is State.CLAIMED:
         assert begin(store, job, tick, ['a'], lease) == [held]
     elif state is State.RUNNING:
-        assert store.finish(job, tick, ['a'], lease=lease) == 1
+        assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
     else:
         [again] = overdue(store, job)
         assert objects_of(again.claims) == ['a']
@@ -530,11 +551,12 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
         case Move.START:
             assert begin(store, job, tick, mixed, lease) == [won[0], won[2]]
         case Move.FINISH:
-            assert store.finish(job, tick, mixed, lease=lease) == 2
+            assert store.finish(job, tick, mixed, lease=lease) == {'a', 'c'}
         case Move.RETRY:
-            assert fail(store, job, tick, mixed, lease, name(), 1.0) == 2
+            assert fail(store, job, tick, mixed, lease, name(), 1.0) == {
+                'a', 'c'}
         case Move.BURY:
-            assert fail(store, job, tick, mixed, lease, None) == 2
+            assert fail(store, job, tick, mixed, lease, None) == {'a', 'c'}
         case Move.TAKE_BACK:
             assert objects_of(take_back(store, job, tick, mixed, lease)) == [
                 'a', 'c']
@@ -576,7 +598,7 @@ def test_a_lease_that_ended_is_taken_over_once(store, job, tick):
 def test_what_ran_in_a_lease_that_ended_has_its_next_attempt(
         store, job, tick):
     lease, [old, done] = run(store, job, tick, 'a', 'b', seconds=OVER)
-    assert store.finish(job, tick, ['b'], lease=lease) == 1
+    assert store.finish(job, tick, ['b'], lease=lease) == {'b'}
 
     [over] = overdue(store, job)
 
@@ -627,7 +649,7 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
 
 def test_what_waits_for_a_retry_is_not_taken_from_nobody(store, job, tick):
     retry, _ = bring(store, job, tick, 'a', State.RUNNING)
-    assert fail(store, job, tick, ['a'], retry, name(), LONG) == 1
+    assert fail(store, job, tick, ['a'], retry, name(), LONG) == {'a'}
 
     assert overdue(store, job, gone=['', WORKER]) == []
 
@@ -650,8 +672,8 @@ def test_only_leases_of_the_jobs_asked_for_are_taken_over(store, job, tick):
     take(store, other, tick, 'a', seconds=OVER)
 
     [one] = overdue(store, job)
-    both = store.overdue([job, other, 'unheard of'], holder=OTHER,
-                         seconds=LONG, gone=[], limit=9)
+    both = store.overdue([job, other, 'unheard of'], into=name(),
+                         holder=OTHER, seconds=LONG, gone=[], limit=9)
 
     assert one.job == job
     assert [lease.job for lease in both] == [other]
@@ -680,7 +702,7 @@ def test_a_lease_is_renewed_by_its_holder(store, job, tick):
     assert store.renew([], holder=WORKER, seconds=LONG) == set()
 
     assert overdue(store, job) == []
-    assert store.finish(job, tick, ['a'], lease=lease) == 1
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
 def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
@@ -702,7 +724,7 @@ def test_a_job_that_nobody_paused_is_not_paused(store, job, tick):
 def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
     lease, [first] = run(store, job, tick, 'a')
     retry = name()
-    assert fail(store, job, tick, ['a'], lease, retry, 0.2) == 1
+    assert fail(store, job, tick, ['a'], lease, retry, 0.2) == {'a'}
     assert begin(store, job, tick, ['a'], retry) == []
     while not (over := overdue(store, job)):
         time.sleep(0.02)
@@ -714,7 +736,7 @@ def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
     assert void(store, job, tick, 'a', lease)
     running = name()
     assert begin(store, job, tick, ['a'], over[0].id, running) == [again]
-    assert store.finish(job, tick, ['a'], lease=running) == 1
+    assert store.finish(job, tick, ['a'], lease=running) == {'a'}
 
 
 def test_attempts_are_counted(store, job, tick):
@@ -724,7 +746,7 @@ def test_attempts_are_counted(store, job, tick):
         assert held.attempt == attempt
         running = name()
         assert begin(store, job, tick, ['a'], lease, running) == [held]
-        assert fail(store, job, tick, ['a'], running, name(), 0.0) == 1
+        assert fail(store, job, tick, ['a'], running, name(), 0.0) == {'a'}
         [over] = overdue(store, job)
         lease, [held] = over.id, over.claims
         fences.append(held.fence)
@@ -735,7 +757,7 @@ def test_attempts_are_counted(store, job, tick):
 def test_a_retry_that_was_cancelled_does_not_come(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
     retry = name()
-    assert fail(store, job, tick, ['a'], lease, retry, 0.0) == 1
+    assert fail(store, job, tick, ['a'], lease, retry, 0.0) == {'a'}
 
     assert drop(store, job, tick, ['a'], retry, State.CANCELLED) == 1
 
@@ -787,7 +809,7 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
     tick = began - 2 * SECOND
     lease, _ = run(one, job, tick, 'a', 'b')
     one.finish(job, tick, ['a', 'b'], lease=lease)
-    future = began + 3600 * SECOND
+    future = began + SECOND // 2
     take(one, job, future, 'a')
     ended = one.now()
 
@@ -812,8 +834,8 @@ def test_a_call_that_is_made_again_is_counted_once(one, job, tick):
     for _ in range(2):
         begin(one, job, tick, ['a', 'b'], lease, running)
     for _ in range(2):
-        assert one.finish(job, tick, ['a'], lease=running) == 1
-        assert fail(one, job, tick, ['b'], running, retry, LONG) == 1
+        assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+        assert fail(one, job, tick, ['b'], running, retry, LONG) == {'b'}
         assert drop(one, job, tick, ['c'], lease, State.DEAD) == 1
 
     assert history(one, job) == {'due': 3, 'done': 1, 'dead': 1,
@@ -834,6 +856,38 @@ def test_what_is_void_is_counted_for_its_own_tick(one, job, tick):
     assert history(one, job, later) == {'due': 2}
 
 
+@pytest.mark.parametrize('others', [[], ['b'], ['b', 'c']])
+def test_a_claim_is_one_lease_and_counted_once_whatever_became_of_its_objects(
+        one, job, tick, others):
+    running, _ = run(one, job, tick, 'a', *others)
+    one.finish(job, tick, ['a', *others], lease=running)
+    lease, later = name(), tick + SECOND
+
+    for _ in ['told', 'told again, its answer was lost']:
+        claimed = claim(one, job, later, ['new', 'a', 'b'], lease,
+                        seconds=OVER)
+        assert objects_of(claimed.won) == ['new', 'a', 'b']
+
+    assert history(one, job, later) == {'due': 3}
+    [over] = overdue(one, job)
+    assert objects_of(over.claims) == ['new', 'a', 'b']
+
+
+def test_a_claim_of_what_has_ended_is_one_lease_and_counted_once(
+        one, job, tick):
+    running, _ = run(one, job, tick, 'b', 'a')
+    one.finish(job, tick, ['a', 'b'], lease=running)
+    lease, later = name(), tick + SECOND
+
+    for _ in ['told', 'told again, its answer was lost']:
+        claimed = claim(one, job, later, ['b', 'a'], lease, seconds=OVER)
+        assert objects_of(claimed.won) == ['b', 'a']
+
+    assert history(one, job, later) == {'due': 2}
+    [over] = overdue(one, job)
+    assert objects_of(over.claims) == ['b', 'a']
+
+
 def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
     run(one, job, tick, 'a', 'b', seconds=OVER)
 
@@ -846,11 +900,12 @@ def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
 
 
 def end_in_a_session(store, job, key, lease):
-    return store._database.run(lambda connection: sql_store.finish_in(
+    return store._database.run(lambda connection: sql_session.finish_in(
         connection, space='tests', job=job, key=key, lease=lease))
 
 
-@pytest.mark.parametrize('then', ['told', 'taken over', 'claimed'])
+@pytest.mark.parametrize('then', [
+    'told', 'taken over', 'failed', 'dead', 'claimed'])
 def test_a_run_that_was_ended_in_a_session_is_counted_once(
         one, job, tick, then):
     lease, _ = run(one, job, tick, 'a', 'b', seconds=OVER)
@@ -861,16 +916,26 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
 
     if then == 'told':
         for _ in range(2):
-            assert one.finish(job, tick, ['a', 'b'], lease=lease) == 2
+            assert one.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
         assert history(one, job) == {'due': 2, 'done': 2}
         assert overdue(one, job) == []
     elif then == 'taken over':
         [over] = overdue(one, job)
         assert objects_of(over.claims) == ['b']
         assert history(one, job) == {'due': 2, 'done': 1, 'taken_over': 1}
+    elif then == 'failed':
+        retry = name()
+        for _ in range(2):
+            assert fail(one, job, tick, ['a', 'b'], lease, retry,
+                        LONG) == {'b'}
+        assert history(one, job) == {'due': 2, 'done': 1, 'retried': 1}
+    elif then == 'dead':
+        for _ in range(2):
+            assert fail(one, job, tick, ['a', 'b'], lease, None) == {'b'}
+        assert history(one, job) == {'due': 2, 'done': 1, 'dead': 1}
     else:
         take(one, job, tick + SECOND, 'a')
-        assert one.finish(job, tick, ['a'], lease=lease) == 0
+        assert one.finish(job, tick, ['a'], lease=lease) == set()
         assert history(one, job, tick) == {'due': 2, 'done': 1}
 
 
@@ -878,7 +943,8 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
 
 def skip(store, job, tick, *objects, **options):
     return store.skip(job, tick, objects, **{
-        'holder': SCHEDULER, 'reason': 'paused', **options})
+        'holder': SCHEDULER, 'by': SkippedBy.PAUSE, 'reason': 'paused',
+        **options})
 
 
 def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
@@ -891,11 +957,68 @@ def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
 
     assert claim(one, job, skipped, ['a', 'b'], supersede=True)[:3] == (
         [], [], 0)
-    assert one.finish(job, tick, ['b'], lease=lease) == 1
-    assert history(one, job, skipped) == {'due': 2, 'skipped': 2}
+    assert one.finish(job, tick, ['b'], lease=lease) == {'b'}
+    assert history(one, job, skipped) == {
+        'due': 2, 'skipped': 2, 'by_pause': 2}
     claimed = claim(one, job, later, ['a', 'b'], after=skipped)
     assert objects_of(claimed.won) == ['a', 'b']
     assert list(claimed.behind) == []
+
+
+def columns(store, table, job, *names):
+    """What the only row of a job has."""
+    return store._database.run(lambda connection: connection.execute(
+        sa.select(*(table.c[name] for name in names)).join(
+            tables.job, tables.job.c.id == table.c.job).where(
+                tables.job.c.name == job)).one())
+
+
+@pytest.mark.parametrize('by', list(SkippedBy), ids=value)
+def test_an_object_tells_what_had_it_skipped(one, job, tick, by):
+    bring(one, job, tick, 'a', State.DONE)
+    assert columns(one, tables.claim, job, 'skipped_by') == (None,)
+
+    skip(one, job, tick + SECOND, 'a', by=by)
+
+    assert columns(one, tables.claim, job, 'skipped_by') == (by,)
+    assert history(one, job, tick + SECOND) == {
+        'due': 1, 'skipped': 1, f'by_{by.value}': 1}
+
+
+@pytest.mark.parametrize('in_session', [False, True])
+def test_an_object_was_served_when_its_run_was_done(
+        one, job, tick, in_session):
+    lease, _ = run(one, job, tick, 'a')
+    assert columns(one, tables.claim, job, 'served') == (None,)
+    before = one.now()
+    if in_session:
+        assert end_in_a_session(one, job, 'a', lease)
+    one.finish(job, tick, ['a'], lease=lease)
+    after = one.now()
+
+    [served] = columns(one, tables.claim, job, 'served')
+    assert before <= served <= after
+    bring(one, job, tick + SECOND, 'a', State.DEAD)
+    assert columns(one, tables.claim, job, 'served') == (served,)
+
+
+@pytest.mark.parametrize('ending', [
+    State.SKIPPED, State.SUPERSEDED, State.CANCELLED, State.DEAD], ids=value)
+def test_the_reason_of_an_end_is_kept(one, job, tick, ending):
+    lease, _ = take(one, job, tick, 'a')
+
+    one.drop(job, tick, ['a'], lease=lease, ending=ending, reason='so it is')
+
+    assert columns(one, tables.history, job, 'reason') == ('so it is',)
+
+
+def test_a_claim_is_late_by_its_tick(one, job):
+    now = one.now()
+    take(one, job, now - 60 * SECOND, 'a')
+    assert columns(one, tables.history, job, 'late') == (1,)
+    take(one, f'{job}-2', now, 'a')
+
+    assert columns(one, tables.history, f'{job}-2', 'late') == (0,)
 
 
 def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
@@ -911,12 +1034,127 @@ def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
 def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
     bring(one, job, tick, 'a', State.DONE)
 
-    assert skip(one, job, tick + 9 * SECOND, 'a', ticks=9) == 1
+    assert skip(one, job, tick + 9 * SECOND, 'a',
+                missed=each_second_until(tick + 9 * SECOND)) == 1
 
-    assert history(one, job, tick + 9 * SECOND) == {'due': 9, 'skipped': 9}
+    assert history(one, job, tick + 9 * SECOND) == {
+        'due': 9, 'skipped': 9, 'by_pause': 9, 'missed': 8}
     claimed = claim(one, job, tick + 11 * SECOND, ['a'],
                     after=tick + 10 * SECOND)
     assert list(claimed.behind) == [('a', tick + 9 * SECOND)]
+
+
+def each_second_until(tick):
+    """How many ticks of a job that is due each second lie before that."""
+    return lambda last: (tick - last) // SECOND - 1
+
+
+def test_of_each_object_is_counted_what_it_has_missed_itself(
+        one, another, job, tick):
+    """Whatever others have settled since somebody saw it behind."""
+    bring(one, job, tick, 'a', State.DONE)
+    bring(one, job, tick, 'b', State.DONE)
+    bring(one, job, tick + 3 * SECOND, 'c', State.DONE)
+    bring(one, job, tick + 6 * SECOND, 'd', State.DEAD)
+    middle, newest = tick + 4 * SECOND, tick + 5 * SECOND
+    assert skip(another, job, middle, 'b',
+                missed=each_second_until(middle)) == 1
+
+    def all_of_them():
+        return skip(one, job, newest, 'a', 'b', 'c', 'd', 'never claimed',
+                    missed=each_second_until(newest))
+    assert all_of_them() == 3
+    assert all_of_them() == 0, 'its answer was lost'
+
+    assert history(one, job, middle) == {
+        'due': 4, 'skipped': 4, 'by_pause': 4, 'missed': 3}
+    # 5 of a, 1 of b, 2 of c.
+    assert history(one, job, newest) == {
+        'due': 8, 'skipped': 8, 'by_pause': 8, 'missed': 5}
+
+
+def test_two_that_skip_what_was_missed_count_it_once(
+        one, another, job, tick):
+    keys = [f'o-{n}' for n in range(40)]
+    bring(one, job, tick, keys[0], State.DONE)
+    lease, _ = take(one, job, tick, *keys[1:])
+    one.drop(job, tick, keys[1:], lease=lease, ending=State.CANCELLED)
+    ready = threading.Barrier(2)
+
+    def skips(store, ticks):
+        ready.wait(30)
+        for at in ticks:
+            skip(store, job, tick + at * SECOND, *keys,
+                 missed=each_second_until(tick + at * SECOND))
+    other = threading.Thread(target=skips, args=(another, range(1, 21, 2)))
+    other.start()
+    skips(one, range(2, 21, 2))
+    other.join(30)
+
+    assert not other.is_alive()
+    assert history(one, job)['due'] == 21 * len(keys)
+    assert history(one, job)['skipped'] == 20 * len(keys)
+
+
+# Workers that are lost.
+
+def lose(store, job, tick, key, times, **options):
+    """Claim an object and lose so many of its runs; what holds it then."""
+    lease, [newest] = take(store, job, tick, key, **options)
+    for _ in range(times):
+        running, anew = name(), name()
+        begin(store, job, tick, [key], lease, running)
+        [newest] = take_back(store, job, tick, [key], running, into=anew)
+        lease = anew
+    return lease, newest
+
+
+@pytest.mark.parametrize('ending', [
+    State.DEAD, State.SKIPPED, State.SUPERSEDED, State.CANCELLED], ids=value)
+def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
+        store, job, tick, ending):
+    lease, newest = lose(store, job, tick, 'a', 4)
+    assert newest.attempt == 5
+    drop(store, job, tick, ['a'], lease, State.DEAD)
+
+    lease, newest = lose(store, job, tick + SECOND, 'a', 1, most=4)
+    assert newest.attempt == 5
+    drop(store, job, tick + SECOND, ['a'], lease, ending)
+    lease, [again] = take(store, job, tick + 2 * SECOND, 'a', most=4)
+    assert again.attempt == 4
+    drop(store, job, tick + 2 * SECOND, ['a'], lease, ending)
+    lease, [last] = take(store, job, tick + 3 * SECOND, 'a', most=4)
+    assert last.attempt == 4
+
+    running = name()
+    assert begin(store, job, tick + 3 * SECOND, ['a'], lease,
+                 running) == [last]
+    assert store.finish(job, tick + 3 * SECOND, ['a'],
+                        lease=running) == {'a'}
+    _, [free] = take(store, job, tick + 4 * SECOND, 'a', most=4)
+    assert free.attempt == 1
+
+
+def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
+        store, job, tick):
+    lease, _ = lose(store, job, tick, 'a', 2)
+    drop(store, job, tick, ['a'], lease, State.DEAD)
+
+    assert take(store, job, tick + SECOND, 'a', most=4)[1][0].attempt == 1
+
+
+def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
+        store, job, tick):
+    """Else a job whose ticks are short would never come to its last try."""
+    lose(store, job, tick, 'a', 2)
+    lose(store, job, tick, 'b', 5)
+
+    claimed = claim(store, job, tick + SECOND, ['a', 'b'], supersede=True,
+                    most=4)
+
+    assert {one.object: one.attempt for one in claimed.won} == {
+        'a': 3, 'b': 4}
+    assert claimed.superseded == 2
 
 
 # Take back.
@@ -937,8 +1175,8 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
     assert void(store, job, tick, 'b', waiting)
     running = name()
     assert begin(store, job, tick, ['b', 'a'], into, running) == anew[::-1]
-    assert store.finish(job, tick, ['a'], lease=lease) == 0
-    assert store.finish(job, tick, ['a', 'b'], lease=running) == 2
+    assert store.finish(job, tick, ['a'], lease=lease) == set()
+    assert store.finish(job, tick, ['a', 'b'], lease=running) == {'a', 'b'}
 
 
 def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):
@@ -947,7 +1185,7 @@ def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):
     assert take_back(store, job, tick, ['a']) == []
     assert take_back(store, job, tick, ['a'], name()) == []
 
-    assert store.finish(job, tick, ['a'], lease=lease) == 1
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
 def test_the_fence_of_an_object_only_grows(store, job, tick):
@@ -1015,13 +1253,41 @@ def test_an_end_told_again_counts_the_same_and_once(one, another, job, tick):
     lease, _ = run(one, job, tick, *'abcdef')
     retry = name()
     for store in one, another:
-        assert store.finish(job, tick, ['a', 'b'], lease=lease) == 2
-        assert fail(store, job, tick, ['c'], lease, None) == 1
-        assert fail(store, job, tick, ['d'], lease, retry, LONG) == 1
+        assert store.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
+        assert fail(store, job, tick, ['c'], lease, None) == {'c'}
+        assert fail(store, job, tick, ['d'], lease, retry, LONG) == {'d'}
         assert store.renew([lease], holder=WORKER, seconds=LONG) == {lease}
 
-    assert one.finish(job, tick, ['e', 'f'], lease=lease) == 2
+    assert one.finish(job, tick, ['e', 'f'], lease=lease) == {'e', 'f'}
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
+
+
+@pytest.mark.parametrize('end', [
+    lambda store, *of, lease: store.finish(*of, lease=lease),
+    lambda store, *of, lease: fail(store, *of, lease, None)])
+def test_an_end_told_again_at_once_counts_the_same(store, job, tick, end):
+    lease, _ = run(store, job, tick, 'a', 'b', 'c')
+
+    assert [end(store, job, tick, objects, lease=lease) for objects in (
+        ['a', 'b'], ['a', 'b'], ['b', 'c'], ['b', 'c'])] == [
+            {'a', 'b'}, {'a', 'b'}, {'b', 'c'}, {'b', 'c'}]
+    assert end(store, job, tick, ['a'], lease=name()) == set()
+
+
+def test_of_what_was_taken_over_in_part_the_rest_counts(
+        store, job, tick):
+    """By name, and not so many of the first."""
+    lease, _ = run(store, job, tick, 'a', 'b', 'c', 'd', 'e')
+    take_back(store, job, tick, ['a', 'c'], lease)
+
+    retry = name()
+    for _ in range(2):
+        assert store.finish(job, tick, ['a', 'b'], lease=lease) == {'b'}
+    for _ in range(2):
+        assert fail(store, job, tick, ['c', 'd'], lease, retry,
+                    LONG) == {'d'}
+    for _ in range(2):
+        assert fail(store, job, tick, ['c', 'e'], lease, None) == {'e'}
 
 
 def test_a_drop_made_again_counts_the_same_and_once(one, another, job, tick):
@@ -1042,6 +1308,128 @@ def test_a_take_back_made_again_gives_the_same_answer(
     assert one.renew([lease], holder=WORKER, seconds=LONG) == {lease}
     assert objects_of(begin(one, job, tick, ['a', 'b'], into)) == ['a', 'b']
     assert one.renew([into], holder=SCHEDULER, seconds=LONG) == set()
+
+
+# What runs say of themselves.
+
+def test_what_a_run_said_is_kept_for_its_next_attempt(store, job, tick):
+    lease, _ = run(store, job, tick, 'a', 'b', 'c')
+    odd = json.dumps('ä\0\U0001f600')
+    store.save(job, {'a': '{"page": 1}', 'b': odd},
+               lease=lease)
+    store.save(job, {'a': '{"page": 2}', 'never claimed': '1'}, lease=lease)
+    assert fail(store, job, tick, ['a', 'b', 'c'], lease, name()) == {
+        'a', 'b', 'c'}
+    assert store.progress(job, ['a', 'b'], lease=lease) == {}
+
+    [over] = overdue(store, job)
+    again = name()
+    begin(store, job, tick, ['a', 'b', 'c'], over.id, again)
+
+    assert store.progress(job, ['a', 'b', 'c'], lease=again) == {
+        'a': '{"page": 2}', 'b': odd}
+
+
+def test_what_somebody_says_whose_run_was_replaced_is_not_kept(
+        store, job, tick):
+    lease, _ = run(store, job, tick, 'a', seconds=OVER)
+    [over] = overdue(store, job)
+    new = name()
+    begin(store, job, tick, ['a'], over.id, new)
+
+    store.save(job, {'a': '"old"'}, lease=lease)
+
+    assert store.progress(job, ['a'], lease=new) == {}
+
+
+def test_what_was_said_ends_with_its_tick(store, job, tick):
+    lease, _ = run(store, job, tick, 'a')
+    store.save(job, {'a': '1'}, lease=lease)
+    store.finish(job, tick, ['a'], lease=lease)
+
+    lease, _ = run(store, job, tick + 60 * SECOND, 'a')
+
+    assert store.progress(job, ['a'], lease=lease) == {}
+
+
+# Calls that are made again, and counts.
+
+def test_leases_taken_over_are_told_again_to_who_asks_again(
+        store, job, tick):
+    """Under the names that the caller gave them."""
+    run(store, job, tick, 'a', 'b', seconds=OVER)
+    take(store, job, tick, 'c', seconds=OVER)
+    into = name()
+    told = overdue(store, job, into=into)
+    run(store, job, tick, 'd', seconds=OVER)
+
+    again = overdue(store, job, into=into)
+
+    assert [lease.id for lease in told] == [f'{into}.0', f'{into}.1']
+    assert [(lease.id, lease.claims) for lease in again[:2]] == [
+        (lease.id, lease.claims) for lease in told]
+    assert [objects_of(lease.claims) for lease in again[2:]] == [['d']]
+    assert store.renew([lease.id for lease in again], holder=OTHER,
+                       seconds=LONG) == {lease.id for lease in again}
+
+
+def count(store, *jobs):
+    """What is left out runs not at all."""
+    counted = store.running(jobs)
+    assert set(counted) <= set(jobs)
+    return [counted.get(job, 0) for job in jobs]
+
+
+def test_all_that_runs_of_a_job_is_counted_whoever_runs_it(
+        store, job, tick):
+    lease, _ = run(store, job, tick, 'a', 'b', 'c')
+    run(store, job, tick, 'd', seconds=OVER)
+    take(store, job, tick, 'e')
+    assert count(store, job) == [4]
+
+    store.finish(job, tick, ['a'], lease=lease)
+    assert count(store, job) == [3]
+    fail(store, job, tick, ['b'], lease, name())
+    assert count(store, job) == [2]
+    overdue(store, job)
+    assert count(store, job) == [1]
+
+
+def test_what_runs_of_several_jobs_is_counted_for_each(store, job, tick):
+    other, idle, left_out = f'{job}-2', f'{job}-3', f'{job}-4'
+    run(store, job, tick, 'a', 'b')
+    run(store, job, tick, 'c')
+    run(store, other, tick, 'a')
+    run(store, left_out, tick, 'a')
+
+    assert count(store, job, other, idle) == [3, 1, 0]
+    assert count(store, idle) == [0]
+    assert count(store) == []
+
+
+# Ticks that have not come.
+
+def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
+    """By the clock of the store, whatever the members' say; also for objects
+    that were claimed before.
+    """
+    claim(one, job, tick, ['a', 'b'])
+    soon = one.now() + 20 * SECOND
+    asked = [claim(one, job, soon, objects, lease=f'{job}-{n}')
+             for n, objects in enumerate((['a'], ['c'], ['a', 'c', 'd']))]
+
+    assert all(18 * SECOND < answer.early <= 20 * SECOND
+               for answer in asked)
+    assert all(answer.won == answer.busy == [] for answer in asked)
+    assert skip(one, job, soon, 'a', 'b') == 0
+    assert objects_of(claim(one, job, soon - 20 * SECOND, ['a', 'c'],
+                            supersede=True).won) == ['a', 'c']
+
+
+def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
+    answer = claim(one, job, one.now() + SECOND // 2, ['a'])
+
+    assert (objects_of(answer.won), answer.early) == (['a'], 0)
 
 
 # Races.
@@ -1120,9 +1508,9 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
         count = 0
         for at in range(0, 100, 10):
             some = objects[at:at + 10]
-            count += (store.finish(job, tick, some, lease=lease)
-                      if number % 2 else
-                      len(take_back(store, job, tick, some, lease)))
+            count += len(store.finish(job, tick, some, lease=lease)
+                         if number % 2 else
+                         take_back(store, job, tick, some, lease))
         return count
     counts = together(shared, 2, ask)
 
@@ -1137,8 +1525,8 @@ def test_a_run_ends_or_is_taken_over_and_never_both(
 
     def ask(store, number):
         if number:
-            return sum(store.finish(job, tick, [f'a{n}', f'b{n}'],
-                                    lease=lease)
+            return sum(len(store.finish(job, tick, [f'a{n}', f'b{n}'],
+                                        lease=lease))
                        for lease, n in leases.items())
         return sum(len(over.claims)
                    for over in overdue(store, job, gone=[WORKER]))
@@ -1286,12 +1674,14 @@ def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
                 stood = open_in.get(key) == lease
                 match what:
                     case 'finish':
-                        counted = store.finish(job, at, [key], lease=lease)
+                        counted = len(store.finish(
+                            job, at, [key], lease=lease))
                     case 'retry':
-                        counted = fail(store, job, at, [key], lease,
-                                       into := name(), OVER)
+                        counted = len(fail(store, job, at, [key], lease,
+                                           into := name(), OVER))
                     case 'bury':
-                        counted = fail(store, job, at, [key], lease, None)
+                        counted = len(fail(
+                            store, job, at, [key], lease, None))
                     case _:
                         counted = drop(store, job, at, [key], lease, what)
                 if not stood:

@@ -281,6 +281,23 @@ def test_a_listener_that_fails_harms_nobody(enter, group):
     a.wait('a', 'b')
 
 
+def test_who_leaves_one_group_goes_on_watching(enter, group):
+    a, b = enter('a'), enter('b')
+    a.wait('a', 'b')
+    b.wait('a', 'b')
+
+    b.leave(group, SOON)
+
+    assert not b.sure
+    a.wait('a', timeout=SESSION / 2 + 1.0)
+    wait_until(lambda: names(b.now) == ['a'])
+    c = enter('c')
+    wait_until(lambda: names(b.now) == ['a', 'c'])
+    assert b.now.me is None
+    c.stop()
+    wait_until(lambda: names(b.now) == ['a'])
+
+
 def test_to_watch_a_group_is_not_to_be_in_it(enter):
     a = enter('a')
     watcher = enter('watcher', join=False)
@@ -350,6 +367,21 @@ def test_a_second_member_of_the_same_name_is_refused(enter):
     second.wait('a')
 
 
+def test_who_waits_for_its_name_can_leave_at_once(enter, group):
+    first = enter('a')
+    second = enter('a', start=False)
+    second.start()
+    wait_until(lambda: isinstance(
+        second.problem, exceptions.DuplicateMember), SOON)
+
+    second.leave(group, SOON)
+
+    wait_until(second.joined, SESSION)
+    assert names(second.now) == ['a']
+    assert second.now.me is None
+    assert first.knows('a')
+
+
 def test_a_member_that_is_started_anew_finds_its_old_place(enter):
     a, b = enter('a'), enter('b')
     a.wait('a', 'b')
@@ -398,7 +430,8 @@ NOWHERE = f'{ports.HOST}:{ports.free_port()}'
 
 @pytest.mark.parametrize('url', [
     f'zookeeper://{NOWHERE}', f'redis://{NOWHERE}', f'etcd3+http://{NOWHERE}',
-    'file:///proc/no-such-place/state', 'file:///dev/null/state'])
+    'file:///proc/no-such-place/state', 'file:///dev/null/state'],
+    ids=['zookeeper', 'redis', 'etcd3', 'no place', 'no directory'])
 def test_what_cannot_be_reached_is_told_in_one_line_within_a_bound(
         url, caplog):
     one = coordinator.HashRing(url, 'g', session_timeout=1,

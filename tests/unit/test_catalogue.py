@@ -69,7 +69,7 @@ def test_an_object_is_known_by_its_id_as_text(obj, id_):
     (Node(b'a'), 'is bytes'), ('', 'has 0 characters'),
     (Node(''), 'has 0 characters'), ('x' * 1025, 'has 1025 characters'),
     ('\ud800', 'not valid Unicode'), (Node('a\udfff'), 'not valid Unicode'),
-], ids=repr)
+], ids=lambda one: one if type(one) is str else type(one).__name__)
 @pytest.mark.parametrize('among', [[], ['a', 'b'], [1, 2], [Node('a')]],
                          ids=['alone', 'texts', 'ints', 'objects'])
 def test_an_object_without_a_usable_id_is_named_with_the_reason(

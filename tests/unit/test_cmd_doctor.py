@@ -85,7 +85,8 @@ def test_a_file_with_a_password_that_all_may_read_is_found(
 
     said = capsys.readouterr()
     assert code == 1
-    assert f'do: chmod o-r {path}' in ' '.join(said.out.split())
+    # The path may be too long for a line.
+    assert f'do:chmodo-r{path}' in ''.join(said.out.split())
     assert 'sesame' not in said.out + said.err
 
 

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from distperiodic.adapters import memory
 from distperiodic.core import message
 from distperiodic.flow import dispatch
 from distperiodic.flow import work
@@ -783,3 +784,45 @@ def test_the_reasons_of_a_worker_are_what_the_scheduler_knows():
     assert {work.UNKNOWN_JOB, work.DRAINING, work.NOT_A_MEMBER} == {
         'unknown job', 'draining', 'not sure of its membership'}
     assert dispatch.work is work
+
+
+# What is held by processes that nobody saw go.
+
+@pytest.mark.parametrize(('renews', 'seen', 'repeated'), [
+    (False, False, True), (True, False, False), (False, True, False),
+], ids=['gone and silent', 'not seen, and alive', 'silent, but there'])
+def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
+        world, renews, seen, repeated):
+    """All may have died at once: nobody is left who saw the others go."""
+    store = memory.MemoryClaimStore(world.clock)
+    old = worker('old', nonce='1' * 16)
+    store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
+                seconds=60, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         silent=3.0, catalogues={'poll': ['a']})
+    me.dispatcher.schedulers_changed([world_.worker('me', 0, points=40)])
+    if seen:
+        me.dispatcher.workers_changed('default', [worker('w'), old])
+
+    for _ in range(10):
+        world.advance(1, sweep=0.25)
+        if renews:
+            assert store.renew(
+                ['L'], holder=old.holder, seconds=60) == {'L'}
+
+    assert (me.count('taken over') == 1) is repeated
+
+
+def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
+    store = memory.MemoryClaimStore(world.clock)
+    store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
+                seconds=60, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         silent=3.0, catalogues={'poll': ['a']})
+    world.advance(10, sweep=0.25)
+    assert me.count('taken over') == 0
+
+    me.dispatcher.schedulers_changed([world_.worker('me', 0, points=40)])
+    world.advance(1, sweep=0.25)
+
+    assert me.count('taken over') == 1

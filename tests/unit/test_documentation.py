@@ -11,6 +11,8 @@ import tomllib
 
 import pytest
 
+from distperiodic.core import audit
+from distperiodic.core import reason
 from distperiodic.core import ring as ring_
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -78,6 +80,22 @@ def test_a_count_is_listed(outcome):
     assert f'\n``{outcome}`` ' in LOG_LINES
 
 
+def test_each_reason_is_listed_and_no_other():
+    page = (SOURCE / 'reference' / 'reasons.rst').read_text()
+
+    listed = re.findall(r'^``([^`]+)``\n    ', page, re.MULTILINE)
+
+    assert sorted(listed) == sorted(one.value for one in reason.Reason)
+
+
+def test_each_class_of_an_audit_is_listed():
+    page = (SOURCE / 'howto' / 'audit.rst').read_text()
+
+    listed = re.findall(r'^``([A-Z][a-z ]+)`` ', page, re.MULTILINE)
+
+    assert listed == [fate.capitalize() for fate in audit.Fate]
+
+
 def test_every_command_is_documented():
     project = tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']
     page = (SOURCE / 'reference' / 'command-line.rst').read_text()
@@ -94,6 +112,45 @@ def test_every_command_is_documented():
         page.read_text())}))
 def test_a_file_that_a_page_names_is_there(path):
     assert (ROOT / path).exists()
+
+
+def named_tests():
+    """(file, test) of each test that a page names."""
+    return sorted({found for page in SOURCE.rglob('*.rst')
+                   for found in re.findall(r'``(tests/[\w/]+\.py)::(\w+)``',
+                                           page.read_text())})
+
+
+@pytest.mark.parametrize(('path', 'name'), named_tests())
+def test_a_test_that_a_page_names_is_there(path, name):
+    tree = ast.parse((ROOT / path).read_text())
+
+    assert name in {node.name for node in ast.walk(tree)
+                    if isinstance(node, ast.FunctionDef)}
+
+
+@pytest.mark.parametrize('number', range(1, 12))
+def test_a_guarantee_names_its_conditions_and_its_tests(number):
+    page = (SOURCE / 'explanation' / 'guarantees.rst').read_text()
+    [section] = re.findall(
+        rf'^G{number}\. [^\n]+\n~+\n(.+?)(?=^[^\n]+\n[~-]{{4}})', page,
+        re.MULTILINE | re.DOTALL)
+
+    assert re.search(r'^Rests on\n    \w', section, re.MULTILINE)
+    assert re.search(r'^Held by\n    ``tests/[\w/]+\.py::test_', section,
+                     re.MULTILINE)
+
+
+def test_the_picture_of_a_claims_moves_is_that_of_the_table():
+    spec = importlib.util.spec_from_file_location(
+        'claim_moves', ROOT / 'doc' / 'claim_moves.py')
+    claim_moves = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(claim_moves)
+    drawn = SOURCE / 'explanation' / 'claim-moves.txt'
+
+    assert drawn.read_text() == claim_moves.picture(), (
+        'run: python doc/claim_moves.py > doc/source/explanation/'
+        'claim-moves.txt')
 
 
 def test_the_readme_shows_the_first_program_of_the_tutorial():

@@ -10,9 +10,12 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.core.claim import State
 from distperiodic.flow import grants as grants_
+from distperiodic.flow import places
+from distperiodic.flow import results
 from tests.unit import world as world_
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
@@ -49,7 +52,7 @@ class Line:
 class Desk:
     """Grants of one worker, over a store in which a scheduler claims."""
 
-    def __init__(self, *jobs):
+    def __init__(self, *jobs, **options):
         self.clock = world_.Clock()
         self.store = memory.MemoryClaimStore(self.clock)
         self.line = Line(self.store)
@@ -61,7 +64,7 @@ class Desk:
             run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),
             new_lease=lambda: f'retry-{self.number()}',
-            random_=random.Random(1))
+            random_=random.Random(1), **options)
 
     def number(self):
         self.numbers += 1
@@ -106,8 +109,9 @@ class Desk:
         return self.overdue(name)[0].claims
 
     def overdue(self, name='poll'):
-        return self.store.overdue([name], holder='api-1', seconds=600,
-                                  gone=[], limit=100)
+        return self.store.overdue(
+            [name], into=f'again-{self.clock.boot}', holder='api-1',
+            seconds=600, gone=[], limit=100)
 
     def pass_seconds(self, seconds):
         self.clock.pass_us(round(seconds * schedule.SECOND))
@@ -321,7 +325,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
         assert told.retried == [(0, 'Boom: no')]
         assert told.failed == []
         assert desk.overdue() == []
-        desk.pass_seconds(grants_._RETRY_CAP)
+        desk.pass_seconds(results.RETRY_CAP)
         [lease] = desk.overdue()
         assert [one.attempt for one in lease.claims] == [attempt]
         assert lease.was is State.RETRY
@@ -365,7 +369,7 @@ def test_what_runs_at_most_once_is_not_retried():
 
 def waits(desk, attempt, backoff):
     """Seconds until the retry after *attempt*, as the store was told."""
-    return desk.grants._pause(
+    return desk.grants._results.pause(
         world_.job('poll', retries=100, retry_backoff=backoff), attempt)
 
 
@@ -419,6 +423,25 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
     assert desk.store.start(
         'poll', TICK, ['a', 'b'], lease='taken', into='next', holder='w2',
         seconds=60) == anew
+
+
+def test_of_results_that_were_lost_in_part_the_others_count():
+    """Each by its name: not the first so many of them."""
+    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0),
+                world_.job('tidy'))
+    lost = ['a', 'c', 'e']
+    for name, kept in ('poll', 'retried'), ('tidy', 'failed'):
+        batch = desk.accept('a', 'b', 'c', 'd', 'e', 'f', name=name)
+        desk.store.take_back(
+            name, TICK, lost, leases=[f'{batch.lease}.{batch.id}'],
+            into=f'{name} taken', holder='api-2', seconds=LEASE)
+
+        told = desk.report(batch, done=[0, 1], failed=[
+            (n, f'error {n}') for n in (2, 3, 4, 5)])
+
+        assert told.done == [1]
+        assert getattr(told, kept) == [(3, 'error 3'), (5, 'error 5')]
+        assert sorted(told.lost) == [0, 2, 4]
 
 
 def test_results_of_what_others_have_run_to_its_end_do_not_count(desk):
@@ -535,16 +558,22 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     assert desk.grants.may_start(theirs) is None
     assert desk.store.renew(
         [granted(mine), granted(theirs)], seconds=60,
-        holder=member_.process_of(WORKER)) == {granted(mine)}
+        holder=member_.holder_of(WORKER)) == {granted(mine)}
 
 
-def test_a_worker_holds_its_leases_through_all_its_terms(desk):
+@pytest.mark.parametrize(('term', 'holds'), [
+    ('~7~f1.t1', True), ('~7~f1.t3', False)])
+def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
+        desk, term, holds):
+    """The others may have seen it gone between two tenures; what it had in
+    the first one is known by that.
+    """
     batch = desk.accept('a')
 
-    later = WORKER.replace('~1~f1.t1', '~7~f1.t3')
+    later = WORKER.replace('~1~f1.t1', term)
     assert desk.store.renew(
-        [granted(batch)], holder=member_.process_of(later),
-        seconds=60) == {granted(batch)}
+        [granted(batch)], holder=member_.holder_of(later),
+        seconds=60) == ({granted(batch)} if holds else set())
 
 
 def test_what_was_taken_from_us_may_not_start_any_more(desk):
@@ -661,3 +690,128 @@ def test_an_ended_batch_is_not_renewed(desk):
     desk.live(LEASE / 2)
 
     assert desk.line.asked == []
+
+
+# -- max_in_flight
+
+def crowd(*running):
+    """A desk at which so many run already, in other hands."""
+    desk = Desk(world_.job('poll', max_in_flight=4))
+    if running:
+        other = desk.batch(*running)
+        desk.store.start('poll', TICK, running, lease=other.lease,
+                         into='other', holder='w2', seconds=LEASE)
+    return desk
+
+
+def test_no_more_run_than_may_over_all_workers():
+    desk = crowd('x', 'y', 'z')
+
+    batch = desk.accept('a', 'b', 'c')
+
+    [run] = desk.runs
+    assert run.objects == ['a']
+    [(told, _)] = desk.reports
+    assert told.refused == [(1, 'max_in_flight'), (2, 'max_in_flight')]
+    assert desk.report(run, done=[0]).done == [0]
+    assert desk.grants.lease_of(batch) is None
+
+
+def test_none_run_where_as_many_run_as_may():
+    desk = crowd('w', 'x', 'y', 'z')
+
+    desk.accept('a', 'b')
+
+    assert desk.runs == []
+    [(told, _)] = desk.reports
+    assert [index for index, _ in told.refused] == [0, 1]
+
+
+def test_of_two_that_come_at_once_the_first_has_the_last_place():
+    desk = crowd('x', 'y', 'z')
+    desk.line.slow = True
+    one, other = desk.batch('a'), desk.batch('b')
+    desk.grants.accept(one)
+    desk.grants.accept(other)
+
+    desk.line.answer()
+
+    assert [run.objects for run in desk.runs] == [['a']]
+    [(told, _)] = desk.reports
+    assert (told.batch, told.refused) == (other.id, [(0, 'max_in_flight')])
+
+
+def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
+    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    first = desk.accept('a', 'b')
+    waits = desk.accept('c')
+    assert len(desk.runs) == 1
+
+    desk.grants.reported(message.Report(
+        first.id, first.worker, done=[0]), first.sender)
+
+    assert [run.id for run in desk.runs] == [first.id, waits.id]
+
+
+def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
+    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    desk.accept('a', 'b')
+    waits = desk.accept('c')
+
+    desk.pass_seconds(places.PATIENCE + 0.1)
+    desk.grants.sweep()
+
+    [(told, _)] = desk.reports
+    assert (told.batch, told.refused) == (waits.id, [(0, 'max_in_flight')])
+    # It stands where it stood, in its scheduler's lease.
+    assert desk.store.start(
+        'poll', TICK, ['c'], lease=waits.lease, into='later', holder='w2',
+        seconds=LEASE)
+
+
+def test_a_batch_that_waits_finds_a_place_that_others_left():
+    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    other = desk.batch('x', 'y')
+    desk.store.start('poll', TICK, ['x', 'y'], lease=other.lease,
+                     into='other', holder='w2', seconds=LEASE)
+    desk.accept('a')
+    waits = desk.accept('b')
+    desk.store.finish('poll', TICK, ['x', 'y'], lease='other')
+
+    desk.pass_seconds(0.9)
+    desk.grants.sweep()
+
+    assert [run.id for run in desk.runs] == [waits.id]
+
+
+def test_the_jobs_of_a_partition_are_counted_together():
+    desk = Desk(world_.job('poll'), world_.job('other', objects=True),
+                world_.job('third', objects=True),
+                partitions={'default': partition.Partition('default', 3)})
+    running = desk.batch('x', 'y', name='other')
+    desk.store.start('other', TICK, ['x', 'y'], lease=running.lease,
+                     into='other', holder='w2', seconds=LEASE)
+
+    desk.accept('a', 'b', name='third')
+
+    [run] = desk.runs
+    assert run.objects == ['a']
+    [(told, _)] = desk.reports
+    assert told.refused == [(1, 'max_in_flight of its partition')]
+
+
+# -- who asked goes by another entry by now
+
+@pytest.mark.parametrize('term', ['~2~f1.t1.r80', '~2~f1.t2.r40'],
+                         ids=['other points', 'a new tenure'])
+def test_results_count_under_whatever_entry_their_scheduler_stands(term):
+    desk = Desk()
+    batch = desk.accept('a', 'b')
+    now = SENDER.replace('~1~f1.t1.r40', term)
+    desk.reports.clear()
+
+    desk.grants.reported(
+        message.Report(batch.id, batch.worker, done=[0, 1]), now)
+
+    [(told, to)] = desk.reports
+    assert (told.done, told.lost, to) == ([0, 1], [], now)

@@ -55,7 +55,7 @@ class Owner:
         lease, won = self.claim(tick, *objects)
         keys = [one.object for one in won]
         into = self.start(tick, lease, keys)
-        assert self.store.finish('poll', tick, keys, lease=into) == len(won)
+        assert self.store.finish('poll', tick, keys, lease=into) == {*keys}
         return won
 
     def end(self, tick, key, state):
@@ -140,7 +140,8 @@ def test_the_fence_of_an_object_only_grows(seed):
                     into=owner.name(), seconds=1.0)
                 owner.clock.pass_us(MINUTE)
                 [again] = owner.store.overdue(
-                    ['poll'], holder='me', seconds=LONG, gone=[], limit=9)
+                    ['poll'], into=owner.name(), holder='me', seconds=LONG,
+                    gone=[], limit=9)
                 lease, [one] = again.id, again.claims
                 state = 'claimed'
             else:
@@ -190,12 +191,14 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
     owner.clock.set_back(hours * 3600)
 
     owner.clock.pass_us((LONG - 1) * 1_000_000)
-    assert owner.store.overdue(['poll'], holder='me', seconds=LONG,
-                               gone=[], limit=9) == []
+    assert owner.store.overdue(
+        ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
+        limit=9) == []
     owner.clock.pass_us(2_000_000)
 
-    [taken] = owner.store.overdue(['poll'], holder='me', seconds=LONG,
-                                  gone=[], limit=9)
+    [taken] = owner.store.overdue(
+        ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
+        limit=9)
     assert [one.object for one in taken.claims] == ['a']
 
 

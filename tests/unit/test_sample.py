@@ -55,7 +55,8 @@ def test_it_has_every_option_with_its_help():
     sample = options(SAMPLE.read_text())
 
     assert {name: told for name, (told, _, _) in sample.items()} == {
-        opt.name: ' '.join(opt.help.split()) for opt in opts.OPTS}
+        opt.name: ' '.join(opt.help.split())
+        for opt in [*opts.OPTS, *opts.PARTITION_OPTS]}
 
 
 def test_it_can_be_used_as_it_is():

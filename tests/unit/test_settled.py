@@ -4,15 +4,17 @@ in history, each tick of each object comes to one end.
 """
 
 import collections
+import time
 
 import pytest
 import sqlalchemy as sa
 
 from distperiodic.adapters import control as control_
 from distperiodic.adapters import schema
-from distperiodic.adapters import sql_moves
 from distperiodic.adapters import tables
 from distperiodic.core import schedule
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import SkippedBy
 from tests.unit import world as world_
 
 
@@ -22,21 +24,26 @@ def world():
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(world, tmp_path, monkeypatch):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
     one = control_.Control(url, space='tests')
+    monkeypatch.setattr(one, 'now', world.clock.now)
     yield one
     one.close()
 
 
-def history(store):
-    """By tick, in seconds of the world."""
+_ENDS = {'due', *(state.value for state in ENDINGS)}
+_BY = {f'by_{by.value}' for by in SkippedBy}
+
+
+def history(store, names=_ENDS):
+    """What became of each tick, by seconds of the world."""
     found = collections.defaultdict(collections.Counter)
     for row in store._database.run(lambda connection: connection.execute(
             sa.select(tables.history)).mappings().all()):
         found[world_.seconds_of(row['tick'])].update(
-            {name: row[name] for name in sql_moves.COUNTED if row[name]})
+            {name: row[name] for name in names if row[name]})
     return {tick: dict(counts) for tick, counts in found.items()}
 
 
@@ -64,6 +71,7 @@ def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
     assert history(store) == {10.0: {'due': 4, 'done': 4},
                               20.0: {'due': 4, 'skipped': 4}}
     assert reasons(store) == {'an earlier run goes on'}
+    assert history(store, _BY)[20.0] == {'by_overlap': 4}
     world.advance(2)
     assert history(store)[30.0] == {'due': 4}
 
@@ -83,6 +91,44 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
                               30.0: {'due': 1, 'done': 1}}
 
 
+def test_what_a_late_claim_passes_over_is_taken_down(world, store):
+    """Its owner may come to it only when a later tick was claimed."""
+    poll = world_.job(every=10.0, objects=True)
+    objects = [f'o-{n}' for n in range(8)]
+    both = [world.scheduler(poll, name=name, sees=None, store=store,
+                            catalogues={'poll': objects})
+            for name in ('m', 'n')]
+    world.show_all(['m', 'n'])
+    world.advance(25)
+
+    world.stand_still(50)
+    # It comes to itself later than the other.
+    world.schedulers.remove(both[1])
+    world.advance(26)
+    world.schedulers.append(both[1])
+    world.advance(14)
+
+    ended = sum((collections.Counter(one) for one in history(
+        store).values()), collections.Counter())
+    assert ended == {'due': 8 * 11, 'done': 8 * 7, 'skipped': 8 * 4}
+    assert 'nobody claimed them in time' in reasons(store)
+
+
+def test_what_waits_with_its_own_schedule_has_no_other_ticks(world, store):
+    poll = world_.job(every=2.0, objects=True,
+                      misfire=schedule.Misfire.ALL,
+                      overlap=schedule.Overlap.WAIT)
+    me = world.scheduler(
+        poll, store=store, finishes=False,
+        catalogues={'poll': [world_.thing('a', spacing=10.0)]})
+    world.advance(35)
+    for _ in range(4):
+        me.finish()
+        world.advance(1)
+
+    assert me.ticks() == [10.0, 20.0, 30.0]
+
+
 @pytest.mark.parametrize('options', [
     {'objects': True}, {'scope': world_.job_.Scope.GROUP}],
     ids=['objects', 'group'])
@@ -99,6 +145,91 @@ def test_ticks_that_the_misfire_policy_drops_are_taken_down(
                               40.0: {'due': 3, 'skipped': 3},
                               50.0: {'due': 1, 'done': 1}}
     assert reasons(store) == {'misfire=latest runs the newest tick only'}
+    assert history(store, {*_BY, 'missed'})[40.0] == {
+        'by_misfire': 3, 'missed': 2}
+
+
+@pytest.mark.parametrize('options', [
+    {'objects': True}, {'scope': world_.job_.Scope.GROUP},
+    {'objects': True, 'spread': True},
+    {'objects': True, 'misfire': schedule.Misfire.SKIP, 'grace': 2.0}],
+    ids=['objects', 'group', 'spread', 'skip'])
+def test_what_was_due_while_nobody_was_there_is_taken_down(
+        world, store, options):
+    poll = world_.job(every=10.0, **options)
+    objects = [f'o-{n}' for n in range(8)]
+    world.scheduler(poll, store=store, catalogues={'poll': objects})
+    world.advance(21)
+
+    world.schedulers.clear()
+    world.stand_still(44)
+    world.scheduler(poll, name='new', store=store,
+                    catalogues={'poll': objects})
+    world.advance(45)
+
+    found = history(store, {*_ENDS, 'missed'})
+    ended = sum((collections.Counter(one) for one in found.values()),
+                collections.Counter())
+    number = 1 if options.get('scope') else 8
+    per_tick = {tick: one['due'] - one.get('missed', 0)
+                for tick, one in found.items()}
+    # From the first tick that it was claimed for to the last.
+    assert ended['due'] == number * (
+        1 + round((max(per_tick) - min(per_tick)) / 10))
+    assert ended['due'] == ended['done'] + ended['skipped']
+    assert 2 * number < ended['skipped'] < 6 * number
+    assert 'nobody claimed them in time' in reasons(store)
+
+
+@pytest.mark.parametrize('overlap', list(schedule.Overlap))
+def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
+    poll = world_.job(every=10.0, objects=True, overlap=overlap)
+    world.scheduler(poll, store=store, finishes=False, lease=3600.0,
+                    catalogues={'poll': ['a']})
+    world.advance(21)
+    world.schedulers.clear()
+    world.stand_still(44)
+    world.scheduler(poll, name='new', store=store, catalogues={'poll': ['a']})
+    world.advance(10)
+
+    found = history(store, {*_ENDS, 'missed'})
+    ended = sum((collections.Counter(one) for one in found.values()),
+                collections.Counter())
+    # All but the run itself, and what waits for it.
+    waits = overlap is schedule.Overlap.WAIT
+    assert ended['due'] - ended['skipped'] == 1
+    assert ended['due'] == (max(found) - min(found)) / 10 + 1
+    assert max(found) == (60.0 if waits else 70.0)
+
+
+@pytest.mark.parametrize('misfire', list(schedule.Misfire))
+def test_an_object_that_waits_is_not_skipped_by_the_look_for_late_ones(
+        world, store, misfire):
+    poll = world_.job(every=10.0, objects=True, misfire=misfire,
+                      overlap=schedule.Overlap.WAIT)
+    me = world.scheduler(poll, store=store, finishes=False,
+                         catalogues={'poll': ['a']})
+    world.advance(28)
+    me.finish()
+    world.advance(1)
+    me.finish()
+
+    assert me.ticks() == [10.0, 20.0]
+    assert history(store) == {10.0: {'due': 1, 'done': 1},
+                              20.0: {'due': 1, 'done': 1}}
+
+
+def test_what_others_did_while_a_process_was_not_there_was_not_missed(
+        world, store):
+    poll = world_.job(every=10.0, objects=True)
+    world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
+    world.advance(31)
+
+    world.scheduler(poll, name='new', store=store,
+                    catalogues={'poll': ['a', 'b']})
+    world.advance(20)
+
+    assert reasons(store) == set()
 
 
 def test_what_an_object_of_its_own_schedule_missed_is_taken_down(
@@ -114,6 +245,19 @@ def test_what_an_object_of_its_own_schedule_missed_is_taken_down(
     assert history(store) == {10.0: {'due': 1, 'done': 1},
                               40.0: {'due': 3, 'skipped': 3},
                               50.0: {'due': 1, 'done': 1}}
+
+
+@pytest.mark.parametrize('misfire', list(schedule.Misfire))
+def test_an_object_of_its_own_schedule_has_no_ticks_of_its_job(
+        world, store, misfire):
+    poll = world_.job(every=10.0, objects=True, misfire=misfire)
+    me = world.scheduler(poll, store=store, catalogues={
+        'poll': [world_.thing('a', spacing=30), 'b']})
+    world.advance(125)
+
+    assert me.ticks(key='a') == [30.0, 60.0, 90.0, 120.0]
+    assert me.ticks(key='b') == [10.0 * n for n in range(1, 13)]
+    assert reasons(store) == set()
 
 
 def test_what_others_ran_meanwhile_was_not_missed(world, store):
@@ -133,6 +277,106 @@ def test_what_others_ran_meanwhile_was_not_missed(world, store):
     assert set(other.ticks()) == {10.0, 20.0, 30.0, 40.0, 50.0}
     assert all(counts == {'due': 20, 'done': 20}
                for counts in history(store).values())
+
+
+def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
+    """Who catches up may die over it, and the next one finds it at work."""
+    poll = world_.job(every=10.0, objects=True,
+                      misfire=schedule.Misfire.ALL)
+
+    def start(name):
+        world.schedulers.clear()
+        return world.scheduler(poll, name=name, store=store, finishes=False,
+                               catalogues={'poll': ['a']})
+    first = start('first')
+    world.advance(11)
+    first.finish()
+    world.schedulers.clear()
+    world.clock.pass_us(30_000_000)
+    second = start('second')
+    world.advance(2)
+    assert second.ticks() == [20.0]
+    third = start('third')
+    world.advance(9)
+
+    [run] = second.bus.open.values()
+    store.finish('poll', run.tick, ['a'],
+                 lease=second.flow.grants.lease_of(run))
+    for _ in range(8):
+        world.advance(3)
+        third.finish()
+
+    assert third.ticks()[:4] == [30.0, 40.0, 50.0, 60.0]
+    assert {tick: row.get('done') for tick, row in history(store).items()
+            if tick < 70} == dict.fromkeys((10, 20, 30, 40, 50, 60), 1)
+
+
+def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
+    poll = world_.job(every=10.0, objects=True,
+                      overlap=schedule.Overlap.WAIT)
+    me = world.scheduler(poll, store=store, finishes=False,
+                         catalogues={'poll': ['a']})
+    world.advance(51)
+    me.finish()
+    world.advance(1)
+    me.finish()
+
+    assert me.ticks() == [10.0, 50.0]
+    assert reasons(store) == {'an earlier run goes on'}
+    assert history(store) == {
+        10.0: {'due': 1, 'done': 1}, 20.0: {'due': 1, 'skipped': 1},
+        30.0: {'due': 1, 'skipped': 1}, 40.0: {'due': 1, 'skipped': 1},
+        50.0: {'due': 1, 'done': 1}}
+
+
+def test_an_object_that_is_years_behind_costs_no_time(world, store):
+    poll = world_.job(every=1.0, objects=True, misfire=schedule.Misfire.ALL)
+    world.clock.set_back(2 * 365 * 86_400)
+    me = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
+    world.advance(1.5)
+    [first] = me.ticks()
+    world.schedulers.clear()
+    world.clock.set_back(-2 * 365 * 86_400)
+    new = world.scheduler(poll, name='new', store=store,
+                          catalogues={'poll': ['a']})
+
+    began = time.process_time()
+    world.advance(30)
+
+    assert len(new.starts) >= 100
+    assert first < new.ticks()[0] < 0
+    assert time.process_time() - began < 20
+    counts = history(store)
+    assert sum(one['due'] for one in counts.values()) == (
+        new.ticks()[-1] - first + 1)
+
+
+def test_a_tick_that_waits_and_is_overtaken_by_another_member_is_taken_down(
+        world, store):
+    poll = world_.job(every=10.0, objects=True,
+                      overlap=schedule.Overlap.WAIT)
+    one, other = (world.scheduler(
+        poll, name=name, sees=None, store=store, finishes=False,
+        catalogues={'poll': ['a']}) for name in ('m', 'n'))
+    world.show_all(['m', 'n'])
+    world.advance(21)
+    owner = one if one.starts else other
+    stands = other if owner is one else one
+    assert owner.ticks() == [10.0]
+
+    # Its run ends while it stands still, and it never gets to the next.
+    world.schedulers.remove(owner)
+    world.advance(7)
+    store.finish('poll', owner.bus.batches[0].tick, ['a'],
+                 lease=owner.flow.grants.lease_of(owner.bus.batches[0]))
+    world.advance(8)
+    stands.finish()
+    world.advance(0.5)
+
+    assert stands.ticks() == [30.0]
+    assert history(store) == {10.0: {'due': 1, 'done': 1},
+                              20.0: {'due': 1, 'skipped': 1},
+                              30.0: {'due': 1, 'done': 1}}
 
 
 def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
@@ -161,9 +405,28 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         10.0: {'due': 4, 'done': 4}, 20.0: skipped, 30.0: skipped,
         40.0: {'due': 4, 'done': 4}}
     assert reasons(store) == {'paused: disks are full'}
+    assert history(store, _BY)[30.0] == {'by_pause': 3}
     assert [r.getMessage().partition(';')[0] for r in caplog.records
             if 'job=poll' in r.getMessage()].count(
         'job paused: job=poll reason=disks are full') == len(both)
+
+
+def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
+    """Nobody was there for a tick, and then the job was paused."""
+    poll = world_.job(every=10.0, objects=True)
+    first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
+    world.advance(12)
+    world.schedulers.remove(first)
+    # Of another job, for the time to go on.
+    world.scheduler(world_.job('tidy', every=60.0), name='o', store=store)
+    world.advance(22)
+    store.pause('poll', by='me@here', why='disks are full')
+    world.scheduler(poll, name='n', store=store, catalogues={'poll': ['a']})
+    world.advance(18)
+
+    ended = sum((collections.Counter(one) for one in history(
+        store, _ENDS | {'missed'}).values()), collections.Counter())
+    assert ended == {'due': 5, 'done': 1, 'skipped': 4, 'missed': 1}
 
 
 def test_a_process_that_begins_knows_first_what_is_paused(world, store):
@@ -181,12 +444,39 @@ def test_a_process_that_begins_knows_first_what_is_paused(world, store):
 
 
 def test_what_was_triggered_runs_at_the_next_sweep(world, store):
-    poll = world_.job(every=3600.0, objects=True)
+    poll = world_.job(every=60.0, objects=True)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
-    world.advance(3601)
-    assert me.ticks() == [3600.0, 3600.0]
+    world.advance(61)
+    assert me.ticks() == [60.0, 60.0]
 
     assert store.trigger('poll', key='b').objects == 1
     world.advance(1)
 
     assert [s.object for s in me.starts[2:]] == ['b']
+
+
+@pytest.mark.parametrize(('misfire', 'ran', 'told'), [
+    # Before a sweep takes it over a newer tick has its place.
+    ('latest', [50.0], {40.0: {'due': 3, 'skipped': 3},
+                        45.0: {'due': 1, 'superseded': 1}}),
+    ('all', [45.0, 20.0, 30.0, 40.0, 50.0], dict.fromkeys(
+        [20.0, 30.0, 40.0, 45.0], {'due': 1, 'done': 1}))])
+def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
+        world, store, misfire, ran, told):
+    poll = world_.job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
+                      misfire=schedule.Misfire(misfire))
+    world.scheduler(poll, store=store, catalogues={'poll': ['a']})
+    world.advance(11)
+    world.schedulers.clear()
+    world.clock.pass_us(34_000_000)
+
+    assert store.trigger('poll', key=None)[1:] == (1, 0)
+    world.clock.pass_us(5_500_000)
+    again = world.scheduler(poll, name='new', store=store,
+                            catalogues={'poll': ['a']})
+    world.advance(8)
+
+    assert again.ticks() == ran
+    assert history(store) == {
+        10.0: {'due': 1, 'done': 1}, **told,
+        50.0: {'due': 1, 'done': 1}}

@@ -25,9 +25,11 @@ def nodes():
         connection.execute(sa.insert(table), [
             {'name': n, 'position': sql.position_of(n)} for n in NAMES])
     with engine.connect() as connection:
-        def read(arcs):
+        def read(arcs, which=lambda condition: condition):
             return set(connection.scalars(sa.select(table.c.name).where(
-                sql.in_arcs(table.c.position, arcs))))
+                which(sql.in_arcs(table.c.position, arcs)))))
+        read.table = table
+        read.connection = connection
         yield read
 
 
@@ -45,6 +47,28 @@ def test_one_member_reads_all(nodes):
 
 def test_without_arcs_nothing_is_read(nodes):
     assert nodes([]) == set()
+
+
+def test_it_is_a_condition_among_others(nodes):
+    members = ring.Ring({'a': 40, 'b': 40})
+    ours, theirs = members.arcs('a'), members.arcs('b')
+
+    assert nodes(ours, sa.not_) == nodes(theirs)
+    assert nodes(ours, lambda mine: mine & sa.false()) == set()
+    assert nodes(ours, lambda mine: sa.true() & ~mine) == nodes(theirs)
+
+
+def test_the_rows_are_found_by_the_index(nodes):
+    arcs = ring.Ring({'a': 40, 'b': 40}).arcs('a')
+    found = sa.select(nodes.table.c.name).where(
+        sql.in_arcs(nodes.table.c.position, arcs))
+
+    plan = [row.detail for row in nodes.connection.exec_driver_sql(
+        f'EXPLAIN QUERY PLAN {found.compile(nodes.connection)}')]
+
+    assert not any('SCAN' in step for step in plan)
+    assert sum('position>? AND position<?' in step for step in plan) == len(
+        arcs)
 
 
 def test_an_object_is_placed_by_its_id():

@@ -18,10 +18,11 @@ from distperiodic.core import cron as cron_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core import partition as partition_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.flow import clockwork as clockwork_
 from distperiodic.flow import scheduling
-from distperiodic.flow import tick as tick_
 from distperiodic.flow import work
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
@@ -143,7 +144,7 @@ class Reader:
             rule = job_.own_schedule(obj)
             if rule is not None:
                 own[catalogue_.id_of(obj)] = rule
-        return tick_.Reading(known.of(given), own, partial)
+        return clockwork_.Reading(known.of(given), own, partial)
 
 
 class Scheduler:
@@ -152,10 +153,12 @@ class Scheduler:
     :param workers: of each partition; default: one that takes 10,000.
     :param finishes: whether each run is done as soon as it was begun.
     :param store: that all schedulers share; None: one of its own.
+    :param silent: see :class:`distperiodic.flow.scheduling.Scheduling`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
-                 finishes=True, lease=60.0, batch_size=500, store=None):
+                 finishes=True, lease=60.0, batch_size=500, store=None,
+                 silent=0.0, partitions=partition_.NONE):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -173,7 +176,8 @@ class Scheduler:
             me=lambda: f'{name}~{"0" * 16}~1~f1',
             store=memory.Direct(self.store), bus=self.bus,
             reader=self.reader, new_lease=lambda: f'{name}-{next(leases)}',
-            batch_size=batch_size, lease=lease, shared=store is not None)
+            batch_size=batch_size, lease=lease, shared=store is not None,
+            silent=silent, partitions=partitions)
         self.dispatcher = self.flow.dispatcher
         self.ticker = self.flow.ticker
         for topic in {j.topic for j in jobs}:

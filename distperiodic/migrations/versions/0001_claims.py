@@ -51,11 +51,13 @@ def upgrade() -> None:
         sa.Column('tick', sa.BigInteger, nullable=False),
         sa.Column('previous', sa.BigInteger),
         sa.Column('settled', sa.BigInteger, nullable=False),
+        sa.Column('skipped_by', sa.SmallInteger),
         sa.Column('state', sa.SmallInteger, nullable=False),
         sa.Column('fence', sa.BigInteger, nullable=False),
         sa.Column('attempt', sa.Integer, nullable=False),
         sa.Column('lease', lease_name, nullable=False),
         sa.Column('worker', _exact(255)),
+        sa.Column('served', sa.BigInteger),
         sa.Column('progress', long_text),
         **_OF_TABLES, **_CHANGING)
 
@@ -73,6 +75,10 @@ def upgrade() -> None:
         **_OF_TABLES, **_CHANGING)
     op.create_index('distperiodic_lease_until', 'distperiodic_lease',
                     ['until'])
+    if op.get_context().dialect.name == 'postgresql':
+        # It lives for seconds: to compress it takes longer than to write it.
+        op.execute('ALTER TABLE distperiodic_lease '
+                   'ALTER COLUMN objects SET STORAGE EXTERNAL')
 
     op.create_table(
         'distperiodic_history',
@@ -81,8 +87,9 @@ def upgrade() -> None:
                   autoincrement=False),
         sa.Column('member', _exact(255), primary_key=True),
         *(sa.Column(name, sa.BigInteger, nullable=False) for name in (
-            'due', 'done', 'dead', 'skipped', 'superseded', 'cancelled',
-            'retried', 'taken_over', 'lateness', 'latest')),
+            'due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
+            'by_pause', 'missed', 'superseded', 'cancelled', 'retried',
+            'taken_over', 'lateness', 'latest', 'late')),
         sa.Column('reason', sa.String(200)),
         **_OF_TABLES, **_CHANGING)
 

@@ -1,20 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two services that an OpenStack-style service launches.
+"""The service that ticks, claims and dispatches.
 
-    launcher = oslo_service.service.launch(
-        conf, SchedulerService(conf, tasks), workers=3)
-
-Nothing connects before ``start()``, which runs in the process that does the
-work, so any number of workers may be forked. The base class is the one that
-all backends of oslo.service share: importing this module fixes no backend.
-
-This is the only file that owns threads and that knows both the flow and the
-adapters. Each scheduler has one thread for its flow; all that comes from
-elsewhere (views, reports, catalogues) enters it through one queue.
+It has one thread for its flow; all that comes from elsewhere (views, reports,
+catalogues) enters it through one queue.
 """
 
 import collections
-import contextlib
 import dataclasses
 import logging
 import queue
@@ -22,12 +13,7 @@ import threading
 from collections.abc import Container
 from typing import Any
 
-from oslo_config import cfg
-
-from distperiodic import exceptions
-from distperiodic import lifecycle
 from distperiodic import opts
-from distperiodic import periodic
 from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import coordination
@@ -35,19 +21,16 @@ from distperiodic.adapters import local
 from distperiodic.adapters import memory
 from distperiodic.adapters import messaging
 from distperiodic.adapters import pool as pool_
-from distperiodic.adapters import store_thread
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.flow import grants as grants_
+from distperiodic.flow import clockwork
 from distperiodic.flow import scheduling
-from distperiodic.flow import tick
 from distperiodic.flow import work
+from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# The flow looks at timeouts, leases and back-offs this often, in seconds.
-_SWEEP = 0.25
 # Results of this process's own pool are looked at this much later, in
 # seconds, where nothing waits for room.
 _LINGER = 0.02
@@ -69,6 +52,8 @@ _GUARANTEES = {
                          'can double or skip a tick; a message is trusted, '
                          'set signing_key if others can write to the broker',
 }
+_EMBEDDED = ('one process owns every object; what it has claimed outlives it '
+             'in')
 _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
             'tick is lost while one member and the store live; results count '
             'once')
@@ -101,15 +86,18 @@ class SchedulerService(lifecycle.Lifecycle):
             collections.deque())
         self._results_told = False
         self._collect_at = float('inf')
+        #: When the main thread last went on.
+        self._turned = self._clock.monotonic()
         self._draining = False
         self._idle = threading.Event()
         self._group_member: coordination.Membership | None = None
         self._admitted = 1
         self._partitions: dict[str, str] = {}
-        view = memory.Alone(
+        alone = memory.Alone(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
-        membership: Any = view
+        membership: Any = alone
+        self._alone = alone.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count)
@@ -132,13 +120,12 @@ class SchedulerService(lifecycle.Lifecycle):
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
             for topic in {j.topic for j in self._jobs.values()} - {_HERE}:
-                name = worker_group(settings.group, topic)
+                name = lifecycle.worker_group(settings.group, topic)
                 self._partitions[name] = topic
                 membership.watch(name, self._tell_view)
         self._reader = local.ThreadReader(
             self._tasks.catalogue,
             lambda *answer: self._inbox.put(('read', *answer)))
-        self._store: store_thread.StoreThread | None = None
         self._sides: dict[str, scheduling.Scheduling] = {}
         if shared:
             self._store = self._store_thread()
@@ -149,19 +136,25 @@ class SchedulerService(lifecycle.Lifecycle):
                          if job.scope is job_.Scope.MEMBER or not shared],
                    memory.Direct(memory.MemoryClaimStore(self._clock)),
                    membership, here)
-        me = member_.Member(self._member_id, '0' * 16, 1,
-                            slots=_LOCAL_WINDOW)
-        for topic in {job.topic for job, _ in here.values()}:
-            for side in self._sides.values():
-                side.dispatcher.workers_changed(topic, [me])
+        self._topics_here = {job.topic for job, _ in here.values()}
+        for side in self._sides.values():
+            self._work_here(side)
+            if self._group_member is None:
+                side.dispatcher.schedulers_changed([self._alone])
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
             'guarantee=%s', self._member_id, settings.group,
             len(self._jobs),
             backend_url_.mask(settings.backend_url) or 'none',
-            settings.dispatcher, _CLAIMED if shared else _GUARANTEES[
-                bool(settings.backend_url), settings.dispatcher])
+            settings.dispatcher, self._guarantee())
+
+    def _guarantee(self) -> str:
+        settings = self._settings
+        if settings.embedded:
+            return f'{_EMBEDDED} {settings.store_file}'
+        return _CLAIMED if settings.connection else _GUARANTEES[
+            bool(settings.backend_url), settings.dispatcher]
 
     def _side(self, series: str, names: list[str], store: ports.StoreQueue,
               membership: ports.Membership, here: Container[str],
@@ -185,7 +178,18 @@ class SchedulerService(lifecycle.Lifecycle):
             sweep=settings.sweep_interval if store is self._store else 0.0,
             silent=settings.session_timeout if store is self._store else 0.0,
             sure=self._sure,
-            series=series)
+            series=series, partitions=settings.partitions)
+
+    def _work_here(self, side: scheduling.Scheduling) -> None:
+        """Show *side* the pool of this process as a worker. Where all claim
+        in one store, it has the name of this process and tenure, so that
+        others have its runs as soon as that is gone.
+        """
+        me = member_.parse_entry(self._entry()) if side.shared else None
+        me = dataclasses.replace(
+            me or self._alone, points=0, slots=_LOCAL_WINDOW)
+        for topic in self._topics_here:
+            side.dispatcher.workers_changed(topic, [me])
 
     @property
     def member_id(self) -> str:
@@ -202,7 +206,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _entry(self) -> str:
         if self._group_member is None:
-            return f'{self._member_id}~{"0" * 16}~1~f1.t1'
+            return self._alone.entry
         return self._group_member.me.entry
 
     def _tell_view(self, view: member_.View) -> None:
@@ -216,11 +220,16 @@ class SchedulerService(lifecycle.Lifecycle):
             self._inbox.put(('results',))
 
     def _sure(self, entry: str) -> bool:
-        """Whether this process surely stands in its group."""
+        """Whether this process surely stands in its group, in the tenure of
+        *entry*.
+        """
         if self._group_member is None:
             return True
         view = self._group_member.view(self._settings.group)
-        return view.trusted(self._clock.monotonic())
+        then = member_.parse_entry(entry)
+        return (view.me is not None and then is not None
+                and view.me.tenure == then.tenure
+                and view.trusted(self._clock.monotonic()))
 
     def _may_start(self, batch: message.Batch) -> str | None:
         """Asked by the pool before each run."""
@@ -249,27 +258,22 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.publish(points=points)
 
     def _work(self) -> None:
-        bus = self._bus
-        if bus is not None and not self._until_it_works(
-                lambda: bus.start(30.0), 'the way to the workers'):
+        if not self._connect(self._bus, 'the way to the workers'):
             return
-        if not self._until_it_works(self._check_store, 'the store'):
-            return
-        if self._store is not None:
-            self._store.start()
         # Only now into the ring: what a member owns it must be able to
         # dispatch.
         if self._group_member is not None:
             self._group_member.start()
         sweep = signs = self._clock.monotonic()
         while not self._over.is_set():
+            self._turned = self._clock.monotonic()
             pause = min(side.ticker.run_due()
                         for side in self._sides.values())
             now = self._clock.monotonic()
             if now >= self._collect_at:
                 self._collect()
             if now >= sweep:
-                sweep = now + _SWEEP
+                sweep = now + lifecycle.SWEEP
                 for side in self._sides.values():
                     side.sweep()
                 self._shop.watch()
@@ -279,10 +283,53 @@ class SchedulerService(lifecycle.Lifecycle):
             if self._take(max(0.0, min(
                     pause, sweep - now, self._collect_at - now))):
                 self._pump()
-            if self._draining and not any(
-                    side.dispatcher.waiting or side.dispatcher.outstanding
-                    for side in self._sides.values()):
+            if (self._draining and not self._idle.is_set()
+                    and self._drained()):
                 self._idle.set()
+
+    def _drained(self) -> bool:
+        """Whether nothing is left that this process could see the end of."""
+        left = [side for side in self._sides.values()
+                if side.dispatcher.waiting or side.dispatcher.outstanding]
+        if not left:
+            return True
+        now = self._clock.monotonic()
+        if not all(side.dispatcher.stranded for side in left):
+            self._hoped = now
+            return False
+        # What stands in a store is found there by others; what stands only
+        # here is worth a wait for workers that are being replaced.
+        if now - self._hoped < self._settings.session_timeout and not all(
+                side.shared for side in left):
+            return False
+        self._tell_left('no worker is there any more')
+        return True
+
+    def _tell_left(self, why: str) -> None:
+        LOG.warning(
+            'stopped before the end: member=%s objects=%d reason=%s; what it '
+            'had claimed and not finished %s', self._member_id,
+            sum(side.dispatcher.waiting + side.dispatcher.outstanding
+                for side in self._sides.values()), why,
+            'is taken over by others' if self._store is not None
+            else 'misses its tick')
+
+    def _check_store(self) -> None:
+        super()._check_store()
+        settings = self._settings
+        if not settings.connection:
+            return
+        from distperiodic.adapters import leftover
+
+        unknown = leftover.unknown_jobs(
+            settings.connection, settings.group, self._jobs)
+        if unknown:
+            LOG.warning(
+                'claims of unknown jobs: jobs=%s open=%d; nothing here runs '
+                'them, and others may; if one was renamed, give it its old '
+                'name back with name=...; if it is gone, forget it with: '
+                'distperiodic db prune --claims DAYS',
+                ', '.join(map(repr, unknown)), sum(unknown.values()))
 
     def _pump(self) -> None:
         for side in self._sides.values():
@@ -338,7 +385,7 @@ class SchedulerService(lifecycle.Lifecycle):
         elif what == 'read':
             job, ticket, found = about
             if not isinstance(found, Exception):
-                found = tick.Reading(*found)
+                found = clockwork.Reading(*found)
             self._side_of(job).ticker.catalogue_read(job, ticket, found)
         elif what == 'call':
             about[0]()
@@ -369,6 +416,9 @@ class SchedulerService(lifecycle.Lifecycle):
             # then may the pool start things again.
             if self._store is None:
                 self._shop.hand_back(work.NOT_A_MEMBER)
+            for side in self._sides.values():
+                if side.shared:
+                    self._work_here(side)
             self._admitted = view.me.tenure
         for side in self._sides.values():
             side.ticker.view_changed()
@@ -376,8 +426,9 @@ class SchedulerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """How this member stands, for a health check.
 
-        ``healthy`` is false while it is not surely in its group, or has
-        stopped; ``problem`` then says why, in one line.
+        ``healthy`` is false while it is not surely in its group, cannot
+        reach its store, stands still, or has stopped; ``problem`` then says
+        why, in one line.
         """
         member = self._group_member
         sure = self._begun.is_set() and not self._over.is_set()
@@ -385,6 +436,13 @@ class SchedulerService(lifecycle.Lifecycle):
         if member is not None:
             sure = sure and member.joined()
             problem = problem or member.problem
+        if self._store is not None and self._store.problem is not None:
+            sure, problem = False, problem or self._store.problem
+        if sure and self._serving.is_set():
+            still = self._clock.monotonic() - self._turned
+            if still > self._settings.session_timeout:
+                sure = False
+                problem = f'nothing was begun or looked at for {still:.0f} s'
         return {
             'member': self._member_id,
             'healthy': sure,
@@ -395,9 +453,9 @@ class SchedulerService(lifecycle.Lifecycle):
             'counts': self.counts,
         }
 
-    def _leave(self) -> None:
+    def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         if self._group_member is not None:
-            self._group_member.stop(timeout=5.0)
+            self._group_member.stop(timeout)
 
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish what was claimed, close; bounded by
@@ -407,22 +465,28 @@ class SchedulerService(lifecycle.Lifecycle):
             return
         end = self._clock.monotonic() + self._grace()
         self._stopping.set()
+        self._hoped = self._clock.monotonic()
         self._draining = True
-        self._leave()
+        if self._group_member is not None:
+            # The workers it must see as long as they have its work.
+            self._group_member.leave(self._settings.group, timeout=5.0)
         for side in self._sides.values():
             side.ticker.close()
+            side.dispatcher.drain()
         # Nobody else will run what was claimed for this tick.
         self._inbox.put(('look',))
-        if not self._over.is_set() and not self._idle.wait(
-                max(0.0, end - self._clock.monotonic())):
-            LOG.warning(
-                'stopped before the end: member=%s; what it had claimed and '
-                'not finished misses its tick', self._member_id)
+        if (self._serving.is_set() and not self._over.is_set()
+                and not self._idle.wait(
+                    max(0.0, end - self._clock.monotonic()))):
+            self._tell_left('the time for it is over')
         if self._store is not None:
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         for side in self._sides.values():
             side.dispatcher.close()
+        # Out of the group it is by now, or ZooKeeper is away.
+        self._leave(max(0.5, min(
+            lifecycle.CLOSING, end - self._clock.monotonic())))
         self._shop.drain()
         self._shop.cancel()
         self._pool.stop()
@@ -434,186 +498,3 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._seat is not None:
             self._seat.leave()
         LOG.info('scheduler stopped: member=%s', self._member_id)
-
-
-class WorkerService(lifecycle.Lifecycle):
-    """Runs what schedulers send; knows nothing but the jobs' handlers.
-
-    :param tasks: an instance of the same class as the schedulers'.
-    :param partition: which topic's work it takes.
-    """
-
-    _kind = 'worker'
-
-    def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
-                 partition: str = 'default'):
-        super().__init__(conf, tasks)
-        self._partition = partition
-
-    def _prepare(self) -> None:
-        settings = self._settings
-        self._group = worker_group(settings.group, self._partition)
-        self._member_id = self._identity(self._group)
-        self._tenures: dict[str, int] = {}
-        self._member = self._membership(
-            self._member_id, slots=settings.pool_size)
-        self._member.join(self._group)
-        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
-        self._bus = messaging.MessagingReportBus(
-            self._conf, None, group=settings.group,
-            partition=self._partition, me=self._member.me.entry,
-            on_batch=lambda batch: self._accept(batch),
-            keys=settings.signing_key, quorum=settings.quorum_queues)
-        jobs = {n: (j, self._tasks.handler(n))
-                for n, j in self._tasks.jobs.items()
-                if j.topic == self._partition
-                and j.scope is not job_.Scope.MEMBER}
-        self._store: store_thread.StoreThread | None = None
-        self._grants: grants_.Grants | None = None
-        report, may_start = self._bus.report, self._may_start
-        if settings.connection:
-            self._store = self._store_thread()
-            self._grants = grants_.Grants(
-                {n: j for n, (j, _) in jobs.items()}, store=self._store,
-                clock=self._clock, lease=settings.lease,
-                run=lambda batch: self._shop.accept(batch),
-                report=self._bus.report, new_lease=lifecycle.new_lease,
-                sure=lambda entry: self._trusted(entry) is None,
-                silent=settings.session_timeout)
-            report, may_start = self._tell_report, self._grants.may_start
-        self._shop = work.Workshop(
-            jobs, clock=self._clock, pool=self._pool, report=report,
-            may_start=may_start,
-            finish=self._finisher(lambda: self._grants))
-        LOG.info('worker: member=%s group=%s partition=%s slots=%d '
-                 'backend=%s', self._member_id, settings.group,
-                 self._partition, settings.pool_size,
-                 backend_url_.mask(settings.backend_url))
-
-    @property
-    def member_id(self) -> str:
-        """This process's name, once it was started."""
-        return self._member_id
-
-    def _accept(self, batch: message.Batch) -> None:
-        grants = self._grants
-        if grants is None:
-            self._shop.accept(batch)
-        else:
-            self._inbox.put(('call', lambda: grants.accept(batch)))
-
-    def _tell_report(self, report: message.Report, to_entry: str) -> None:
-        """Called by the pool's threads, at the end of each run."""
-        grants = self._grants
-        assert grants is not None
-        self._inbox.put((
-            'call', lambda: grants.reported(report, to_entry)))
-
-    def _may_start(self, batch: message.Batch) -> str | None:
-        """Asked by the pool before each run."""
-        return self._trusted(batch.worker)
-
-    def _trusted(self, entry: str) -> str | None:
-        """None if this process surely is who stands under *entry*."""
-        tenure = self._tenures.get(entry)
-        if tenure is None:
-            member = member_.parse_entry(entry)
-            tenure = self._tenures[entry] = (
-                member.tenure if member else 0)
-        try:
-            view = self._member.view(self._group)
-        except exceptions.ViewUnknown:
-            # The others see us before we see ourselves.
-            return work.NOT_A_MEMBER
-        if (view.me is not None and view.me.tenure == tenure
-                and view.trusted(self._clock.monotonic())):
-            return None
-        # The schedulers may have given it to somebody else.
-        return work.NOT_A_MEMBER
-
-    def _work(self) -> None:
-        # Listen, then join: whoever sees us may send at once.
-        if not self._until_it_works(
-                lambda: self._bus.start(30.0), 'the way from the schedulers'):
-            return
-        if not self._until_it_works(self._check_store, 'the store'):
-            return
-        if self._store is not None:
-            self._store.start()
-        self._member.start()
-        signs = sweep = 0.0
-        while not self._drained.is_set():
-            with contextlib.suppress(queue.Empty):
-                _, call = self._inbox.get(timeout=_SWEEP)
-                call()
-            now = self._clock.monotonic()
-            if now < sweep:
-                continue
-            sweep = now + _SWEEP
-            self._shop.watch()
-            if now >= signs:
-                every = self._settings.lease
-                if self._grants is not None:
-                    every = min(every, self._settings.session_timeout)
-                signs = now + every / 4
-                self._shop.give_signs()
-                if self._grants is not None:
-                    self._grants.renew()
-
-    def _leave(self) -> None:
-        self._member.stop(timeout=lifecycle.CLOSING)
-
-    def start(self) -> None:
-        self._drained = threading.Event()
-        self._pause = threading.Event()
-        super().start()
-
-    def stop(self, graceful: bool = True) -> None:
-        """Take nothing more, hand back what waits, finish what runs, leave;
-        bounded by ``graceful_shutdown_timeout``.
-        """
-        if not self._begun.is_set() or self._stopping.is_set():
-            return
-        self._stopping.set()
-        # Seen with no slots, but seen: what runs here is not repeated.
-        self._member.publish(slots=0)
-        self._shop.drain()
-        end = self._clock.monotonic() + self._grace()
-        while self._shop.busy and self._clock.monotonic() < end:
-            self._shop.watch()
-            self._pause.wait(0.02)
-        if self._shop.busy:
-            LOG.warning(
-                'stopped before the end: member=%s running=%d; the '
-                'schedulers give these objects to other workers',
-                self._member_id, self._shop.busy)
-            self._shop.cancel()
-        self._pool.stop()
-        if self._store is not None:
-            self._flush(end)
-        # The reports first: a worker that left is taken for dead.
-        self._bus.close(timeout=lifecycle.CLOSING)
-        self._leave()
-        self._drained.set()
-        self._inbox.put(('call', lambda: None))
-        self._over.wait(1.0)
-        if self._seat is not None:
-            self._seat.leave()
-        LOG.info('worker stopped: member=%s', self._member_id)
-
-    def _flush(self, end: float) -> None:
-        """Have all results written and reported; bounded by *end*."""
-        assert self._store is not None
-        looked = threading.Event()
-        for _ in range(2):
-            # Results that are in the inbox ask the store, and its answers
-            # come through the inbox.
-            looked.clear()
-            self._inbox.put(('call', looked.set))
-            looked.wait(max(0.1, end - self._clock.monotonic()))
-            self._store.flush(max(0.1, end - self._clock.monotonic()))
-
-
-def worker_group(group: str, partition: str) -> str:
-    """The group in which the workers of *partition* announce themselves."""
-    return f'{group}.workers.{partition}'

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a service of ours begins and ends; the same for both of them."""
 
+import abc
 import logging
 import queue
 import secrets
 import threading
 from collections.abc import Callable
 from typing import Any
+from typing import Protocol
 
 from oslo_config import cfg
 from oslo_service.backend.base import ServiceBase
@@ -27,11 +29,40 @@ LOG = logging.getLogger(__name__)
 
 #: Seconds of graceful_shutdown_timeout that are kept for closing connections.
 CLOSING = 2.0
+#: The flow looks at timeouts, leases and back-offs this often, in seconds.
+SWEEP = 0.25
 
 
 def new_lease() -> str:
     """A name for a lease that nobody uses and nobody guesses."""
     return secrets.token_hex(10)
+
+
+def worker_group(group: str, partition: str) -> str:
+    """The group in which the workers of *partition* announce themselves."""
+    return f'{group}.workers.{partition}'
+
+
+def check_store(settings: opts.Settings) -> None:
+    """See that the store has our tables; an embedded one is made.
+
+    :raises ConfigError: it cannot be used as it is.
+    :raises StoreUnavailable: it does not answer.
+    """
+    if not settings.connection:
+        return
+    # SQLAlchemy is only loaded where there is a database.
+    from distperiodic.adapters import schema
+    if settings.embedded:
+        local.make_own_directory(settings.state_path)
+        schema.sync(settings.connection)
+    schema.check(settings.connection)
+
+
+class Bus(Protocol):
+    """What a service connects before all else."""
+
+    def start(self, timeout: float) -> None: ...
 
 
 class Lifecycle(ServiceBase):
@@ -44,10 +75,13 @@ class Lifecycle(ServiceBase):
         self._conf = conf
         self._tasks = tasks
         self._begun = threading.Event()
+        #: Its main thread looks at the inbox, or has done so.
+        self._serving = threading.Event()
         self._over = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
         self._seat: local.Seat | None = None
+        self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
         self._inbox: queue.SimpleQueue[tuple[Any, ...]] = (
             queue.SimpleQueue())
@@ -66,17 +100,35 @@ class Lifecycle(ServiceBase):
                 '[distperiodic] backend_url is empty, but schedulers and '
                 'workers find each other through it; set it, or set '
                 'dispatcher = local')
+        if self._settings.connection:
+            # SQLAlchemy is only loaded where there is a database.
+            from distperiodic.adapters import database
+
+            database.check(self._settings.connection)
+        self._tell_unknown_partitions()
         self._clock = clock_.SystemClock()
         self._prepare()
         self._begun.set()
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
 
-    def _prepare(self) -> None:
-        raise NotImplementedError
+    def _tell_unknown_partitions(self) -> None:
+        # Services may share a file, so it need not be a mistake.
+        topics = sorted({job.topic for job in self._tasks.jobs.values()})
+        for name in sorted(set(self._settings.partitions) - set(topics)):
+            LOG.warning(
+                'partition of no job: section=%s topics=%s; it bounds '
+                'nothing here; it may belong to another service that reads '
+                'the same file, else correct its name',
+                opts.PARTITION + name, ', '.join(topics))
 
+    @abc.abstractmethod
+    def _prepare(self) -> None:
+        """Put all parts together; nothing connects yet."""
+
+    @abc.abstractmethod
     def _work(self) -> None:
-        raise NotImplementedError
+        """Connect, and work until it is over; in the main thread."""
 
     def _main(self) -> None:
         try:
@@ -94,9 +146,9 @@ class Lifecycle(ServiceBase):
                 self._leave()
             self._over.set()
 
-    def _leave(self) -> None:
-        """Be no member any more; bounded."""
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _leave(self, timeout: float = CLOSING) -> None:
+        """Be no member any more; bounded by *timeout*, in seconds."""
 
     def wait(self) -> None:
         """Wait until the service has stopped.
@@ -128,12 +180,12 @@ class Lifecycle(ServiceBase):
 
     def _store_thread(self) -> store_thread.StoreThread:
         """The store; its answers come through the inbox."""
-        # SQLAlchemy is only loaded where there is a database.
         from distperiodic.adapters import sql_store
 
         return store_thread.StoreThread(
             lambda: sql_store.SqlClaimStore(
-                self._settings.connection, space=self._settings.group),
+                self._settings.connection, space=self._settings.group,
+                late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(('call', call)))
 
     def _finisher(self, grants: Callable[[], grants_.Grants | None]) -> (
@@ -141,12 +193,12 @@ class Lifecycle(ServiceBase):
         """What ends a run in a session of its handler's."""
         if not self._settings.connection:
             return None
-        from distperiodic.adapters import sql_store
+        from distperiodic.adapters import sql_session
 
         def finish(batch: message.Batch, key: str, session: Any) -> None:
             found = grants()
             lease = found and found.lease_of(batch)
-            if not lease or not sql_store.finish_in(
+            if not lease or not sql_session.finish_in(
                     session, space=self._settings.group, job=batch.job,
                     key=key, lease=lease):
                 raise exceptions.RunReplaced(
@@ -155,10 +207,21 @@ class Lifecycle(ServiceBase):
         return finish
 
     def _check_store(self) -> None:
-        if self._settings.connection:
-            from distperiodic.adapters import schema
+        check_store(self._settings)
 
-            schema.check(self._settings.connection)
+    def _connect(self, bus: Bus | None, what: str) -> bool:
+        """Have the bus and the store ready; False: the service stops
+        instead.
+        """
+        if bus is not None and not self._until_it_works(
+                lambda: bus.start(30.0), what):
+            return False
+        if not self._until_it_works(self._check_store, 'the store'):
+            return False
+        self._serving.set()
+        if self._store is not None:
+            self._store.start()
+        return True
 
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
         """Try *start* until it works; False: the service stops instead."""

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a run in a session of its handler's: ``context.finish``.
+
+What the handler writes and the end of its claim are committed together, or
+neither is.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from sqlalchemy import exc as sa_exception
+
+from distperiodic import exceptions
+from distperiodic.adapters import database
+from distperiodic.adapters import tables
+from distperiodic.core import claim as claim_
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Move
+
+_claim = tables.claim
+#: How databases say that there is no such table.
+_MISSING = 'does not exist', "doesn't exist", 'no such table'
+
+
+def finish_in(session: Any, *, space: str, job: str, key: str,
+              lease: str) -> bool:
+    """End a run as done in somebody's session, which commits it or not;
+    False: it does not stand in that lease.
+
+    It is not counted here: the row of the history would be kept from all
+    others until that session is over. It goes to a lease of its own, from
+    which the store counts it.
+
+    :raises ConfigError: the session is one of another database.
+    """
+    bind = getattr(session, 'get_bind', lambda: session)()
+    number = sa.select(tables.job.c.id).where(
+        tables.job.c.space == space, tables.job.c.kind == tables.KIND,
+        tables.job.c.name == job).scalar_subquery()
+    before, after = MOVES[Move.FINISH]
+    ours = _claim.c.job == number, _claim.c.object == key
+    finished = claim_.finished_lease(lease)
+    try:
+        session.execute(sa.update(_claim).where(
+            *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
+                state=after, lease=finished,
+                served=database.Dialect(bind.dialect).now))
+    except (sa_exception.DBAPIError, db_exception.DBError) as exc:
+        said = database.reason_of(exc)
+        if not (any(table.name in said for table in (_claim, tables.job))
+                and any(words in said for words in _MISSING)):
+            raise
+        shown = bind.engine.url.render_as_string(hide_password=True)
+        raise exceptions.ConfigError(
+            f'job {job!r}: context.finish() was given a session of {shown}, '
+            'which does not hold the claims; set [distperiodic] connection '
+            'to that database and run: distperiodic db sync') from exc
+    return session.scalar(sa.select(sa.func.count()).where(
+        *ours, _claim.c.lease.in_([lease, finished]),
+        _claim.c.state == after)) == 1

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``distperiodic doctor`` looks at in a database: it changes nothing
+but rows of its own, which it takes back.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import accounts
+from distperiodic.adapters import schema
+from distperiodic.adapters import tables
+
+_TABLES = tables.metadata.sorted_tables
+#: File systems whose locks reach other hosts late, or not at all.
+_NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
+            'fuse.glusterfs', 'ceph', 'lustre', '9p', 'beegfs', 'afs')
+_MOUNTS = '/proc/self/mounts'
+# How many rows a table has is counted up to here.
+_COUNTED = 1_000_000
+
+
+class Skew(NamedTuple):
+    """This host's clock less the store's, in seconds."""
+
+    seconds: float
+    #: How much of it the way there and back may be.
+    within: float
+
+
+class Overdue(NamedTuple):
+    """The lease that ended first of those that did, and their number."""
+
+    job: str
+    #: Seconds since its end.
+    age: float
+    number: int
+
+
+class StoreSurvey(accounts.Accounts):
+    """The store of one group, looked at from outside."""
+
+    @property
+    def dialect(self) -> str:
+        """'sqlite', 'postgresql' or 'mysql'."""
+        return self._dialect.name
+
+    def skew(self, clock: ports.Clock) -> Skew:
+        """How far *clock* is from the store's."""
+        # Connect first, so that it is the way of one call.
+        self.now()
+        began = clock.now()
+        theirs = self.now()
+        ended = clock.now()
+        return Skew(((began + ended) / 2 - theirs) / 1e6,
+                    (ended - began) / 2e6)
+
+    def missing(self) -> list[str]:
+        """Columns and indexes that the tables should have.
+
+        :raises SchemaError: a key is lost.
+        """
+        def look(connection: sa.Connection) -> list[str]:
+            schema.check_keys(connection, self._database.shown)
+            return schema.missing(connection)
+        return self._database.look(look)
+
+    def refused(self) -> list[tuple[str, str]]:
+        """What this user may not do with the rows, as in 'DELETE of
+        distperiodic_claim', and what the database says to it. Nothing is
+        changed.
+        """
+        refused = []
+        for table in _TABLES:
+            for name, statement in _harmless(table):
+                try:
+                    self._database.run(
+                        functools.partial(_execute, statement=statement))
+                except exceptions.StoreUnavailable as exc:
+                    refused.append((
+                        f'{name} of {table.name}',
+                        str(exc).partition(': ')[2].partition(';')[0]))
+        if self.dialect == 'postgresql':
+            refused += self._database.look(_sequences_not_granted)
+        return refused
+
+    def engines(self) -> dict[str, str]:
+        """On MySQL, the tables that are not InnoDB's, and whose they are."""
+        def look(connection: sa.Connection) -> dict[str, str]:
+            return {name: engine for name, engine in connection.execute(
+                sa.text('SELECT table_name, engine FROM '
+                        'information_schema.tables WHERE table_schema = '
+                        "DATABASE() AND table_name LIKE 'distperiodic%'"))
+                if engine != 'InnoDB'}
+        return self._database.look(look)
+
+    def isolation(self) -> str:
+        """The level at which transactions run."""
+        return self._database.look(
+            lambda connection: connection.get_isolation_level())
+
+    def journal(self) -> str:
+        """On SQLite, how it writes: 'wal' is what we ask for."""
+        return self._database.look(lambda connection: connection.execute(
+            sa.text('PRAGMA journal_mode')).scalar_one())
+
+    def file(self) -> str:
+        """On SQLite, the file of the database."""
+        return self._database.name
+
+    def overdue_lease(self) -> Overdue | None:
+        """The lease whose end is the longest ago; None: none has ended."""
+        ended = sa.and_(tables.lease.c.until < self._dialect.now,
+                        tables.job.c.space == self._space)
+
+        def look(connection: sa.Connection) -> Overdue | None:
+            joined = tables.lease.join(
+                tables.job, tables.job.c.id == tables.lease.c.job)
+            first = connection.execute(
+                sa.select(tables.job.c.name,
+                          (self._dialect.now - tables.lease.c.until)
+                          .label('age'))
+                .select_from(joined).where(ended)
+                .order_by(tables.lease.c.until).limit(1)).one_or_none()
+            if first is None:
+                return None
+            number = connection.scalar(sa.select(
+                sa.func.count()).select_from(joined).where(ended))
+            return Overdue(first.name, first.age / 1e6, number or 0)
+        return self._database.look(look)
+
+    def sizes(self) -> dict[str, int]:
+        """Rows of each table, counted no further than a million."""
+        def look(connection: sa.Connection) -> dict[str, int]:
+            return {table.name: connection.scalar(
+                sa.select(sa.func.count()).select_from(
+                    sa.select(sa.literal(1)).select_from(table)
+                    .limit(_COUNTED).subquery())) or 0
+                for table in _TABLES}
+        return self._database.look(look)
+
+    def oldest_tick(self) -> int | None:
+        """The first tick of the history, in microseconds; None: it is
+        empty.
+        """
+        return self._database.look(lambda connection: connection.scalar(
+            sa.select(sa.func.min(tables.history.c.tick))))
+
+
+def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
+    """What is done with the rows of *table*, done to none of them."""
+    column = next(iter(table.c))
+    return [
+        ('SELECT', sa.select(column).where(sa.false())),
+        ('INSERT', sa.insert(table).from_select(
+            [one.name for one in table.c],
+            sa.select(*table.c).where(sa.false()))),
+        ('UPDATE', sa.update(table).where(sa.false()).values(
+            {column.name: column})),
+        ('DELETE', sa.delete(table).where(sa.false()))]
+
+
+def _execute(connection: sa.Connection, *, statement: sa.Executable) -> None:
+    connection.execute(statement)
+
+
+def _sequences_not_granted(
+        connection: sa.Connection) -> list[tuple[str, str]]:
+    """The numbers of new rows come from sequences, with rights of their
+    own.
+    """
+    return [(f'USAGE of the sequence of {name}', 'not granted')
+            for name in (tables.job.name, tables.failure.name)
+            if not connection.scalar(sa.select(
+                sa.func.has_sequence_privilege(
+                    sa.func.pg_get_serial_sequence(name, 'id'), 'USAGE')))]
+
+
+def network_disk(path: str, mounts: Sequence[str] | None = None
+                 ) -> str | None:
+    """The kind of network file system that *path* is on; None: it is on
+    none, or nobody can say.
+
+    :param mounts: lines as in /proc/self/mounts; None: those of this host.
+    """
+    if mounts is None:
+        try:
+            with open(_MOUNTS) as lines:
+                mounts = lines.read().splitlines()
+        except OSError:
+            return None
+    best, kind = '', ''
+    for line in mounts:
+        place, its = line.split()[1:3]
+        if len(place) >= len(best) and (
+                f'{path}/'.startswith(f'{place.rstrip("/")}/')):
+            best, kind = place, its
+    return kind if kind in _NETWORK else None

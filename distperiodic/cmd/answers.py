@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is told of an object: its last ticks, and why it did not run."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic.cmd import configured
+from distperiodic.cmd import listed
+from distperiodic.core import reason as reason_
+from distperiodic.core.reason import Reason
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic import periodic
+    from distperiodic.adapters import accounts
+    from distperiodic.cmd import status as status_
+    from distperiodic.core import job as job_
+    from distperiodic.core import schedule
+
+_moment = configured.moment
+
+#: What each reason means here, and what comes next; filled in from the facts.
+SENTENCES = {
+    Reason.RAN: 'it ran: done at {served} by {worker}',
+    Reason.JOB_UNKNOWN:
+        'nobody knows the job {job!r}: neither the store{tasks}; correct '
+        'the name, see distperiodic job list',
+    Reason.MEMBER_JOB:
+        'the job runs in each member by itself, and nobody keeps a book of '
+        'it; look at the logs of the schedulers',
+    Reason.DISABLED: 'the job is disabled in its code (enabled=False)',
+    Reason.NEVER_SCHEDULED:
+        'no scheduler of group {group!r} has ever claimed anything of the '
+        'job; start one with these tasks, or wait for its first tick: {next}',
+    Reason.OBJECT_UNKNOWN:
+        'nobody ever claimed it: it is not in the catalogue, or its first '
+        'tick is still to come; --tasks tells which',
+    Reason.NOT_LISTED:
+        'the catalogue does not list it now; its last tick was {tick}',
+    Reason.NOT_DUE_YET:
+        'it is listed, and its first tick is still to come: {next}',
+    Reason.SKIPPED_BY_MISFIRE:
+        'it was skipped for {settled}, by misfire: {told}',
+    Reason.SKIPPED_BY_OVERLAP:
+        'it was skipped for {settled}, by overlap: its tick {tick} was not '
+        'over{standing}',
+    Reason.SKIPPED_BY_PAUSE:
+        'it was skipped for {settled}: {told}',
+    Reason.CANCELLED: 'its claim for {tick} was ended without a run',
+    Reason.DEAD:
+        'it failed for good for {tick}, at attempt {attempt}: {error}; it '
+        'runs at its next tick, or: distperiodic dead requeue --job {job} '
+        '--object {object}',
+    Reason.WAITS_FOR_WORKER:
+        'it is claimed for {tick} and waits in {holder} for a worker that '
+        'takes it; see distperiodic status, and the log for "no worker" and '
+        '"not sent"',
+    Reason.WAITS_FOR_SWEEP:
+        'it is claimed for {tick}, and whoever sweeps next takes it: a '
+        'scheduler does every {sweep:g} s',
+    Reason.WAITS_FOR_RETRY:
+        'it failed for {tick} and waits for attempt {following}, due at '
+        '{until}',
+    Reason.RUNNING:
+        'it runs for {tick} on {worker}, which holds its lease until '
+        '{until} and renews it',
+    Reason.HOLDER_GONE:
+        'it is claimed for {tick} by {holder}, which is gone; the next '
+        'sweep takes it over, at {until} at the latest',
+    Reason.LEASE_ENDED:
+        'it is claimed for {tick} by {holder}, whose lease ended at {until}; '
+        'the next sweep takes it over, if a scheduler runs',
+    Reason.PAUSED:
+        'the job is paused since {paused_since} by {paused_by}: '
+        '{paused_why}; to go on: distperiodic job resume {job}',
+    Reason.NOT_LATE_YET:
+        'its tick {due} is due and its owner has not claimed it yet; others '
+        'do, {late_after:g} s after it',
+    Reason.NO_SCHEDULER:
+        'no scheduler is in group {group!r}, so nobody claims its tick '
+        '{due}; start one',
+    Reason.NOBODY_CLAIMS:
+        'nothing of the job was claimed for its tick {due}: no scheduler '
+        'runs, or each holds its ticks; look for "ticks held", "catalogue '
+        'failed" and "store away" in the logs',
+    Reason.PASSED_OVER:
+        'others of the job were claimed for its tick {due} and it was not: '
+        'it was not in the catalogue then, or this is a fault; see '
+        'distperiodic audit',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One object of one job, and where to look; None: it is not there."""
+
+    job: str
+    object: str
+    found: 'accounts.Object'
+    tasks: 'periodic.PeriodicTasks | None'
+    group: 'status_.Group | None'
+    settings: 'opts.Settings'
+
+
+def rows(case: Case) -> list[tuple[str, Any]]:
+    """What is told, by name."""
+    job = None if case.tasks is None else case.tasks.jobs.get(case.job)
+    rule, is_listed, remark = _schedule(case, job)
+    facts = _facts(case, job, rule, is_listed)
+    reason = reason_.reason_of(facts)
+    following = None if rule is None or job is None else _after(
+        case, job, rule)
+    sentence = SENTENCES[reason].format(**_words(case, facts, following))
+    found, claim = case.found, case.found.claim
+    told: list[tuple[str, Any]] = [
+        ('answer', sentence + (f' ({remark})' if remark else '')),
+        ('reason', reason.value)]
+    if claim is None:
+        return told
+    told += [
+        ('last tick', _moment(claim.tick)),
+        ('state', claim.state.value),
+        ('skipped', f'{_moment(claim.settled)} by {claim.skipped_by.value}'
+         if claim.skipped and claim.skipped_by else ''),
+        ('attempt', found.attempt), ('fence', found.fence),
+        ('worker', found.worker),
+        ('last served', _or_never(found.served)),
+        ('lease', f'{claim.holder or "nobody"} until {_moment(claim.until)}'
+         if claim.until is not None else ''),
+        ('tick before', _or_never(found.previous)),
+        ('next tick', '' if following is None else _moment(following)),
+        ('failed', '; '.join(
+            f'{_moment(one.tick)} attempt {one.attempt}'
+            f'{" on " * bool(one.worker)}{one.worker}: '
+            f'{configured.one_line(one.error)}' for one in found.failed))]
+    return told
+
+
+def _or_never(micros: int | None) -> str:
+    return 'never' if micros is None else _moment(micros)
+
+
+def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
+        'schedule.Schedule | None', bool | None, str]:
+    """The object's schedule, whether it is listed, and a remark why it is
+    not known.
+    """
+    from distperiodic.core import job as job_
+    if case.tasks is None:
+        return None, None, 'without --tasks, by what was claimed alone'
+    if job is None or not job.enabled or job.scope is job_.Scope.MEMBER:
+        return None, None, ''
+    found = listed.read(case.tasks, job, case.found.now)
+    if isinstance(found, str):
+        return job.schedule, None, found
+    return (found.own.get(case.object, job.schedule),
+            case.object in found.ids, '')
+
+
+def _delay(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
+    """How long after its tick the object is due, in microseconds."""
+    from distperiodic.core import ring
+    from distperiodic.core import schedule
+    if not job.spread or rule is not job.schedule:
+        return 0
+    now = case.found.now
+    return schedule.phase_us(ring.position_of(case.object), rule.period_us(
+        rule.at_or_before(now) or now))
+
+
+def _after(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
+    """When the object is due next."""
+    delay = _delay(case, job, rule)
+    return rule.after(case.found.now - delay) + delay
+
+
+def _facts(case: Case, job: 'job_.Job | None',
+           rule: 'schedule.Schedule | None',
+           is_listed: bool | None) -> reason_.Facts:
+    from distperiodic.core import job as job_
+    found, group = case.found, case.group
+    alive = None
+    if group is not None:
+        alive = frozenset(
+            one.holder for some in (group.members, *group.workers.values())
+            for one in some)
+    due = undecided = None
+    if rule is not None and job is not None:
+        delay = _delay(case, job, rule)
+        due = rule.at_or_before(found.now - delay)
+        if found.claim is not None:
+            undecided = rule.after(found.claim.settled) + delay
+    return reason_.Facts(
+        now=found.now, stored=found.job is not None,
+        defined=None if case.tasks is None else job is not None,
+        enabled=job is None or job.enabled,
+        of_members=job is not None and job.scope is job_.Scope.MEMBER,
+        paused=found.job is not None and found.job.paused_since is not None,
+        listed=is_listed, claim=found.claim,
+        due=due, undecided=undecided,
+        newest=found.job.tick if found.job else None,
+        late_after=round(case.settings.late_claim_after * 1e6),
+        alive=alive, schedulers=None if group is None else sum(
+            bool(m.points) for m in group.members))
+
+
+def _words(case: Case, facts: reason_.Facts,
+           following: int | None) -> dict[str, Any]:
+    """All that a sentence may name."""
+    found, claim, job = case.found, case.found.claim, case.found.job
+    due = facts.due
+    if due is None:
+        due = facts.newest if claim is None else max(
+            claim.settled, claim.tick, facts.newest or 0)
+    return {
+        'job': case.job, 'object': case.object,
+        'group': case.settings.group,
+        'tasks': '' if case.tasks is None else ' nor --tasks',
+        'tick': 'never' if claim is None else _moment(claim.tick),
+        'settled': '' if claim is None else _moment(claim.settled),
+        'due': '' if due is None else _moment(due),
+        'next': 'not known without --tasks' if following is None
+        else _moment(following),
+        'served': _or_never(found.served),
+        'worker': found.worker or 'nobody',
+        'holder': (claim.holder if claim else '') or 'nobody',
+        'until': _or_never(claim.until if claim else None),
+        'attempt': found.attempt, 'following': found.attempt + 1,
+        'told': found.told or 'nothing was said of it',
+        'standing': '' if claim is None or not claim.open or not found.worker
+        else f', and still runs on {found.worker}',
+        'error': configured.one_line(found.failed[0].error)
+        if found.failed else 'what was told of it is pruned',
+        'sweep': case.settings.sweep_interval,
+        'late_after': case.settings.late_claim_after,
+        'paused_since': _or_never(job.paused_since if job else None),
+        'paused_by': job.paused_by if job else '',
+        'paused_why': job.paused_why if job else '',
+    }

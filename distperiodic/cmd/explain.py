@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic ring explain``: who owns an object, and whether it ran.
+
+The ring is arithmetic, and says who tries. The store says what became of it.
+What is missing of the two is left out: without ``connection`` nobody keeps a
+book, and without ``backend_url`` there is one process, which owns all.
+"""
+
+import argparse
+import collections
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import show
+
+from distperiodic.cmd import answers
+from distperiodic.cmd import configured
+from distperiodic.cmd import listed
+from distperiodic.cmd import ring as ring_cmd
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic.cmd import status as status_
+    from distperiodic.core import member as member_
+
+
+class RingExplain(ring_cmd.OfMembers, show.ShowOne):
+    """Say who owns an object and why, and if it did not run, why not.
+
+    A job of scope 'group' has no objects: its place is that of its own
+    name, so leave OBJECT out. The ring places an object alike for every job.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('job', metavar='JOB', help='the name of the job')
+        parser.add_argument('object', metavar='OBJECT', nargs='?',
+                            help='the id of the object')
+        listed.add_option(
+            parser, 'it has the schedule and lists the objects, and so says '
+            'what should have been')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic import opts
+        from distperiodic.core import catalogue
+        settings = opts.settings(self.configuration(parsed))
+        key = catalogue.id_of(
+            parsed.job if parsed.object is None else parsed.object)
+        group: status_.Group | None = None
+        rows: list[tuple[str, Any]] = [
+            ('job', parsed.job), ('object', parsed.object or
+                                  '(the job itself)')]
+        if parsed.members is not None:
+            ring = placed(key, self.named(parsed))
+        elif settings.backend_url or not settings.connection:
+            group, _ = self.group(parsed)
+            # What became of it can be told though nobody is there.
+            ring = [] if settings.connection and not any(
+                m.points for m in group.members) else placed(
+                    key, ring_cmd.on_ring(group, settings))
+        else:
+            ring = [('owner', 'the one process there is: backend_url is '
+                     'empty')]
+        if settings.connection and parsed.members is None:
+            rows += self._answer(parsed, key, group, settings)
+        rows += ring
+        return tuple(name for name, _ in rows), tuple(
+            value for _, value in rows)
+
+    def _answer(self, parsed: argparse.Namespace, key: str,
+                group: 'status_.Group | None',
+                settings: 'opts.Settings') -> list[tuple[str, Any]]:
+        tasks = listed.load(self, parsed)
+        with self.accounts(parsed) as accounts:
+            found = accounts.object(parsed.job, key)
+        return answers.rows(answers.Case(
+            parsed.job, key, found, tasks, group, settings))
+
+
+def placed(key: str, members: 'tuple[member_.Member, ...]'
+           ) -> list[tuple[str, Any]]:
+    """The owner of *key* among these members, and the arithmetic."""
+    from distperiodic.core import member as member_
+    from distperiodic.core import ring as ring_
+    points = member_.ring_members(members)
+    ring = ring_.Ring(points)
+    position = ring_.position_of(key)
+    succession = list(ring.succession(position))
+    point, owner = succession[0]
+    number = list(ring_.points_of(owner, points[owner])).index(point)
+    around = (' around the end of the ring'
+              if _digits(point) < _digits(position) else '')
+    after = [name for _, name in succession[1:]]
+    return [
+        ('owner', owner),
+        ('position', _digits(position)),
+        ('point', _digits(point)),
+        ('because',
+         f'md5({key!r}) begins with {_digits(position)}; the next '
+         f'point to the right{around} is {_digits(point)}, the '
+         f'beginning of md5(\'{owner}:{number}\'): number {number} '
+         f'of the {points[owner]} points of {owner} (from 0)'),
+        ('successors',
+         'nobody: it is alone' if not after else
+         f'{configured.listed(after)}, in this order, if '
+         f'{owner} is gone for its session timeout'),
+        ('agreement', _agreement(members))]
+
+
+def _digits(position: int) -> str:
+    """A signed position as the hex digits that the digest begins with."""
+    return f'{position % 2**64:016x}'
+
+
+def _agreement(members: 'Sequence[member_.Member]') -> str:
+    formats = collections.Counter(m.ring_format for m in members)
+    if len(formats) == 1:
+        return (f'all {len(members)} members offer ring format '
+                f'{next(iter(formats))}' if len(members) > 1
+                else f'one member, ring format {next(iter(formats))}')
+    low = min(formats)
+    newer = [m.identity for m in members if m.ring_format != low]
+    return (f'all use ring format {low}, the lowest offered; '
+            f'{configured.listed(newer)} could do more')

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic objects``: when each object was served last."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import lister
+
+from distperiodic.cmd import configured
+
+
+class Objects(configured.Table, lister.Lister):
+    """Show the objects of which no run was done for long, those that wait the
+    longest first.
+
+    Objects that are gone from the catalogue stay among them until their
+    claims are pruned: distperiodic db prune --claims.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--job', metavar='JOB', required=True, help='of this job')
+        parser.add_argument(
+            '--older-than', type=configured.duration, default=0.0,
+            metavar='TIME',
+            help='whose last run was done so long ago, as in 90s, 30m, 1h or '
+                 '7d; default: all')
+        configured.add_limit(parser, 'objects')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        with self.accounts(parsed) as accounts:
+            found = accounts.unserved(
+                parsed.job, parsed.older_than, parsed.limit)
+        if not found:
+            self.sentence = 'Each object was served since.'
+        elif len(found) == parsed.limit:
+            self.sentence = f'The first {len(found)}; see --limit.'
+        return ('Object', 'Last served', 'Last tick', 'State'), [
+            (one.object,
+             'never' if one.served is None
+             else configured.moment(one.served),
+             configured.moment(one.tick), one.state.value) for one in found]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of ``distperiodic doctor`` that look at the store.
+
+As in checks.py: a function each, its docstring is what an operator reads.
+None of them changes a row.
+"""
+
+from distperiodic.adapters import clock
+from distperiodic.cmd import configured
+from distperiodic.cmd.case import Case
+from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import check
+from distperiodic.cmd.findings import fail
+from distperiodic.cmd.findings import ok
+from distperiodic.cmd.findings import skip
+from distperiodic.cmd.findings import warn
+
+#: Seconds between the clocks of this host and the store that matter: ticks
+#: are judged by the one, leases by the other.
+_SKEW = 1.0
+#: Rows of the history, and of the failures, that ask to be pruned.
+_MANY = 1_000_000
+_DAY = 86400 * 1_000_000
+
+
+@check('store')
+def store_reachable(case: Case) -> Finding:
+    """The database lets us in, and its tables are those of this release."""
+    store = case.connected
+    return ok(f'{store.dialect}, group {case.settings.group}')
+
+
+@check('store')
+def store_schema(case: Case) -> Finding:
+    """No column, key or index of the tables is missing: the keys decide who
+    wins.
+    """
+    missing = case.store.missing()
+    if missing:
+        return fail(
+            f'missing: {configured.listed(missing)}',
+            'stop all schedulers and workers; give back what was dropped, or '
+            'drop the tables of distperiodic and run: distperiodic db sync')
+    return ok('all columns, keys and indexes are there')
+
+
+@check('store')
+def store_rights(case: Case) -> Finding:
+    """This user may read and write the rows; it needs no more."""
+    refused = case.store.refused()
+    if refused:
+        names = configured.listed([what for what, _ in refused])
+        return fail(
+            f'refused: {names} ({refused[0][1]})',
+            'GRANT SELECT, INSERT, UPDATE, DELETE on the tables '
+            'distperiodic_* to this user, on PostgreSQL also USAGE on their '
+            'sequences; and see that the database is not read-only')
+    return ok('may select, insert, update and delete')
+
+
+@check('store')
+def store_clock(case: Case) -> Finding:
+    """This host's clock agrees with the store's, by which leases end."""
+    skew = case.store.skew(clock.SystemClock())
+    off = abs(skew.seconds)
+    side = 'before' if skew.seconds > 0 else 'behind'
+    if off - skew.within > _SKEW:
+        return warn(f'{off:.2f} s {side} the store\'s clock',
+                    'run chrony or ntpd here and there; ticks begin early or '
+                    'late by as much, and what is early is refused to others')
+    return ok(f'within {max(off, 0.01):.2f} s of the store\'s clock')
+
+
+@check('store')
+def store_file(case: Case) -> Finding:
+    """The file of SQLite is on a disk of this host, and readers do not stop
+    writers.
+    """
+    from distperiodic.adapters import store_survey
+    store = case.store
+    if store.dialect != 'sqlite':
+        return skip(f'{store.dialect} has no file of ours')
+    kind = store_survey.network_disk(store.file())
+    if kind is not None:
+        return fail(
+            f'{store.file()} is on {kind}, whose locks do not keep other '
+            'hosts out',
+            'move it to a disk of this host, or use PostgreSQL or MySQL for '
+            'more than one host')
+    journal = store.journal()
+    if journal != 'wal':
+        return warn(f'journal_mode is {journal}, and cannot be made WAL',
+                    'see that the directory may be written and no program '
+                    'keeps the file in another mode')
+    return ok(f'{store.file()}, journal_mode WAL')
+
+
+@check('store')
+def store_engine(case: Case) -> Finding:
+    """Transactions are real ones, and see what others have committed."""
+    store = case.store
+    if store.dialect == 'sqlite':
+        return skip('SQLite has one writer at a time')
+    if store.dialect == 'mysql' and (wrong := store.engines()):
+        names = configured.listed(
+            [f'{name}: {engine}' for name, engine in sorted(wrong.items())])
+        return fail(f'not InnoDB, so nothing is rolled back: {names}',
+                    'ALTER TABLE NAME ENGINE=InnoDB for each of them')
+    level = store.isolation()
+    if level != 'READ COMMITTED':
+        return fail(f'transactions run at {level}',
+                    'let the server and its proxies leave READ COMMITTED, '
+                    'which is asked for, as it is')
+    return ok(f'{level}' + (', InnoDB' if store.dialect == 'mysql' else ''))
+
+
+@check('store')
+def store_leases(case: Case) -> Finding:
+    """Leases that end are taken over soon: somebody sweeps."""
+    over = case.store.overdue_lease()
+    patience = 10 * case.settings.sweep_interval + 5
+    if over is None or over.age <= patience:
+        return ok('no lease waits to be taken over')
+    return warn(
+        f'{configured.plural(over.number, "lease")} ended and nobody took '
+        f'them over, the first of job {over.job!r} {over.age:.0f} s ago',
+        'start a scheduler that has this job; of a job that is gone: '
+        'distperiodic db prune --claims DAYS')
+
+
+@check('store')
+def store_size(case: Case) -> Finding:
+    """The tables are not full of what nobody needs any more."""
+    sizes = case.store.sizes()
+    told = ', '.join(
+        f'{name.removeprefix("distperiodic_")} {number:,}'
+        f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
+    oldest = case.store.oldest_tick()
+    age = 0 if oldest is None else (case.store.now() - oldest) // _DAY
+    for name, option in (('history', 'history'), ('failure', 'dead')):
+        if sizes[f'distperiodic_{name}'] >= _MANY:
+            return warn(f'rows: {told}; {age} days of history',
+                        f'run daily: distperiodic db prune --{option} DAYS')
+    return ok(f'rows: {told}; {age} days of history')
+
+
+@check('store')
+def store_jobs(case: Case) -> Finding:
+    """Each job of the store is one that the tasks have: another one was
+    renamed or is gone, and nobody ends its claims.
+    """
+    if case.tasks is None:
+        return skip('--tasks is not given')
+    unknown = sorted({job.name for job in case.store.jobs()}
+                     - set(case.tasks.jobs))
+    if unknown:
+        return warn(
+            f'not in --tasks: {configured.listed(unknown)}',
+            'of a job that was renamed: give it its old name, name=...; of '
+            'one that is gone: distperiodic db prune --claims DAYS; of '
+            'another service: give each a group of its own')
+    return ok('all are known')

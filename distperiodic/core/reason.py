@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why an object did not run for the last tick that it was due for.
+
+The reasons are a closed list: whatever the store, the tasks and the members
+say, one of them is the answer, and each stands in the reference.
+"""
+
+import dataclasses
+import enum
+
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.schedule import Instant
+
+
+class Reason(enum.StrEnum):
+    """The answers, the one that is not a reason first."""
+
+    RAN = 'ran'
+    #: Nothing of it is claimed.
+    JOB_UNKNOWN = 'job unknown'
+    MEMBER_JOB = 'job of every member'
+    DISABLED = 'job disabled'
+    NEVER_SCHEDULED = 'job never scheduled'
+    OBJECT_UNKNOWN = 'object unknown'
+    NOT_LISTED = 'not in the catalogue'
+    NOT_DUE_YET = 'not due yet'
+    #: It was decided that it does not run.
+    SKIPPED_BY_MISFIRE = 'skipped: misfire'
+    SKIPPED_BY_OVERLAP = 'skipped: overlap'
+    SKIPPED_BY_PAUSE = 'skipped: paused'
+    CANCELLED = 'cancelled'
+    DEAD = 'dead'
+    #: It is claimed.
+    WAITS_FOR_WORKER = 'waits for a worker'
+    WAITS_FOR_SWEEP = 'waits for a sweep'
+    WAITS_FOR_RETRY = 'waits for a retry'
+    RUNNING = 'still running'
+    HOLDER_GONE = 'holder gone'
+    LEASE_ENDED = 'lease ended'
+    #: It is due, and nobody has claimed it yet.
+    PAUSED = 'job paused'
+    NOT_LATE_YET = 'not late yet'
+    NO_SCHEDULER = 'no scheduler'
+    NOBODY_CLAIMS = 'nobody claims'
+    PASSED_OVER = 'passed over'
+
+
+_SKIPPED = {SkippedBy.MISFIRE: Reason.SKIPPED_BY_MISFIRE,
+            SkippedBy.OVERLAP: Reason.SKIPPED_BY_OVERLAP,
+            SkippedBy.PAUSE: Reason.SKIPPED_BY_PAUSE}
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """Where the claim of an object stands."""
+
+    tick: Instant
+    #: The newest tick that nobody may claim any more. Before *tick*: that
+    #: one was triggered, and is none of the schedule.
+    settled: Instant
+    #: Why it was skipped last; None: never.
+    skipped_by: SkippedBy | None
+    state: State
+    #: Who holds its lease, until when; empty and None: nobody does.
+    holder: str = ''
+    until: Instant | None = None
+
+    @property
+    def open(self) -> bool:
+        return self.state not in ENDINGS
+
+    @property
+    def skipped(self) -> bool:
+        """Whether its last tick was skipped."""
+        return self.settled > self.tick
+
+
+@dataclasses.dataclass(frozen=True)
+class Facts:
+    """What is known of a job and an object; None: nobody said."""
+
+    #: The store's clock.
+    now: Instant
+    #: Whether the store knows the job, and whether the tasks do.
+    stored: bool
+    defined: bool | None = None
+    enabled: bool = True
+    of_members: bool = False
+    paused: bool = False
+    #: Whether the catalogue lists the object now.
+    listed: bool | None = None
+    claim: Standing | None = None
+    #: The last tick that it was due for, as its schedule says.
+    due: Instant | None = None
+    #: The first one that was not decided yet.
+    undecided: Instant | None = None
+    #: The newest tick that anything of the job was claimed or skipped for.
+    newest: Instant | None = None
+    #: Microseconds after a tick at which others than the owner claim it.
+    late_after: int = 0
+    #: The processes that are there, and how many of them schedule.
+    alive: frozenset[str] | None = None
+    schedulers: int | None = None
+
+
+def reason_of(facts: Facts) -> Reason:
+    """Why the object did not run for its last tick, or that it ran."""
+    if not facts.stored and not facts.defined:
+        return Reason.JOB_UNKNOWN
+    if facts.of_members:
+        return Reason.MEMBER_JOB
+    claim = facts.claim
+    if claim is None:
+        return _unclaimed(facts)
+    due, settled = facts.due, claim.settled
+    if due is None:
+        # Nobody said what should have been: what was, then.
+        settled = max(settled, claim.tick)
+        due = max(settled, facts.newest or settled)
+    if claim.skipped and settled >= due and claim.skipped_by:
+        return _SKIPPED[claim.skipped_by]
+    if claim.open:
+        return _open(claim, facts)
+    if settled >= due:
+        if claim.state is State.DONE:
+            return Reason.RAN
+        if claim.state is State.DEAD:
+            return Reason.DEAD
+        return Reason.CANCELLED
+    return _undecided(due, facts)
+
+
+def _kept_from_it(facts: Facts) -> Reason | None:
+    """Why nobody would claim it, whenever it is due; None: nothing does."""
+    if facts.listed is False:
+        return Reason.NOT_LISTED
+    if not facts.enabled:
+        return Reason.DISABLED
+    if facts.paused:
+        return Reason.PAUSED
+    return None
+
+
+def _unclaimed(facts: Facts) -> Reason:
+    """Nobody ever claimed it."""
+    kept = _kept_from_it(facts)
+    if kept is not None:
+        return kept
+    if not facts.stored:
+        return Reason.NEVER_SCHEDULED
+    # It is known from the first tick after it came into the catalogue.
+    return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
+
+
+def _open(claim: Standing, facts: Facts) -> Reason:
+    """Its claim has not come to its end."""
+    if claim.until is None:
+        # Its handler ended it, and nobody has counted that yet.
+        return Reason.WAITS_FOR_SWEEP
+    over = claim.until <= facts.now
+    if claim.state is State.RETRY:
+        return Reason.WAITS_FOR_SWEEP if over else Reason.WAITS_FOR_RETRY
+    if not claim.holder:
+        return Reason.WAITS_FOR_SWEEP
+    if over:
+        return Reason.LEASE_ENDED
+    if facts.alive is not None and claim.holder not in facts.alive:
+        return Reason.HOLDER_GONE
+    return (Reason.RUNNING if claim.state is State.RUNNING
+            else Reason.WAITS_FOR_WORKER)
+
+
+def _undecided(due: Instant, facts: Facts) -> Reason:
+    """It is due, and was neither claimed nor skipped."""
+    kept = _kept_from_it(facts)
+    if kept is not None:
+        return kept
+    if facts.schedulers == 0:
+        return Reason.NO_SCHEDULER
+    since = due if facts.undecided is None else min(due, facts.undecided)
+    if facts.now <= since + facts.late_after:
+        return Reason.NOT_LATE_YET
+    if facts.newest is not None and facts.newest >= due:
+        return Reason.PASSED_OVER
+    return Reason.NOBODY_CLAIMS

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is begun a second time.
+
+    worker lost, batch refused, not sent ── take back ──┐
+    lease ended, its holder gone ────────── take over ──┼─► offered again
+    retry due ───────────────────────────── take over ──┘      │
+                                          too often ◄──────────┘
+                                            dead
+
+A run may have taken its worker down with it. So what is lost is begun again
+only so often, and what was lost more than once runs apart from others; see
+:mod:`distperiodic.flow.pump`. What was lost too often and is dead goes on so
+in its next ticks: each has one run, apart, until one is done.
+"""
+
+import logging
+from collections.abc import Callable
+
+from distperiodic import ports
+from distperiodic.core import claim as claim_
+from distperiodic.core import job as job_
+from distperiodic.flow import in_hand
+from distperiodic.flow import pump
+
+LOG = logging.getLogger(__name__)
+
+# How often, beyond its retries, a run is begun again whose worker was lost.
+# A run that takes its worker down with it would else end all of them.
+_LOSSES = 5
+# What an operator is told of a run that was lost too often.
+_ONE_TRY = ('; workers were lost with it too often, so until a run of it is '
+            'done each tick has one try, apart from others')
+# Leases that are taken over in one go.
+_AT_A_TIME = 100
+# Seconds for which the leases of a process that has left its group are taken
+# over at once. What it should hold later ends by the clock, for it may be
+# alive and merely cut off from the others.
+_GONE = 5.0
+
+
+def most_attempts(job: job_.Job) -> int:
+    """After how many attempts of a tick a run that is lost is dead."""
+    if job.delivery is job_.Delivery.AT_MOST_ONCE:
+        return 1
+    return job.retries + _LOSSES + 1
+
+
+class Again:
+    """For one scheduler.
+
+    :param holder: under what name it holds leases.
+    :param lease: seconds.
+    :param silent: seconds without a renewal after which the leases of a
+        process that is gone are taken over.
+    :param shared: whether all members and workers claim in one store.
+    """
+
+    def __init__(self, hand: in_hand.InHand, store: ports.StoreQueue,
+                 clock: ports.Clock, *, holder: Callable[[], str],
+                 new_lease: Callable[[], str], lease: float, silent: float,
+                 shared: bool):
+        self._hand = hand
+        self._store = store
+        self._clock = clock
+        self._holder = holder
+        self._new_lease = new_lease
+        self._lease = lease
+        self._silent = silent
+        self._shared = shared
+        self._asking = False
+        #: Whether there is more than was taken over in one go, and whether
+        #: whoever asks looks after that: a store may answer at once.
+        self._more = self._going_on = False
+        #: Holders that are known to be gone, and since when.
+        self._gone: dict[str, float] = {}
+        #: Told the objects of a job whose runs came to an end.
+        self.freed: Callable[
+            [job_.Job, list[str]], None] = lambda job, ids: None
+
+    def holder_gone(self, holder: str) -> None:
+        """*holder* has left its group: what it holds is free, once it does
+        not renew it any more. Should its process come back, it has another
+        name.
+        """
+        if self._shared:
+            self._gone[holder] = self._clock.monotonic()
+
+    def find_gone(self, present: Callable[[], set[str]]) -> None:
+        """Look for leases whose holders left before this scheduler could see
+        it: they and all who saw them are gone, or nobody was there to look.
+
+        :param present: who is in the groups, asked when the store has
+            answered.
+        """
+        jobs = list(self._hand.queues)
+
+        def found(holders: set[str]) -> None:
+            for holder in holders - present() - {self._holder()}:
+                self.holder_gone(holder)
+        self._store.ask(lambda store: store.holders(jobs), found)
+
+    def take_over(self) -> None:
+        """Ask for leases that ended: retries that are due, and what others
+        held that are gone.
+        """
+        if self._asking or self._going_on:
+            return
+        self._going_on = self._more = True
+        while self._more and not self._asking:
+            self._more = False
+            self._ask_for_some()
+        self._going_on = False
+
+    def _ask_for_some(self) -> None:
+        now = self._clock.monotonic()
+        for name in [name for name, at in self._gone.items()
+                     if now - at > _GONE + self._silent]:
+            del self._gone[name]
+        self._asking = True
+        jobs, gone = list(self._hand.queues), list(self._gone)
+        holder, into = self._holder(), self._new_lease()
+        self._store.ask(
+            lambda store: store.overdue(
+                jobs, into=into, holder=holder, seconds=self._lease,
+                gone=gone, limit=_AT_A_TIME, silent=self._silent),
+            lambda leases: self._taken_over(leases, holder),
+            lambda: self._taken_over([], holder))
+
+    def _taken_over(self, leases: list[claim_.Lease],
+                    holder: str) -> None:
+        self._asking = False
+        for lease in leases:
+            job = self._hand.queues[lease.job].job
+            self._hand.counts[job.name, 'taken over'] += len(lease.claims)
+            self._offer(job, in_hand.Own(lease.id, holder), lease.claims,
+                        'its lease has ended', lease.was)
+        if len(leases) == _AT_A_TIME:
+            self._more = True
+            self.take_over()
+
+    def take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
+                  reason: str, begun: bool = True,
+                  ran: bool = True) -> None:
+        """Claim anew what a worker was given and will not end.
+
+        :param begun: also what was granted to it.
+        :param ran: whether that may have run.
+        """
+        if not claims:
+            return
+        job, batch = sent.queue.job, sent.batch
+        leases = [batch.lease]
+        if begun:
+            leases.append(claim_.granted_lease(batch.lease, batch.id))
+        keys = [c.object for c in claims]
+        into = self._new_lease()
+        holder = self._holder()
+
+        def taken(anew: list[claim_.Claim]) -> None:
+            self._hand.lost(job, len(claims) - len(anew))
+            self._offer(job, in_hand.Own(into, holder), anew, reason,
+                        claim_.State.RUNNING if ran else claim_.State.CLAIMED)
+        self._store.ask(
+            lambda store: store.take_back(
+                job.name, batch.tick, keys, leases=leases, into=into,
+                holder=holder, seconds=self._lease, ran=ran),
+            taken)
+
+    def _offer(self, job: job_.Job, own: in_hand.Own,
+               claims: list[claim_.Claim],
+               reason: str, was: claim_.State) -> None:
+        """Queue claims that somebody had before; some may have run."""
+        most = most_attempts(job)
+        over = [c for c in claims if c.attempt > most]
+        if over:
+            self._give_up(job, own.lease, over, reason)
+            claims = [c for c in claims if c.attempt <= most]
+        if was is claim_.State.RUNNING:
+            self._hand.counts[job.name, 'repeated'] += sum(
+                c.attempt > 1 for c in claims)
+        if was is not claim_.State.RETRY:
+            # Also what was set apart before, and did not run then.
+            claims = self.set_apart(job, own, claims)
+        if claims:
+            self._hand.put(job, own, claims)
+
+    def set_apart(self, job: job_.Job, own: in_hand.Own,
+                  claims: list[claim_.Claim]) -> list[claim_.Claim]:
+        """Queue the suspects among *claims*; the others."""
+        apart: dict[int, list[claim_.Claim]] = {}
+        others = []
+        for claim in claims:
+            together = pump.suspects_together(claim)
+            if together is None:
+                others.append(claim)
+            else:
+                apart.setdefault(together, []).append(claim)
+        for together, some in apart.items():
+            self._hand.put_apart(job, own, some, together)
+        return others
+
+    def _give_up(self, job: job_.Job, lease: str,
+                 claims: list[claim_.Claim], reason: str) -> None:
+        """End as dead what may have run and must not run again."""
+        if job.delivery is not job_.Delivery.AT_MOST_ONCE:
+            reason += _ONE_TRY
+        def dropped(dead: int) -> None:
+            self._hand.counts[job.name, 'dead'] += dead
+            self._hand.lost(job, len(claims) - dead)
+            LOG.error(
+                'not repeated: job=%s delivery=%s objects=%d first=%r '
+                'attempts=%d reason=%s; nothing runs them again for this '
+                'tick', job.name, job.delivery.value, len(claims),
+                claims[0].object, claims[0].attempt - 1, reason)
+            self.freed(job, [c.object for c in claims])
+        keys = [c.object for c in claims]
+        self._store.ask(
+            lambda store: store.drop(
+                job.name, claims[0].tick, keys, lease=lease,
+                ending=claim_.State.DEAD, reason=reason),
+            dropped)
+
+    def abandon(self, job: job_.Job, group: in_hand.Group) -> None:
+        """Give up claims that wait: others had their objects meanwhile."""
+        claims = group.claims
+
+        def dropped(number: int) -> None:
+            self._hand.counts[job.name, 'left to others'] += number
+            self._hand.lost(job, len(claims) - number)
+        self._store.ask(
+            lambda store: store.drop(
+                job.name, claims[0].tick, [c.object for c in claims],
+                lease=group.own.lease, ending=claim_.State.CANCELLED),
+            dropped)

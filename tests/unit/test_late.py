@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What its owner does not claim, others do."""
+
+import pytest
+
+from distperiodic.core import ring
+from distperiodic.core import schedule
+from tests.simulation import store as store_
+from tests.unit import world as world_
+
+
+@pytest.fixture
+def world():
+    return world_.World()
+
+
+@pytest.mark.parametrize('partial', [set(), {'poll'}],
+                         ids=['whole', 'of its arcs'])
+@pytest.mark.parametrize('options', [
+    {}, {'spread': True}, {'own': True}], ids=['grid', 'spread', 'own'])
+def test_what_a_member_that_hangs_does_not_claim_others_do(
+        world, partial, options):
+    own = options.pop('own', False)
+    objects = [world_.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
+               for n in range(60)]
+    store = store_.SharedStore(world.clock)
+    poll = world_.job(every=20.0, objects=True, **options)
+    everyone = [world.scheduler(
+        poll, name=name, sees=None, store=store,
+        catalogues={'poll': objects}) for name in 'abc']
+    for one in everyone:
+        one.reader.partial = partial
+    world.show_all('abc')
+    world.advance(30)
+
+    hangs = everyone.pop()
+    world.schedulers.remove(hangs)
+    before = set(hangs.ticks())
+    world.advance(71)
+
+    assert before
+    ran = {(s.object, s.tick) for one in [*everyone, hangs]
+           for s in one.starts}
+    assert {(f'o-{n}', tick) for n in range(60)
+            for tick in (40, 60)} <= ran
+    late = [s.at - s.tick for one in everyone for s in one.starts
+            if s.tick in (40, 60) and not options]
+    assert max(late, default=5) <= 5.5
+
+
+def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
+    store = store_.SharedStore(world.clock)
+    poll = world_.job(every=20.0, objects=True)
+    both = [world.scheduler(
+        poll, name=name, sees=None, store=store,
+        catalogues={'poll': [f'o-{n}' for n in range(60)]})
+        for name in 'ab']
+    for one in both:
+        one.reader.partial = {'poll'}
+    world.show_all('ab')
+    world.advance(22)
+    objects, both[0].reader.given['poll'] = (
+        both[0].reader.given['poll'], OSError('the database is away'))
+    world.advance(10)
+
+    both[0].reader.given['poll'] = objects
+    world.advance(20)
+
+    assert both[0].count('catalogue failed') == 0
+    assert {s.tick for s in both[0].starts} == {20, 40}
+
+
+def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
+    """And not only at what has become so since its last look."""
+    store = store_.SharedStore(world.clock)
+    one, other = (world.scheduler(
+        world_.job(every=600.0, objects=True, spread=True), name=name,
+        sees=None, store=store,
+        catalogues={'poll': [f'o-{n}' for n in range(120)]})
+        for name in 'ab')
+    for each in one, other:
+        each.reader.partial = {'poll'}
+    world.show_all('ab')
+    world.advance(610)
+    world.schedulers.remove(other)
+    one.reader.given['poll'], given = ..., one.reader.given['poll']
+    world.advance(200)
+    one.reader.given['poll'] = given
+    world.show(one, 'a')
+    world.advance(60)
+
+    due = {key for key in given if schedule.phase_us(
+        ring.position_of(key), 600 * schedule.SECOND) < 250 * schedule.SECOND}
+    assert due <= {
+        s.object for s in (*one.starts, *other.starts) if s.tick == 600}
+
+
+def three_that_lose_two(world, objects, after, **options):
+    """Three that read their parts alone, of which the first goes on."""
+    store = store_.SharedStore(world.clock)
+    everyone = [world.scheduler(
+        world_.job(every=600.0, objects=True, **options), name=name,
+        sees=None, store=store, catalogues={'poll': objects})
+        for name in 'abc']
+    for each in everyone:
+        each.reader.partial = {'poll'}
+    world.show_all('abc')
+    world.advance(after)
+    for other in everyone[1:]:
+        world.schedulers.remove(other)
+    return everyone
+
+
+def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
+    """Of its new part it has not looked at what was late by its last look:
+    that was the part of another one.
+    """
+    objects = [f'o-{n}' for n in range(120)]
+    everyone = three_that_lose_two(world, objects, 605, spread=True)
+    one = everyone[0]
+    # It looks at its own part and one other's.
+    world.advance(200)
+
+    def served():
+        return {s.object for each in everyone for s in each.starts
+                if s.tick == 600}
+    due = {key for key in objects if schedule.phase_us(
+        ring.position_of(key), 600 * schedule.SECOND) < 190 * schedule.SECOND}
+    assert due - served(), 'nobody looks at the part of the third'
+    world.show(one, 'a')
+    world.advance(30)
+
+    assert due <= served()
+
+
+def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
+    """Also where nothing of our own part has a schedule of its own, and so
+    nothing but the look for late ones has it read.
+    """
+    parts = ring.Ring(dict.fromkeys('abc', 40))
+    objects = [
+        world_.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
+        else key for key in (f'o-{n}' for n in range(60))]
+    one = three_that_lose_two(world, objects, 1400)[0]
+    # It looks at the part of the one at 1800, and of the other at 2400.
+    world.advance(1020)
+
+    def served():
+        return {s.object for s in one.starts if s.tick == 1600}
+    assert not served()
+    world.show(one, 'a')
+    world.advance(10)
+
+    assert served() == {key.id for key in objects
+                        if not isinstance(key, str)}
+
+
+def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(world):
+    """Also where its catalogue is of the arcs that it had before."""
+    store = store_.SharedStore(world.clock)
+    poll = world_.job(every=3600.0, objects=True)
+    one, other = (world.scheduler(
+        poll, name=name, sees=None, store=store,
+        catalogues={'poll': [f'o-{n}' for n in range(60)]})
+        for name in 'ab')
+    for each in one, other:
+        each.reader.partial = {'poll'}
+    world.show_all('ab')
+    world.advance(3599)
+
+    world.schedulers.remove(other)
+    world.advance(4)
+    assert 0 < len(one.starts) < 60
+    world.show(one, 'a')
+    world.advance(2)
+
+    assert sorted(s.object for s in one.starts) == sorted(
+        f'o-{n}' for n in range(60))
+
+
+@pytest.mark.parametrize('options', [
+    {'spread': True}, {'own': True}], ids=['spread', 'own'])
+def test_the_looks_for_late_ones_ask_once_for_each(world, options):
+    own = options.pop('own', False)
+    store = store_.SharedStore(world.clock)
+    asked = []
+    claim = store.claim
+
+    def told(job, tick, objects, **rest):
+        asked.extend((key, tick) for key in objects)
+        return claim(job, tick, objects, **rest)
+    store.claim = told
+    objects = [world_.thing(f'o-{n}', spacing=600.0) if own else f'o-{n}'
+               for n in range(300)]
+    world.scheduler(
+        world_.job(every=30.0 if own else 600.0, objects=True, **options),
+        store=store, catalogues={'poll': objects})
+    world.advance(620)
+    asked.clear()
+
+    world.advance(600)
+
+    # Once by its owner, once by the look.
+    assert 300 <= len(set(asked)) <= 330
+    assert len(asked) <= 2 * len(set(asked))

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that cannot hold together are refused, in one line."""
+
+import pytest
+from oslo_config import cfg
+from oslo_db import options
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.core import partition
+
+STORE = 'sqlite:////claims.sqlite'
+
+
+def settings(**options):
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    for name, value in options.items():
+        conf.set_override(name, value, opts.GROUP)
+    return opts.settings(conf)
+
+
+@pytest.mark.parametrize(('options', 'told'), [
+    ({'lease': 12.0, 'sweep_interval': 4.0},
+     'sweep_interval 4 s must be less than a third of lease 12 s'),
+    ({'session_timeout': 1.5},
+     'sweep_interval 1 s must be at most half of session_timeout 1.5 s'),
+    ({'session_timeout': 4.0},
+     'late_claim_after 5 s must be at most session_timeout 4 s'),
+    ({'session_timeout': 90.0},
+     'session_timeout 90 s must be at most lease 60 s'),
+    ({'lease': 8.0},
+     'session_timeout 10 s must be at most lease 8 s'),
+    ({'send_timeout': 60.0},
+     'send_timeout 60 s must be less than lease 60 s'),
+    ({'group': 'g' * 101}, 'has 101 characters, and a store takes 100'),
+], ids=str)
+def test_a_relation_that_cannot_hold_is_refused_in_one_line(options, told):
+    with pytest.raises(exceptions.ConfigError) as raised:
+        settings(connection=STORE, **options)
+
+    text = str(raised.value)
+    assert told in text
+    assert '; lower ' in text or '; give ' in text
+    assert '\n' not in text
+
+
+@pytest.mark.parametrize('options', [
+    {}, {'lease': 12.0, 'sweep_interval': 3.9},
+    {'session_timeout': 5.0}, {'session_timeout': 60.0},
+    {'session_timeout': 2.0, 'late_claim_after': 2.0},
+], ids=str)
+def test_a_relation_that_holds_is_fine(options):
+    assert settings(connection=STORE, **options).connection == STORE
+
+
+@pytest.mark.parametrize('options', [
+    {'session_timeout': 1.5}, {'lease': 8.0},
+    {'lease': 12.0, 'sweep_interval': 4.0}], ids=str)
+def test_what_only_a_store_needs_is_no_matter_without_one(options):
+    assert settings(**options).embedded
+
+
+@pytest.mark.parametrize('relation', opts._RELATIONS, ids=str)
+def test_the_help_of_an_option_names_what_bounds_it(relation):
+    told = {opt.dest: opt.help for opt in opts.OPTS}
+
+    assert relation.greater in told[relation.lesser]
+
+
+# -- whose database it is
+
+def read(tmp_path, text, register=None):
+    path = tmp_path / 'my-service.conf'
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    if register is not None:
+        register(conf)
+    conf(['--config-file', str(path)])
+    return opts.settings(conf).connection
+
+
+@pytest.mark.parametrize('register', [
+    None, lambda conf: conf.register_opts(
+        options.database_opts, group='database')],
+    ids=['unknown here', 'of the service'])
+@pytest.mark.parametrize(('text', 'url'), [
+    ('[distperiodic]\nbackend_url = zookeeper://localhost\n', ''),
+    ('[distperiodic]\nconnection = none\n', ''),
+    ('[distperiodic]\nstate_path = /var/lib/mine\ngroup = ours\n',
+     'sqlite:////var/lib/mine/ours.sqlite'),
+    (f'[database]\nconnection = {STORE}\n', STORE),
+    (f'[distperiodic]\nconnection =\n[database]\nconnection = {STORE}\n',
+     STORE),
+    (f'[distperiodic]\nconnection = none\n[database]\n'
+     f'connection = {STORE}\n', ''),
+    (f'[distperiodic]\nconnection = {STORE}\n[database]\n'
+     'connection = mysql://other/other\n', STORE),
+], ids=['none', 'refused', 'alone', 'theirs', 'theirs, ours empty',
+        'theirs, refused', 'ours'])
+def test_the_store_is_in_the_database_of_the_service_if_nothing_else_is_said(
+        tmp_path, text, url, register):
+    assert read(tmp_path, text, register) == url
+
+
+@pytest.mark.parametrize(('options', 'told'), [
+    ({'state_path': '/var/lib/what?'}, "state_path '/var/lib/what\\?' holds"),
+    ({'group': 'a/b'}, "group id 'a/b'"),
+    ({'group': 'g' * 101}, 'has 101 characters, and a store takes 100'),
+], ids=['question mark', 'group', 'long group'])
+def test_what_no_file_can_be_named_by_is_told(options, told):
+    with pytest.raises(exceptions.DistperiodicError, match=told) as found:
+        settings(**options)
+
+    assert len(str(found.value).splitlines()) == 1
+
+
+# -- sections of partitions
+
+def settings_of(tmp_path, text):
+    path = tmp_path / 'service.conf'
+    path.write_text(text)
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(path)], default_config_files=[])
+    return opts.settings(conf)
+
+
+def test_a_partition_has_a_section_of_its_own(tmp_path):
+    found = settings_of(tmp_path, '[partition:slow]\nmax_in_flight = 5\n'
+                           '[partition:Net.2]\nmax_in_flight = 7\n'
+                           '[partition:empty]\n')
+
+    assert found.partitions == {
+        'slow': partition.Partition('slow', 5),
+        'Net.2': partition.Partition('Net.2', 7)}
+
+
+def test_without_a_section_nothing_is_known_of_partitions(tmp_path):
+    assert settings_of(tmp_path, '[distperiodic]\n').partitions == {}
+
+
+@pytest.mark.parametrize(('text', 'told'), [
+    ('[partition:slow]\nmax_in_flight = 0\n',
+     ['[partition:slow] max_in_flight: ', 'greater than or equal to 1']),
+    ('[partition:slow]\nmax_in_flight = many\n',
+     ['[partition:slow] max_in_flight: ', "'many'"]),
+    ('[partition:slow]\nmax_inflight = 3\n',
+     ['[partition:slow] max_inflight = 3 in ', 'it has max_in_flight']),
+    ('[partition: slow]\n', ["[partition: slow]: ' slow'", 'give the topic']),
+    ('[partition:]\n', ["[partition:]: ''", 'give the topic']),
+    ('[partition:slow]\n[partition:Slow]\n',
+     ['[partition:Slow] and [partition:slow]', 'another name']),
+    ('[Partition:slow]\nmax_in_flight = x\n', ['max_in_flight: ', "'x'"]),
+])
+def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
+        tmp_path, text, told):
+    with pytest.raises(exceptions.ConfigError) as raised:
+        settings_of(tmp_path, text)
+
+    line = str(raised.value)
+    assert [part for part in told if part not in line] == []
+    assert '\n' not in line

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who waits for a place, and who has it."""
+
+import pytest
+
+from distperiodic.core import partition
+from distperiodic.flow import places as places_
+from tests.unit.world import job
+
+
+@pytest.fixture
+def places():
+    """Jobs ``a`` and ``b`` in a partition of 4, of which ``b`` may have 2;
+    ``c`` is elsewhere.
+    """
+    jobs = [job('a', objects=True), job('b', objects=True, max_in_flight=2),
+            job('c', objects=True, topic='other')]
+    return places_.Places(partition.limits_of(
+        {one.name: one for one in jobs},
+        {'default': partition.Partition('default', 4),
+         'other': partition.Partition('other')}))
+
+
+def test_a_job_has_its_own_limit_and_that_of_its_partition(places):
+    places.take('b', 2)
+    assert places.full('b').reason == 'max_in_flight'
+    assert places.full('a') is None
+
+    places.take('a', 2)
+    assert places.full('a').reason == 'max_in_flight of its partition'
+    assert places.full('c') is None
+
+
+def test_all_jobs_of_a_partition_are_counted(places):
+    assert sorted(places.jobs(['a'])) == ['a', 'b']
+    assert places.jobs(['c']) == []
+
+
+def test_what_runs_on_every_member_is_none_of_a_partition_s():
+    limits = partition.limits_of(
+        {'m': job('m')}, {'default': partition.Partition('default', 1)})
+
+    assert limits == {'m': ()}
+
+
+def test_the_first_that_waits_and_has_a_place_is_next(places):
+    places.take('b', 2)
+    places.take('a', 2)
+    places.keep('first b', 'b', 0.0)
+    places.keep('first a', 'a', 0.0)
+    assert places.next() is None
+
+    places.give_back('a', 1)
+    assert places.next() == 'first a'
+    places.take('a', 1)
+    assert places.next() is None
+    places.give_back('b', 1)
+    assert places.next() == 'first b'
+
+
+def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
+    mark = places.mark()
+
+    assert places.counted('b', {'a': 1, 'b': 3}, mark, 0.0) == (
+        1, 'max_in_flight')
+    assert places.counted('b', {'a': 5, 'b': 3}, mark, 0.0) == (
+        4, 'max_in_flight of its partition')
+    assert places.counted('b', {'b': 2}, mark, 0.0) == (0, '')
+
+
+def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
+    places.take('a', 4)
+    mark = places.mark()
+    places.give_back('a', 1)
+
+    places.counted('a', {'a': 4}, mark, 0.0)
+
+    assert places.full('a') is None
+
+
+def test_a_place_between_two_runs_of_another_is_not_taken(places):
+    mark = places.mark()
+    places.counted('a', {'a': 4}, mark, 0.0)
+
+    places.counted('a', {'a': 3}, mark, 0.1)
+    assert places.full('a')
+
+    for at in 0.3, 0.6:
+        places.counted('a', {'a': 3}, mark, at)
+    assert places.full('a') is None
+
+
+def test_who_waits_in_vain_is_told_for_what(places):
+    places.take('a', 4)
+    places.keep('old', 'a', 0.0)
+    places.keep('new', 'a', 0.9)
+
+    assert places.in_vain(0.9) == []
+    assert places.in_vain(1.1) == [('old', 'max_in_flight of its partition')]
+    assert places.waiting == ['a']

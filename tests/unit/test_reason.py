@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each state of an object has one reason why it did not run."""
+
+import itertools
+
+import pytest
+
+from distperiodic.cmd import answers
+from distperiodic.core import reason
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.reason import Reason
+
+NOW, DUE, BEFORE = 1000, 900, 800
+
+
+def facts(**known):
+    return reason.Facts(**{
+        'now': NOW, 'stored': True, 'due': DUE, 'undecided': DUE,
+        'newest': DUE, 'late_after': 50, **known})
+
+
+def standing(tick=DUE, settled=None, by=None, state=State.DONE,
+             holder='api~1', until=NOW + 50):
+    return reason.Standing(tick, tick if settled is None else settled, by,
+                           state, holder, until)
+
+
+def waiting(state, **known):
+    return standing(state=state, **known)
+
+
+REASONS = [
+    (Reason.JOB_UNKNOWN, facts(stored=False, defined=False)),
+    (Reason.JOB_UNKNOWN, facts(stored=False)),
+    (Reason.MEMBER_JOB, facts(stored=False, defined=True, of_members=True)),
+    (Reason.NEVER_SCHEDULED, facts(stored=False, defined=True)),
+    (Reason.DISABLED, facts(enabled=False)),
+    (Reason.DISABLED, facts(enabled=False, claim=standing(BEFORE))),
+    (Reason.OBJECT_UNKNOWN, facts()),
+    (Reason.NOT_DUE_YET, facts(listed=True)),
+    (Reason.NOT_LISTED, facts(listed=False)),
+    (Reason.NOT_LISTED, facts(listed=False, claim=standing(BEFORE))),
+    (Reason.PAUSED, facts(paused=True)),
+    (Reason.PAUSED, facts(paused=True, claim=standing(BEFORE))),
+    (Reason.RAN, facts(claim=standing())),
+    (Reason.RAN, facts(due=None, newest=None, claim=standing(BEFORE))),
+    # What was triggered ran, and is not what was due.
+    (Reason.RAN, facts(due=None, newest=NOW, claim=standing(NOW, BEFORE))),
+    (Reason.NOBODY_CLAIMS, facts(newest=BEFORE,
+                                 claim=standing(NOW, BEFORE))),
+    # What was due once is told though nobody lists it any more.
+    (Reason.RAN, facts(listed=False, paused=True, claim=standing())),
+    (Reason.DEAD, facts(claim=standing(state=State.DEAD))),
+    (Reason.CANCELLED, facts(claim=standing(state=State.CANCELLED))),
+    *((by, facts(claim=standing(BEFORE, DUE, why, state)))
+      for (by, why), state in itertools.product(
+          [(Reason.SKIPPED_BY_MISFIRE, SkippedBy.MISFIRE),
+           (Reason.SKIPPED_BY_OVERLAP, SkippedBy.OVERLAP),
+           (Reason.SKIPPED_BY_PAUSE, SkippedBy.PAUSE)],
+          [State.DONE, State.DEAD, State.RUNNING])),
+    # An older skip is no reason.
+    (Reason.RAN, facts(claim=standing(DUE, DUE, SkippedBy.PAUSE))),
+    *((Reason.RUNNING, facts(claim=waiting(State.RUNNING, tick=tick),
+                             alive=alive))
+      for tick in (BEFORE, DUE) for alive in (None, {'api~1'})),
+    (Reason.WAITS_FOR_WORKER, facts(claim=waiting(State.CLAIMED))),
+    *((Reason.LEASE_ENDED, facts(claim=waiting(state, until=NOW)))
+      for state in (State.CLAIMED, State.RUNNING)),
+    *((Reason.HOLDER_GONE, facts(claim=waiting(state), alive={'other~1'}))
+      for state in (State.CLAIMED, State.RUNNING)),
+    (Reason.WAITS_FOR_RETRY, facts(claim=waiting(State.RETRY, holder=''))),
+    *((Reason.WAITS_FOR_SWEEP, facts(claim=claim)) for claim in (
+        waiting(State.RETRY, holder='', until=NOW),
+        waiting(State.CLAIMED, holder=''),
+        waiting(State.RUNNING, holder='', until=None))),
+    (Reason.NOT_LATE_YET, facts(now=DUE + 50, claim=standing(BEFORE))),
+    # It is late for the first of the ticks that it lacks.
+    (Reason.NOBODY_CLAIMS, facts(
+        now=DUE + 50, claim=standing(BEFORE), undecided=DUE - 20,
+        newest=BEFORE)),
+    (Reason.NO_SCHEDULER, facts(schedulers=0, claim=standing(BEFORE))),
+    (Reason.NOBODY_CLAIMS, facts(newest=BEFORE, claim=standing(BEFORE))),
+    (Reason.PASSED_OVER, facts(claim=standing(BEFORE), schedulers=2)),
+]
+
+
+@pytest.mark.parametrize(('why', 'known'), REASONS)
+def test_a_reason_is_told(why, known):
+    assert reason.reason_of(known) is why
+
+
+def test_each_reason_is_told_of_something():
+    assert {why for why, _ in REASONS} == set(Reason)
+
+
+def test_each_reason_has_a_sentence():
+    assert set(answers.SENTENCES) == set(Reason)
+
+
+@pytest.mark.parametrize('state', list(State))
+@pytest.mark.parametrize('due', [None, BEFORE, DUE, NOW + 100])
+@pytest.mark.parametrize('until', [None, NOW - 1, NOW + 1])
+def test_whatever_stands_in_a_row_has_a_reason(state, due, until):
+    for by, holder, listed in itertools.product(
+            [None, *SkippedBy], ['', 'api~1'], [None, True, False]):
+        for settled in BEFORE, DUE:
+            told = reason.reason_of(facts(
+                due=due, undecided=None, listed=listed, claim=standing(
+                    BEFORE, settled, by, state, holder, until)))
+            assert told in Reason
+            if state in ENDINGS:
+                assert told is not Reason.RUNNING

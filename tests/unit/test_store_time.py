@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Members that share a store go by its clock."""
+
+import pytest
+
+from distperiodic.core import schedule
+from distperiodic.flow import store_time
+from tests.simulation import store as store_
+from tests.unit import world as world_
+
+SECOND = schedule.SECOND
+
+
+class StoreClock:
+    """The clock of a database, which may be set."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self.skew = 0
+
+    def now(self):
+        return self._clock.now() + self.skew * SECOND
+
+    monotonic = None
+
+
+@pytest.fixture
+def world():
+    return world_.World()
+
+
+@pytest.fixture
+def store(world):
+    """A store that is a day behind the clocks of its members."""
+    clock = StoreClock(world.clock)
+    clock.monotonic = world.clock.monotonic
+    made = store_.SharedStore(clock)
+    clock.skew = -86_400
+    made.now = clock.now
+    made.clock = clock
+    return made
+
+
+class Slow:
+    """A way to a store on which each question takes some time."""
+
+    def __init__(self, world, store, seconds):
+        self._world = world
+        self._store = store
+        self.seconds = seconds
+        self.asked = 0
+
+    def now(self):
+        self.asked += 1
+        self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
+        now = self._store.now()
+        self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
+        return now
+
+    def ask(self, call, then, failed=None):
+        then(call(self))
+
+
+def test_the_time_is_that_of_the_store_between_two_looks(world, store):
+    queue = Slow(world, store, 0.2)
+    known = []
+    time = store_time.StoreTime(
+        world.clock, queue, lambda: known.append(time.now()))
+
+    time.sweep()
+    assert known == [store.now()]
+    world.clock.set_back(500)
+    store.clock.skew += 500
+    world.clock.pass_us(30 * SECOND)
+    time.sweep()
+
+    assert queue.asked == 1
+    assert time.now() == store.now()
+
+
+def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):
+    queue = Slow(world, store, 0.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+
+    for _ in range(600):
+        time.sweep()
+        world.clock.pass_us(SECOND)
+
+    assert queue.asked == 10
+
+
+def test_an_answer_that_took_long_is_asked_for_again_soon(world, store):
+    queue = Slow(world, store, 4.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+
+    time.sweep()
+    queue.seconds = 0.0
+    world.clock.pass_us(2 * SECOND)
+    time.sweep()
+
+    assert queue.asked == 2
+
+
+def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
+        world, store, caplog):
+    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+                         catalogues={'poll': ['a']})
+
+    world.advance(25)
+
+    assert 'clock differs: ahead=86400.0;' in caplog.text
+    day = 86_400
+    assert [(s.at - day, s.tick) for s in me.starts] == [
+        (10.0 - day, 10.0 - day), (20.0 - day, 20.0 - day)]
+
+
+def test_a_wall_clock_that_is_set_is_no_matter(world, store):
+    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+                         catalogues={'poll': ['a']})
+    world.advance(15)
+
+    for seconds in -4000, 4000, 90:
+        world.clock.set_back(seconds)
+        store.clock.skew += seconds
+        world.advance(10)
+
+    begin = me.ticks()[0]
+    assert me.ticks() == [begin, begin + 10, begin + 20, begin + 30]
+
+
+def test_a_store_set_back_takes_nothing_twice_and_loses_nothing(
+        world, store, caplog):
+    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+                         catalogues={'poll': ['a']})
+    world.advance(25)
+
+    store.clock.skew -= 30
+    world.advance(10)
+    assert me.count('too early') == 1
+    world.advance(60)
+
+    assert 'clock set back' in caplog.text
+    first = me.ticks()[0]
+    assert me.ticks() == [first + 10 * n for n in range(6)]
