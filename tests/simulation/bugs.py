@@ -41,7 +41,7 @@ class NoFence(Bug):
                             self.granted.get((lease, key), 0))
                         self._end([key], row.lease.id, claim_.Move.FINISH)
                 super().finish(job, tick, objects, lease=lease)
-                return len(objects)
+                return set(objects)
         return Store
 
 
@@ -52,11 +52,11 @@ class NoCompareAtFinish(Bug):
         class Store(kind):
             def finish(self, job, tick, objects, *, lease):
                 counted = super().finish(job, tick, objects, lease=lease)
-                if counted < len(objects):
-                    for key in objects:
-                        if (lease, key, claim_.Move.FINISH) not in self._ends:
-                            self._note_end(job, key, tick, State.DONE, lease)
-                return len(objects)
+                for key in objects:
+                    if key not in counted and (
+                            lease, key, claim_.Move.FINISH) not in self._ends:
+                        self._note_end(job, key, tick, State.DONE, lease)
+                return set(objects)
         return Store
 
 
@@ -183,6 +183,69 @@ class NeverAgain(Bug):
         return Store
 
 
+class NotCounted(Bug):
+    """Nobody knows how many runs of a job go on."""
+
+    def store(self, kind):
+        class Store(kind):
+            def running(self, jobs):
+                return {}
+        return Store
+
+
+class OthersNotCounted(Bug):
+    """Of the jobs of a partition one is counted."""
+
+    def store(self, kind):
+        class Store(kind):
+            def running(self, jobs):
+                return super().running(jobs[:1])
+        return Store
+
+
+class AsBelieved(Bug):
+    """What a member holds for missed is counted, whoever settled it since."""
+
+    def store(self, kind):
+        class Store(kind):
+            def claim(self, *args, **options):
+                answer = super().claim(*args, **options)
+                self._seen = {**getattr(self, '_seen', {}), **{
+                    (args[0], key): last for key, last in answer.behind}}
+                return answer
+
+            def skip(self, job, tick, objects, *, missed, **options):
+                return sum(super(Store, self).skip(
+                    job, tick, [key], missed=lambda last, key=key: missed(
+                        getattr(self, '_seen', {}).get((job, key), last)),
+                    **options) for key in objects)
+        return Store
+
+
+class NotAccounted(Bug):
+    """What was missed before a tick that is skipped is not counted."""
+
+    def store(self, kind):
+        class Store(kind):
+            def skip(self, *args, missed, **options):
+                return super().skip(*args, **options)
+        return Store
+
+
+class Forgiving(Bug):
+    """What workers die of begins anew with each tick."""
+
+    def store(self, kind):
+        class Store(kind):
+            def claim(self, *args, most, **options):
+                answer = super().claim(*args, **options)
+                for one in answer.won:
+                    self._rows[args[0]][one.object].attempt = 1
+                return answer._replace(won=[
+                    one._replace(attempt=1) for one in answer.won])
+        return Store
+
+
 class NoLateClaim(Bug):
     """Each member claims what the ring says is its own, and nothing else."""
 
@@ -225,4 +288,9 @@ BUGS = {
     'supersede what runs': SupersedeRunning(),
     'never again': NeverAgain(),
     'no late claim': NoLateClaim(),
+    'runs not counted': NotCounted(),
+    'other jobs not counted': OthersNotCounted(),
+    'missed as believed': AsBelieved(),
+    'missed not counted': NotAccounted(),
+    'losses forgotten': Forgiving(),
 }

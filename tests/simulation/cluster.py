@@ -14,6 +14,8 @@ import dataclasses
 import logging
 
 from distperiodic.core import job as job_
+from distperiodic.core import partition
+from distperiodic.core import ring
 from distperiodic.core import schedule
 from tests import checker
 from tests.simulation import bugs
@@ -56,16 +58,23 @@ JOBS = {
         'group', period, group=True, misfire=_Misfire.ALL,
         overlap=_Overlap.WAIT, retries=2),
     'spread': lambda period: _job('spread', period, spread=True, retries=1),
+    # Its catalogue method takes the arcs, and gives the objects in them.
+    'parts': lambda period: _job('parts', period, retries=1),
+    # Its objects have a schedule of their own, of half its period.
+    'own': lambda period: _job('own', period, retries=1),
     'narrow': lambda period: _job(
         'narrow', period, misfire=_Misfire.ALL, overlap=_Overlap.WAIT,
         max_in_flight=4, priority=1),
 }
 
+#: Where a job has a limit its partition, which is that of all, has one, too.
+MOST = 10
+
 #: Faults that come and go.
 FAULTS = (
     'kill scheduler', 'kill worker', 'freeze short', 'freeze long',
     'store away', 'broker away', 'ensemble away', 'cut', 'clock step',
-    'catalogue hangs')
+    'catalogue hangs', 'poison')
 #: Faults that are there all the time.
 NOISE = (
     'answer lost', 'message lost', 'message doubled', 'message unsent',
@@ -131,6 +140,9 @@ class Cluster:
         self.world.tell('SETUP %s', setup)
         self.jobs = {name: JOBS[name](period)
                      for name, period in setup.jobs.items()}
+        self.partitions = {}
+        if any(job.max_in_flight for job in self.jobs.values()):
+            self.partitions['default'] = partition.Partition('default', MOST)
         noise = set(setup.noise)
         self.store = self.bug.store(store_.SharedStore)(
             world_.StoreClock(self.world))
@@ -158,7 +170,10 @@ class Cluster:
         self.effects = []
         self._fences = {}
         self.windows = []
+        #: The job and object that processes die of.
+        self._deadly = None
         self._going = collections.defaultdict(list)
+        self._all_going = []
         self._here = {name: None for name in names}
         self._here.update(
             (f'w{n}', None) for n in range(
@@ -178,8 +193,26 @@ class Cluster:
         return self.bug.queue(wires.StoreQueue(
             process, self.store, self.line), process)
 
-    def objects_of(self, job):
-        return self._objects[job], {}
+    def objects_of(self, job, arcs):
+        """What the catalogue method of *job* gives: objects, their own
+        schedules, and whether it has looked at the arcs.
+        """
+        objects = self._objects[job]
+        if job == 'own':
+            rule = self._rule_of(self.jobs[job])
+            return objects, dict.fromkeys(objects, rule), False
+        if job == 'parts':
+            return [key for key in objects if any(
+                low <= ring.position_of(key) <= high
+                for low, high in arcs)], {}, True
+        return objects, {}, False
+
+    @staticmethod
+    def _rule_of(job):
+        """When the objects of *job* are due."""
+        if job.name == 'own':
+            return schedule.Every(job.schedule.period_us(0) / SECOND / 2)
+        return job.schedule
 
     # -- handlers
 
@@ -195,6 +228,9 @@ class Cluster:
         """*run* begins; who else runs that object, and why may it?"""
         world = self.world
         self.runs.append(run)
+        if self._deadly == (run.job, run.object):
+            process = world.processes[run.process]
+            process.later(0.01, self._dies, process, stream='death')
         run.stale = run.fence != self.store.fence_of(run.job, run.object)
         going = self._going[run.job, run.object]
         going[:] = [one for one in going if one.end is None]
@@ -203,6 +239,18 @@ class Cluster:
             if not process.pool.trusts(other):
                 world.stalls.append(checker.Stall(
                     process.name, world.now, world.now, 'untrusted'))
+        going.append(run)
+        if self.partitions:
+            self._count_beside(run)
+
+    def _count_beside(self, run):
+        going = self._all_going
+        going[:] = [one for one in going if one.end is None]
+        for one in going:
+            process = self.world.processes[one.process]
+            if not process.frozen and process.pool.trusts(one):
+                run.beside += one.job == run.job
+                run.within += 1
         going.append(run)
 
     def effect(self, run):
@@ -238,9 +286,12 @@ class Cluster:
         getattr(self, '_' + fault.replace(' ', '_'))(process, seconds)
         world.happened(fault)
         world.tell('FAULT %s for %.2f', fault, seconds)
+        if fault == 'poison':
+            # What it does is told as the deaths of processes.
+            return
         if fault == 'clock step':
-            # It stays so until all is healed.
-            seconds = FAULTS_UNTIL - world.t / SECOND
+            # Nothing may come of it: all go by the clock of the store.
+            return
         if fault != 'catalogue hangs':
             self._window(fault, seconds)
         else:
@@ -309,6 +360,19 @@ class Cluster:
         process.clock.skew += int(
             self.world.random.uniform(-20.0, 20.0) * SECOND)
 
+    def _poison(self, process, seconds):
+        """Processes die of one object for a while, and are started anew."""
+        job = self.world.random.choice(sorted(self._objects))
+        self._deadly = job, self.world.random.choice(self._objects[job])
+        self.world.after(seconds, setattr, self, '_deadly', None)
+
+    def _dies(self, process):
+        if process.alive:
+            seconds = self.setup.session * self.world.random.random()
+            self._kill_scheduler(process, seconds)
+            self.world.happened('death')
+            self._window('death', seconds)
+
     def _catalogue_hangs(self, process, seconds):
         process.reader.hang()
         self.world.after(seconds, process.reader.go_on)
@@ -325,9 +389,8 @@ class Cluster:
         if self.ensemble.away:
             self.ensemble.heal()
         for process in self._here.values():
-            if process is not None and process.clock.skew:
+            if process is not None:
                 process.clock.skew = 0
-                self._window('clock step', 20.0)
 
     # -- what came of it
 
@@ -345,22 +408,26 @@ class Cluster:
             logging.disable(level)
         policies = {
             name: checker.Policy(
-                name, setup.jobs[name] * SECOND,
+                name, self._rule_of(job).period_us(0),
                 every=(job.misfire is _Misfire.ALL
                        and job.overlap is _Overlap.WAIT),
                 phased=job.spread,
                 at_most_once=job.delivery is job_.Delivery.AT_MOST_ONCE,
-                most=job.retries + 6)
+                most=job.retries + 6,
+                at_once=job.max_in_flight or 1 << 30,
+                at_once_within=MOST if self.partitions else 1 << 30,
+                silent=name == 'own')
             for name, job in self.jobs.items()}
         expected = []
         for name, job in self.jobs.items():
-            tick = job.schedule.after(world_.BEGIN + 8 * SECOND)
+            rule = self._rule_of(job)
+            tick = rule.after(world_.BEGIN + 8 * SECOND)
             while tick < world_.BEGIN + (end - 30) * SECOND:
                 for key in ([name] if job.scope is job_.Scope.GROUP
                             else self._objects[name]):
                     expected.append((name, key, tick))
-                tick = job.schedule.after(tick)
+                tick = rule.after(tick)
         return checker.Record(
             world_.BEGIN, self.world.now, policies, expected, self.runs,
             self.store.claims, self.effects, self.world.stalls,
-            self.windows, 25 * SECOND)
+            self.windows, 25 * SECOND, self.store.accounts)

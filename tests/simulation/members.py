@@ -2,6 +2,7 @@
 """Schedulers and workers: the flow as it is, driven as the services do."""
 
 import collections
+import dataclasses
 
 from distperiodic.core import member as member_
 from distperiodic.core import message
@@ -164,7 +165,8 @@ class Worker(world_.Process):
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
-            silent=cluster.setup.session)
+            shared=True, silent=cluster.setup.session,
+            partitions=cluster.partitions)
         self.pool = Pool(
             self, cluster, slots, may_start=self.grants.may_start,
             report=self._tell)
@@ -199,6 +201,7 @@ class Worker(world_.Process):
     def _sweep(self):
         self.later(_SWEEP, self._sweep)
         self.pool.look()
+        self.grants.sweep()
         now = self.clock.monotonic()
         if now >= self._signs:
             self._signs = now + min(
@@ -229,27 +232,32 @@ class Scheduler(world_.Process):
             new_lease=self.world.name, batch_size=setup.batch_size,
             lease=setup.lease, shared=True, grants_here=local,
             late_after=setup.late_after, silent=setup.session,
-            sure=self._sure, series='s')
+            sure=self._sure, series='s', random_=self.world.random,
+            partitions=cluster.partitions)
         self.pool = None
         self._wakes = float('inf')
         self._sweeps = self.clock.monotonic()
         self._signs = self._sweeps
         if local:
-            self.flow.grants._random = self.world.random
             self.pool = Pool(
                 self, cluster, setup.slots,
                 may_start=self.flow.grants.may_start, report=self._tell)
-            self.flow.dispatcher.workers_changed('default', [member_.Member(
-                identity, '0' * 16, 1, slots=10_000)])
+            self._work_here()
         else:
             cluster.ensemble.watch(self, wires.WORKERS)
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
         self._wake()
 
+    def _work_here(self):
+        self._tenure = self.member.tenure
+        self.flow.dispatcher.workers_changed('default', [
+            dataclasses.replace(self.member, points=0, slots=10_000)])
+
     def _sure(self, entry):
         """As the membership tells it: from its own clock alone."""
-        return self.world.t < self.sure_until
+        return (member_.parse_entry(entry).tenure == self.member.tenure
+                and self.world.t < self.sure_until)
 
     # -- the way to the workers
 
@@ -313,5 +321,7 @@ class Scheduler(world_.Process):
         if view.group != self.group:
             self.flow.dispatcher.workers_changed('default', view.members)
             return
+        if self.pool is not None and self.member.tenure != self._tenure:
+            self._work_here()
         self.flow.dispatcher.schedulers_changed(view.members)
         self.flow.ticker.view_changed()

@@ -10,9 +10,9 @@ _END = {move: state for state, move in claim_.ENDING_MOVES.items()}
 
 
 class SharedStore(memory.MemoryClaimStore):
-    """The store in memory, with the two promises that a single member has no
-    need of: a tick before an object's last one is nobody's, and whatever ended
-    is told again to who asks again.
+    """The store in memory, with the promises that a single member has no need
+    of: a tick before an object's last one is nobody's, so is one that has not
+    come, and whatever ended is told again to who asks again.
 
     :param clock: of the store; it does not step.
     """
@@ -24,30 +24,55 @@ class SharedStore(memory.MemoryClaimStore):
         #: (lease, object) to the fence that was granted in it.
         self.granted = {}
         self._ends = {}
+        #: (job, object) to its account.
+        self.accounts = {}
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
-              fresh=True, after=None):
+              fresh=True, after=None, **options):
+        early = tick - claim_.EARLIEST - self.now()
+        if early > 0:
+            return claim_.Claimed([], [], 0, [], early)
         rows = self._rows.get(job, {})
         open_ = {}
         asked = []
+        behind = []
         for key in objects:
             row = rows.get(key)
             if row is not None:
                 last = row if isinstance(row, int) else row.tick
-                if last > tick:
+                settled = self.accounts[job, key].last
+                if settled > tick or settled == tick != last:
                     continue
-                if not isinstance(row, int) and last < tick:
+                if after is not None and settled < after:
+                    behind.append((key, settled))
+                    continue
+                if (not isinstance(row, int) and last < tick
+                        and row.state not in claim_.ENDINGS):
                     open_[key] = last
             asked.append(key)
         answer = super().claim(
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
-            supersede=supersede, fresh=fresh, after=after)
+            supersede=supersede, fresh=fresh, **options)
         for won in answer.won:
+            self.accounts.setdefault(
+                (job, won.object), checker.Account(tick)).last = tick
             if won.object in open_:
                 self._note_end(job, won.object, open_[won.object],
                                State.SUPERSEDED)
             self._note_claim(job, won, lease)
-        return answer
+        return answer._replace(behind=behind)
+
+    def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
+        if tick - claim_.EARLIEST > self.now():
+            return 0
+        counted = 0
+        for key in dict.fromkeys(objects):
+            account = self.accounts.get((job, key))
+            if account is not None and account.last < tick:
+                account.skipped += 1 + (missed(account.last) if missed else 0)
+                account.last = tick
+                counted += 1
+        return counted
 
     def _note_claim(self, job, won, lease):
         key = job, won.object, won.tick
@@ -83,7 +108,7 @@ class SharedStore(memory.MemoryClaimStore):
                     held.job, key, row.tick, _END[move], lease)
                 self._ends[lease, key, move] = True
         super()._end(objects, lease, move)
-        return sum((lease, key, move) in self._ends for key in objects)
+        return {key for key in objects if (lease, key, move) in self._ends}
 
     def told(self, tell):
         """The same store, with each call told to *tell*."""
@@ -95,7 +120,7 @@ class SharedStore(memory.MemoryClaimStore):
                 return answer
             return told
         for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop'):
+                     'renew', 'overdue', 'drop', 'skip'):
             setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):

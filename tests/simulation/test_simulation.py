@@ -47,7 +47,7 @@ def test_no_promise_is_broken_whatever_happens():
     assert set(faults) >= {*cluster.FAULTS, 'answer lost', 'message lost',
                            'message doubled', 'message unsent'}
     assert set(runs) == set(cluster.JOBS)
-    assert set(classes) >= {'done', 'dead', 'superseded', 'skipped'}
+    assert set(classes) >= {'on time', 'dead', 'superseded', 'skipped'}
 
 
 @pytest.mark.parametrize('seed', known_seeds())

@@ -8,7 +8,7 @@ from distperiodic import exceptions
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
-from distperiodic.flow import tick as tick_
+from distperiodic.flow import clockwork as clockwork_
 from tests.simulation import world as world_
 
 SCHEDULERS = 'group'
@@ -287,8 +287,8 @@ class Broker:
                 return
         else:
             sender.later(0.002, sender.sent, batch)
-        self._deliver(member_.process_of(batch.worker), _accept, batch,
-                      _copy_of_batch)
+        self._deliver(member_.process_of(batch.worker), _accept,
+                      batch, _copy_of_batch)
 
     def report(self, report, to_entry):
         if self.away:
@@ -335,7 +335,7 @@ class Reader:
         seconds = 0.001 + 0.02 * random.random()
         if random.random() < 0.02:
             seconds += 2 * random.random()
-        self._process.later(seconds, self._answer, job.name, ticket,
+        self._process.later(seconds, self._answer, job.name, ticket, arcs,
                             stream=f'catalogue {job.name}')
 
     def hang(self):
@@ -344,15 +344,15 @@ class Reader:
     def go_on(self):
         self.hangs = False
         waiting, self._waiting = self._waiting, []
-        for job, ticket in waiting:
-            self._answer(job, ticket)
+        for asked in waiting:
+            self._answer(*asked)
 
-    def _answer(self, job, ticket):
+    def _answer(self, job, ticket, arcs):
         if self.hangs:
-            self._waiting.append((job, ticket))
+            self._waiting.append((job, ticket, arcs))
             return
         known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
-        objects, own = self._objects(job)
-        reading = tick_.Reading(known.of(objects), own)
+        objects, own, partial = self._objects(job, arcs)
+        reading = clockwork_.Reading(known.of(objects), own, partial)
         self._process.look(
             self._process.flow.ticker.catalogue_read, job, ticket, reading)
