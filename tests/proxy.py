@@ -82,12 +82,19 @@ class Proxy:
         self._pairs: list[_Pair] = []
         self._orders: collections.deque[
             tuple[Mode, float, threading.Event]] = collections.deque()
+        #: The request whose answer is to be lost, what comes before it in its
+        #: connection, that connection, and who waits for it.
+        self._doomed: tuple[bytes, bytes, threading.Event] | None = None
+        self._doomed_in: _Pair | None = None
         self._selector = selectors.DefaultSelector()
         self._knock, self._door = socket.socketpair()
         self._door.setblocking(False)
         self._over = False
         #: Bytes that came from the client, and from the server.
         self.received = {'client': 0, 'server': 0}
+        #: The same in pieces: of a protocol in which each request waits for
+        #: its answer, as many as there were requests.
+        self.pieces = {'client': 0, 'server': 0}
         #: Connections that were accepted since the start.
         self.accepted = 0
         self._thread = threading.Thread(
@@ -113,6 +120,22 @@ class Proxy:
         self._knock.send(b'.')
         assert done.wait(5), 'the proxy stands still'
 
+    def lose_answer(self, request: bytes,
+                    after: bytes = b'') -> threading.Event:
+        """Let the next piece of a client with *request* in it through, and
+        no answer to it: ``drop_s2c`` from then on. It does not happen any
+        more once :meth:`set` was called.
+
+        :param after: what the same connection must have sent before.
+        It does not happen any more once :meth:`set` was called.
+
+        :returns: what is set once it has happened.
+        """
+        happened = threading.Event()
+        self._doomed_in = None
+        self._doomed = request, after, happened
+        return happened
+
     @contextlib.contextmanager
     def being(self, mode: Mode, seconds: float = 0.0) -> Iterator[None]:
         """Behave so for a while, and pass everything again afterwards."""
@@ -126,7 +149,9 @@ class Proxy:
         """End all connections and listen no more."""
         if not self._over:
             self._over = True
-            self._knock.send(b'.')
+            # Awake by itself, the thread may be over before it hears us.
+            with contextlib.suppress(BrokenPipeError):
+                self._knock.send(b'.')
             self._thread.join(5)
             self._knock.close()
 
@@ -165,6 +190,7 @@ class Proxy:
         self._door.recv(_PIECE)
         while self._orders:
             self._mode, self._seconds, done = self._orders.popleft()
+            self._doomed = None
             for pair in list(self._pairs):
                 healed = pair.lost_bytes and not self._drops(pair.ways[1])
                 if self._mode == 'reset' or healed:
@@ -204,7 +230,11 @@ class Proxy:
         except OSError:
             self._end(pair, reset=True)
             return
-        self.received['server' if way.to_client else 'client'] += len(piece)
+        side = 'server' if way.to_client else 'client'
+        self.received[side] += len(piece)
+        self.pieces[side] += 1
+        if self._doomed is not None and not way.to_client:
+            self._doom(pair, piece, *self._doomed)
         if not piece:
             # In a bad network the end of a connection is lost as well.
             self._selector.unregister(way.source)
@@ -219,6 +249,15 @@ class Proxy:
         way.size += len(piece)
         if way.size > _MOST_WAITING:
             self._end(pair, reset=True)
+
+    def _doom(self, pair: _Pair, piece: bytes, request: bytes, after: bytes,
+              happened: threading.Event) -> None:
+        if after in piece:
+            self._doomed_in = pair
+        if pair is self._doomed_in and request in piece:
+            self._doomed = None
+            self._mode = 'drop_s2c'
+            happened.set()
 
     def _deliver(self, pair: _Pair) -> None:
         for way in pair.ways:

@@ -17,11 +17,15 @@ from distperiodic import coordinator
 from tests import waiting
 
 ROOT = pathlib.Path(__file__).parents[2]
+# The options of tests.functional.served; importing it fixes a backend.
+_OWN = {'objects', 'spacing', 'takes', 'retries', 'misfire', 'overlap',
+        'timeout', 'behaves', 'effects', 'max_in_flight', 'pong'}
 
 
 class Run(collections.namedtuple(
-        'Run', 'event job object tick pid at fence attempt')):
-    """One line of the record."""
+        'Run', 'event job object tick pid at fence attempt '
+        'mine accepted finished progress')):
+    """One line of the record; what it does not tell is None."""
 
     @property
     def key(self):
@@ -90,27 +94,39 @@ class Cluster:
         self.group = f'test-{uuid.uuid4().hex[:8]}'
         self.options = {
             'backend_url': backend_url, 'group': self.group,
-            'session_timeout': 2, 'state_path': place / 'state',
+            'session_timeout': 2, 'late_claim_after': 2,
+            'state_path': place / 'state',
             'dispatcher': 'messaging' if transport_url else 'local',
             'pool_size': 4}
         self.default = {'graceful_shutdown_timeout': 20}
         if transport_url:
             self.default['transport_url'] = transport_url
+        #: Sections of their own, by name.
+        self.sections = {}
         self.set(**options)
         self.programs = []
 
     def set(self, **options):
         """Change options in the file that all programs read."""
         for name, value in options.items():
-            own = name in ('objects', 'spacing', 'takes', 'retries',
-                           'misfire', 'overlap')
+            own = name in _OWN
             (self.default if own else self.options)[name] = value
         self.config = self.place / 'service.conf'
-        self.config.write_text(
-            '[DEFAULT]\n' + ''.join(
-                f'{k} = {v}\n' for k, v in self.default.items())
-            + '[distperiodic]\n' + ''.join(
-                f'{k} = {v}\n' for k, v in self.options.items()))
+        sections = {'DEFAULT': self.default, 'distperiodic': self.options,
+                    **self.sections}
+        self.config.write_text(''.join(
+            f'[{name}]\n' + ''.join(f'{k} = {v}\n' for k, v in of.items())
+            for name, of in sections.items()))
+
+    def set_section(self, name, **options):
+        self.sections[name] = options
+        self.set()
+
+    @property
+    def connection(self):
+        """The URL of the store, also of one that the service makes."""
+        return self.options.get('connection') or (
+            f'sqlite:///{self.options["state_path"]}/{self.group}.sqlite')
 
     def start(self, kind, workers=1):
         program = Program(kind, self.config, self.record, workers,
@@ -150,6 +166,13 @@ class Cluster:
                 [t for t in self.complete_ticks() if t > after]),
             timeout, f'no {ticks} complete ticks after {after}; see the '
             f'logs in {self.place}', interval=0.1)
+
+    def wait_begun(self, after=0.0, timeout=30.0):
+        """Wait until a run of a tick later than *after* has begun."""
+        return waiting.wait_until(
+            lambda: [r for r in self.runs() if r.tick > after], timeout,
+            f'no run after tick {after}; see the logs in {self.place}',
+            interval=0.005)
 
     def logs(self):
         return ''.join(p.log.read_text() for p in self.programs)

@@ -31,13 +31,15 @@ class Running:
     """A command that goes on; a context manager that ends it.
 
     It leads a process group of its own, as what is started in a terminal.
+
+    :param before: a program that runs it, such as ``unshare``.
     """
 
-    def __init__(self, log, *argv, cwd=ROOT, **environment):
+    def __init__(self, log, *argv, cwd=ROOT, before=(), **environment):
         self.log = log
         with open(log, 'wb') as output:
             self.process = subprocess.Popen(
-                [*PROGRAM, *map(str, argv)], cwd=cwd,
+                [*before, *PROGRAM, *map(str, argv)], cwd=cwd,
                 env={**ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, process_group=0)
 

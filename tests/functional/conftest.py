@@ -5,6 +5,8 @@ import pathlib
 
 import pytest
 
+from tests.functional import places
+
 HERE = pathlib.Path(__file__).parent
 SECONDS = 180
 
@@ -14,3 +16,21 @@ def pytest_collection_modifyitems(items):
         if (HERE in item.path.parents
                 and item.get_closest_marker('timeout') is None):
             item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def place(request, tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    if request.param != 'sqlite':
+        url = request.getfixturevalue(request.param).url
+    made = places.Place(url, tmp_path)
+    yield made
+    made.store.forget()
+    made.store.close()
+
+
+@pytest.fixture
+def place_of_sqlite(tmp_path):
+    made = places.Place(f'sqlite:///{tmp_path}/claims.sqlite', tmp_path)
+    yield made
+    made.store.close()

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 
 from oslo_service import backend
@@ -24,15 +25,70 @@ from oslo_service import service  # noqa: E402
 from distperiodic import periodic  # noqa: E402
 from distperiodic.service import SchedulerService  # noqa: E402
 from distperiodic.service import WorkerService  # noqa: E402
+from tests.functional import effects  # noqa: E402
 
 OPTS = [
     cfg.IntOpt('objects', default=60),
     cfg.FloatOpt('spacing', default=1.0),
     cfg.FloatOpt('takes', default=0.0, help='Seconds that a run takes.'),
     cfg.IntOpt('retries', default=0),
+    cfg.IntOpt('max_in_flight'),
+    cfg.BoolOpt('pong', default=False, help='Whether ping has a twin.'),
     cfg.StrOpt('misfire', default='latest'),
     cfg.StrOpt('overlap', default='skip'),
+    cfg.FloatOpt('timeout'),
+    cfg.DictOpt('behaves', default={},
+                help='Object to what its handler does, of BEHAVIOURS.'),
+    cfg.StrOpt('effects', help='Database for the effects; see effects.py.'),
 ]
+
+
+def fail(context):
+    raise RuntimeError(f'{context.object} always fails')
+
+
+def shout(context):
+    raise RuntimeError('\0\ud800' + 5_000_000 * 'x')
+
+
+def hoard(context):
+    context.progress = 'x' * 100_000
+
+
+def hang(context):
+    threading.Event().wait()
+
+
+def exit_(context):
+    os._exit(3)
+
+
+def leave(context):
+    sys.exit('a handler may say so')
+
+
+def say(context):
+    context.progress = {'by': os.getpid(), 'of': context.object}
+
+
+def return_junk(context):
+    return Junk()
+
+
+class Junk:
+    """Not to be written, compared or even looked at."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError('junk')
+
+    __repr__ = __str__ = __bool__ = __iter__ = __eq__ = __hash__ = (
+        lambda self, *args: 1 / 0)
+
+
+BEHAVIOURS = {
+    'well': lambda context: None, 'fail': fail, 'hang': hang, 'exit': exit_,
+    'hoard': hoard, 'junk': return_junk, 'leave': leave, 'say': say,
+    'shout': shout}
 
 
 class Recorder:
@@ -49,21 +105,39 @@ class Recorder:
 def make_tasks(conf, record):
     """The tasks; the options decide how often and how long they run."""
 
+    ledger = effects.Ledger(conf.effects) if conf.effects else None
+
     class Tasks(periodic.PeriodicTasks):
 
         def hosts(self, context):
             return [f'192.168.10.{i}' for i in range(conf.objects)]
 
         @periodic.periodic_task(spacing=conf.spacing, objects='hosts',
-                                retries=conf.retries,
-                                misfire=conf.misfire, overlap=conf.overlap)
+                                retries=conf.retries, timeout=conf.timeout,
+                                misfire=conf.misfire, overlap=conf.overlap,
+                                max_in_flight=conf.max_in_flight)
         def ping(self, context, host):
             record(event='start', job='ping', object=host,
                    tick=context.tick.timestamp(), fence=context.fence,
-                   attempt=context.attempt)
+                   attempt=context.attempt, progress=context.progress)
+            answer = BEHAVIOURS[conf.behaves.get(host, 'well')](context)
             time.sleep(conf.takes)
+            told = ledger.write(context) if ledger else {}
             record(event='end', job='ping', object=host,
-                   tick=context.tick.timestamp(), fence=context.fence)
+                   tick=context.tick.timestamp(), fence=context.fence,
+                   attempt=context.attempt, **told)
+            return answer
+
+        if conf.pong:
+            @periodic.periodic_task(
+                spacing=conf.spacing, objects='hosts', misfire=conf.misfire,
+                overlap=conf.overlap)
+            def pong(self, context, host):
+                record(event='start', job='pong', object=host,
+                       tick=context.tick.timestamp(), fence=context.fence)
+                time.sleep(conf.takes)
+                record(event='end', job='pong', object=host,
+                       tick=context.tick.timestamp(), fence=context.fence)
 
         @periodic.periodic_task(spacing=conf.spacing, scope='group')
         def once(self, context):

@@ -83,6 +83,12 @@ def newest(cluster):
     return max(r.tick for r in cluster.runs())
 
 
+def unfinished(cluster, pids):
+    """How many runs go on in these processes."""
+    return sum(r.pid in pids for r in cluster.runs()) - sum(
+        r.pid in pids for r in cluster.runs('end'))
+
+
 def test_a_calm_cluster_runs_each_tick_of_each_object_once(claimed):
     started(claimed)
     first = claimed.complete_ticks()[0]
@@ -123,20 +129,93 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
     assert_nothing_lost_or_doubled(claimed, first, last, [victim])
 
 
+@pytest.mark.parametrize('claimed', ['local'], indirect=True)
+def test_what_ran_in_a_killed_process_is_not_held_until_its_lease_ends(
+        claimed):
+    """Its entry goes with its session, and its runs are known by it."""
+    claimed.set(takes=0.5, lease=60)
+    schedulers, _ = started(claimed)
+    dead = schedulers[0].children
+    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 20,
+                       interval=0.01)
+    tick = newest(claimed)
+
+    schedulers[0].kill()
+
+    # The session is of 2 s, and the lease of a minute.
+    claimed.wait_complete(2, after=tick, timeout=40)
+
+
 @pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
 def test_a_killed_worker_s_runs_are_repeated_within_their_tick(claimed):
     claimed.set(takes=0.15)
     _, workers = started(claimed)
     first = claimed.complete_ticks()[0]
     dead = workers[0].children
-    tick = newest(claimed)
-    waiting.wait_until(lambda: newest(claimed) > tick, 10)
+    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 20,
+                       interval=0.01)
 
     workers[0].kill()
     last = claimed.wait_complete(5, after=newest(claimed), timeout=60)[-1]
 
     assert_nothing_lost_or_doubled(claimed, first, last, dead)
     assert any(r.attempt > 1 for r in claimed.runs())
+
+
+@pytest.mark.parametrize('claimed', ['messaging'], indirect=True)
+def test_the_attempt_after_a_killed_one_knows_how_far_it_came(claimed):
+    claimed.set(takes=3, objects=10, spacing=8, behaves=','.join(
+        f'192.168.10.{n}:say' for n in range(10)))
+    _, workers = started(claimed)
+    dead = workers[0].children
+    waiting.wait_until(lambda: unfinished(claimed, dead) >= 3, 30)
+    # Saved once a second.
+    time.sleep(2.5)
+
+    workers[0].kill()
+    again = waiting.wait_until(
+        lambda: [r for r in claimed.runs() if r.attempt > 1], 60)
+
+    assert {(r.progress['by'] in dead, r.progress['of'] == r.object)
+            for r in again} == {(True, True)}
+    assert all(r.progress is None for r in claimed.runs() if r.attempt == 1)
+
+
+def service_of(tasks, tmp_path, url):
+    """A scheduler service alone in this process, over a store."""
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    for option, value in {
+            'connection': url, 'state_path': str(tmp_path),
+            'group': f'test-{uuid.uuid4().hex[:8]}'}.items():
+        conf.set_override(option, value, 'distperiodic')
+    return service.SchedulerService(conf, tasks(conf))
+
+
+def test_a_member_whose_store_is_away_says_so(tmp_path, postgresql_server):
+    class Tasks(periodic.PeriodicTasks):
+
+        @periodic.periodic_task(spacing=1, scope='group')
+        def work(self, context):
+            pass
+    schema.sync(postgresql_server.url)
+    scheduler = service_of(Tasks, tmp_path, postgresql_server.url)
+    scheduler.start()
+    try:
+        waiting.wait_until(lambda: scheduler.counts.get(('work', 'done')), 20)
+        assert scheduler.status()['healthy']
+        postgresql_server.kill()
+        waiting.wait_until(lambda: not scheduler.status()['healthy'], 20)
+        problem = scheduler.status()['problem']
+        postgresql_server.start()
+        waiting.wait_until(lambda: scheduler.status()['healthy'], 30)
+        assert scheduler.status()['problem'] is None
+    finally:
+        scheduler.stop()
+
+    assert 'postgresql' in problem
+    assert '\n' not in problem
 
 
 def test_an_effect_and_the_end_of_its_run_are_committed_together(
@@ -178,13 +257,7 @@ def test_an_effect_and_the_end_of_its_run_are_committed_together(
                 if host == 'bad':
                     raise RuntimeError('after its effect')
 
-    conf = cfg.ConfigOpts()
-    conf([])
-    opts.register_opts(conf)
-    conf.set_override('connection', postgresql.url, 'distperiodic')
-    conf.set_override('state_path', str(tmp_path), 'distperiodic')
-    conf.set_override('group', f'test-{uuid.uuid4().hex[:8]}', 'distperiodic')
-    scheduler = service.SchedulerService(conf, Tasks(conf))
+    scheduler = service_of(Tasks, tmp_path, postgresql.url)
     scheduler.start()
     try:
         waiting.wait_until(

@@ -158,7 +158,8 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
     assert [(w['Partition'], w['Slots']) for w in workers] == [
         ('default', 10), ('default', 10)]
     assert all(re.match('2[0-9]{3}-', row['Joined']) for row in told)
-    bad = {n: r for n, r in found.items() if r['Result'] not in ('ok',)}
+    bad = {n: r for n, r in found.items() if r['Result'] != (
+        'skip' if r['Area'] == 'store' else 'ok')}
     # By chance the shares of two members are uneven.
     bad.pop('ring_shares', None)
     assert not bad

@@ -21,10 +21,12 @@ from alembic import script
 from distperiodic import exceptions
 from distperiodic.adapters import database
 from distperiodic.adapters import schema
+from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
+from tests import proxy
 from tests.functional import commands
 
 
@@ -295,6 +297,31 @@ def test_a_server_that_comes_back_is_used_again(request, service):
     store.close()
 
 
+@pytest.mark.parametrize('mode', ['drop', 'drop_s2c'])
+@pytest.mark.parametrize(('service', 'bounds'), [
+    ('postgresql', {'connect_timeout': '2'}),
+    ('mariadb', {'connect_timeout': '2', 'read_timeout': '2'})])
+def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
+        request, service, bounds, mode, monkeypatch):
+    monkeypatch.setattr(database, 'SILENT', 2)
+    url = sa.make_url(request.getfixturevalue(service).url)
+    schema.sync(url.render_as_string(hide_password=False))
+    with proxy.Proxy((url.host, url.port)) as way:
+        store = sql_store.SqlClaimStore(
+            url.set(host=proxy.HOST, port=way.port, query=bounds)
+            .render_as_string(hide_password=False), space='tests')
+        job = uuid.uuid4().hex
+        assert claim(store, 'a', job=job).won
+
+        with way.being(mode):
+            began = time.monotonic()
+            unavailable(store)
+            assert time.monotonic() - began < 30
+
+        assert claim(store, 'b', job=job).won
+        store.close()
+
+
 def test_a_server_that_may_only_be_read_is_one_line(postgresql):
     schema.sync(postgresql.url)
     store = sql_store.SqlClaimStore(
@@ -338,8 +365,8 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
         over = []
         while not over and time.monotonic() < began + 20:
             with contextlib.suppress(exceptions.StoreUnavailable):
-                over = store.overdue([job], holder='api-2', seconds=60.0,
-                                     gone=['api-1'], limit=9)
+                over = store.overdue([job], into='again', holder='api-2',
+                                     seconds=60.0, gone=['api-1'], limit=9)
         with contextlib.suppress(Exception):
             stopped.invalidate()
     engine.dispose()
@@ -410,10 +437,9 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
 
     assert len(claim(nodes, 'a').won) == 1
     assert len(claim(volumes, 'a').won) == 1
-    assert volumes.overdue(['poll'], holder='x', seconds=60.0,
-                           gone=['api-1'], limit=9)[0].claims != []
-    assert nodes.overdue(['poll'], holder='x', seconds=60.0, gone=[],
-                         limit=9) == []
+    asked = {'into': 'again', 'holder': 'x', 'seconds': 60.0, 'limit': 9}
+    assert volumes.overdue(['poll'], gone=['api-1'], **asked)[0].claims != []
+    assert nodes.overdue(['poll'], gone=[], **asked) == []
     for store in nodes, volumes:
         store.close()
 
@@ -433,6 +459,22 @@ def test_a_space_can_be_forgotten_and_used_anew(empty):
         store.close()
 
 
+def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
+    url = database.check(empty)
+    for engine in database.make_engine(empty), sa.create_engine(url):
+        with (engine.connect() as session,
+              pytest.raises(exceptions.ConfigError) as raised):
+            sql_session.finish_in(
+                session, space='group', job='poll', key='a', lease='one')
+        engine.dispose()
+        told = str(raised.value)
+        assert "job 'poll': context.finish() was given a session of" in told
+        assert str(url.database) in told
+        assert 'set [distperiodic] connection to that database' in told
+        assert '\n' not in told
+        assert str(url.password) not in told
+
+
 def test_the_dead_are_kept_with_what_they_said(empty):
     schema.sync(empty)
     store = sql_store.SqlClaimStore(empty, space='tests')
@@ -444,7 +486,7 @@ def test_the_dead_are_kept_with_what_they_said(empty):
     for _ in range(2):
         assert store.fail('poll', 5, [Failure(
             'a', 'bad \U0001f4a3 \0 \ud800', 'x' * 200_000)], lease='two',
-            into=None) == 1
+            into=None) == {'a'}
         assert store.drop('poll', 5, ['b'], lease='one', ending=State.DEAD,
                           reason='no such job') == 1
 
@@ -496,7 +538,7 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
 @pytest.mark.parametrize('command', ['sync', 'version'])
 def test_a_command_without_a_database_is_one_line(tmp_path, command):
     without = commands.run('db', command, '--config-file',
-                           configuration(tmp_path, ''))
+                           configuration(tmp_path, 'none'))
     gone = commands.run('db', command, '--config-file', configuration(
         tmp_path, 'postgresql://me:sesame@127.0.0.1:1/db'))
 
@@ -504,6 +546,6 @@ def test_a_command_without_a_database_is_one_line(tmp_path, command):
         assert told.returncode == 1
         assert told.stderr.count('\n') == 1
         assert told.stdout == ''
-    assert 'connection is empty' in without.stderr
+    assert 'so there is no database' in without.stderr
     assert 'Connection refused' in gone.stderr
     assert 'sesame' not in gone.stderr

@@ -19,6 +19,7 @@ import uuid
 import psutil
 import pytest
 
+from tests.functional import commands
 from tests.waiting import wait_until
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -63,7 +64,8 @@ class Program:
         with open(log, 'wb') as output:
             self.process = subprocess.Popen(
                 [sys.executable, '-W', 'ignore', *command], cwd=cwd,
-                env=os.environ | {'PYTHONPATH': str(ROOT)} | env,
+                env=os.environ | {
+                    'PYTHONPATH': str(ROOT), 'TMPDIR': str(log.parent)} | env,
                 stdout=output, stderr=output)
 
     def events(self, name):
@@ -284,11 +286,12 @@ def test_the_service_sends_its_nodes_to_workers(
 
 
 def test_the_first_program_of_the_tutorial_pings_all_hosts(tmp_path):
-    """Alone, and stopped as a reader stops it."""
+    """Alone, and stopped as a reader stops it. What ran is kept."""
+    of_reader = {'PYTHONPATH': str(ROOT), 'TMPDIR': str(tmp_path)}
     program = subprocess.Popen(
         [sys.executable, '-u', '-W', 'ignore',
          ROOT / 'doc' / 'source' / 'tutorial' / 'first_job.py'],
-        cwd=tmp_path, env=os.environ | {'PYTHONPATH': str(ROOT)},
+        cwd=tmp_path, env=os.environ | of_reader,
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         lines = [program.stdout.readline().split() for _ in HOSTS]
@@ -298,3 +301,5 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(tmp_path):
 
     assert {host for _, host in lines} == HOSTS
     assert len({tick for tick, _ in lines}) == 1
+    told = commands.run('history', '--job', 'ping', cwd=tmp_path, **of_reader)
+    assert f'|  {len(HOSTS)} |' in told.stdout

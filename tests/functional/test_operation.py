@@ -3,8 +3,6 @@
 
 import json
 import re
-import stat
-import uuid
 
 import pytest
 import sqlalchemy as sa
@@ -13,89 +11,25 @@ from oslo_config import cfg
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
+from distperiodic.adapters import control as control_
 from distperiodic.adapters import database
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
-from distperiodic.core.claim import Failure
+from distperiodic.core.claim import SkippedBy
 from tests import waiting
 from tests.functional import commands
+from tests.functional.places import DAY
+from tests.functional.places import HOUR
+from tests.functional.places import SECOND
+from tests.functional.places import Place
 
-SECOND = 1_000_000
-HOUR = 3600 * SECOND
-DAY = 24 * HOUR
+POLL = """
+    def hosts(self, context):
+        return ['a', 'b']
 
-
-class Place:
-    """A database with tables, a store of one group in it, and commands."""
-
-    def __init__(self, url, tmp_path):
-        schema.sync(url)
-        self.url = url
-        self.group = f'tests-{uuid.uuid4().hex[:8]}'
-        self.store = sql_store.SqlClaimStore(url, space=self.group)
-        self.now = self.store.now()
-        self.config = tmp_path / f'{self.group}.conf'
-        self.config.write_text('[distperiodic]\n'
-                               f'connection = {url}\ngroup = {self.group}\n')
-        self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
-
-    def ask(self, *argv):
-        """Run a command that does what it is asked."""
-        told = commands.run(*argv, '--config-file', self.config)
-        assert (told.returncode, told.stderr) == (0, '')
-        return told.stdout
-
-    def refuse(self, *argv):
-        """Run a command that does not; its one line."""
-        told = commands.run(*argv, '--config-file', self.config)
-        assert (told.returncode, told.stdout) == (1, '')
-        assert told.stderr.count('\n') == 1
-        return told.stderr
-
-    def run(self, job, tick, *objects, dead=()):
-        """Have objects run to their ends."""
-        lease, running = uuid.uuid4().hex, uuid.uuid4().hex
-        won = self.store.claim(
-            job, tick, objects, lease=lease, holder='api-1', seconds=60.0,
-            supersede=False).won
-        assert len(won) == len(objects)
-        self.store.start(job, tick, objects, lease=lease, into=running,
-                         holder='w-1', seconds=60.0)
-        self.store.finish(job, tick, [o for o in objects if o not in dead],
-                          lease=running)
-        self.store.fail(job, tick, [
-            Failure(key, f'{key} is ill') for key in dead], lease=running,
-            into=None)
-
-    def rows(self, table):
-        """How many rows the group has of a table."""
-        engine = database.make_engine(self.url)
-        with engine.connect() as connection:
-            number = connection.scalar(
-                sa.select(sa.func.count()).select_from(table).join(
-                    tables.job, tables.job.c.id == table.c.job).where(
-                        tables.job.c.space == self.group))
-        engine.dispose()
-        return number
-
-
-@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
-def place(request, tmp_path):
-    url = f'sqlite:///{tmp_path}/claims.sqlite'
-    if request.param != 'sqlite':
-        url = request.getfixturevalue(request.param).url
-    made = Place(url, tmp_path)
-    yield made
-    made.store.forget()
-    made.store.close()
-
-
-@pytest.fixture
-def place_of_sqlite(tmp_path):
-    made = Place(f'sqlite:///{tmp_path}/claims.sqlite', tmp_path)
-    yield made
-    made.store.close()
+    @periodic_task(spacing=60, objects='hosts', name='poll')
+    def poll(self, context, host):
+        pass
+"""
 
 
 def test_what_is_old_is_pruned_and_nothing_else(place):
@@ -127,6 +61,35 @@ def test_what_is_old_is_pruned_and_nothing_else(place):
     other.store.close()
 
 
+def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
+    old = place.now - 9 * DAY
+    place.run('poll', old, 'gone', 'ill', 'skipped', 'here', dead=['ill'])
+    place.store.claim('poll', old, ['runs'], lease='one', holder='api-1',
+                      seconds=60.0, supersede=False)
+    place.store.skip('poll', place.now - DAY, ['skipped'], holder='api-1',
+                     by=SkippedBy.PAUSE, reason='paused')
+    place.run('poll', place.now, 'here')
+
+    assert place.ask('db', 'prune', '--claims', 7) == (
+        'pruned history=0 dead=0 claims=2\n')
+    objects = json.loads(place.ask(
+        'objects', '--job', 'poll', '-f', 'json', '-c', 'Object'))
+    assert sorted(one['Object'] for one in objects) == [
+        'here', 'runs', 'skipped']
+
+
+def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
+    place.store.claim('gone', place.now - 9 * DAY, ['a', 'b'], lease='one',
+                      holder='api-1', seconds=60.0, supersede=False)
+
+    assert place.ask('db', 'prune', '--claims', 7) == (
+        'pruned history=0 dead=0 claims=2\n')
+
+    [told] = json.loads(place.ask('history', '--since', '10d', '-f', 'json'))
+    assert (told['Due'], told['Cancelled'], told['Open']) == (2, 2, 0)
+    assert place.rows(tables.lease) == 0
+
+
 def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
     place = place_of_sqlite
     assert 'nothing is named to prune' in place.refuse('db', 'prune')
@@ -140,7 +103,8 @@ def test_the_history_tells_what_became_of_each_tick(place):
     place.run('poll', first, 'a', 'b', 'c', dead=['c'])
     place.store.claim('poll', second, ['a', 'b'], lease='open', holder='api',
                       seconds=60.0, supersede=False)
-    place.store.skip('poll', second, ['c'], holder='api', reason='not now')
+    place.store.skip('poll', second, ['c'], holder='api',
+                     by=SkippedBy.OVERLAP, reason='not now')
     place.run('sync', place.now - 2 * HOUR, 'a')
 
     told = json.loads(place.ask('history', '-f', 'json'))
@@ -158,11 +122,16 @@ def test_the_history_tells_what_became_of_each_tick(place):
         assert row.pop('Tick').endswith('Z')
     assert told == [
         {'Job': 'poll', 'Due': 3, 'Done': 0, 'Dead': 0, 'Skipped': 1,
+         'Misfire': 0, 'Overlap': 1, 'Paused': 0,
          'Superseded': 0, 'Cancelled': 0, 'Open': 2, 'Retried': 0,
          'Taken over': 0, 'Members': 1, 'Reason': 'not now'},
         {'Job': 'poll', 'Due': 3, 'Done': 2, 'Dead': 1, 'Skipped': 0,
+         'Misfire': 0, 'Overlap': 0, 'Paused': 0,
          'Superseded': 0, 'Cancelled': 0, 'Open': 0, 'Retried': 0,
          'Taken over': 0, 'Members': 2, 'Reason': ''}]
+    shown = place.ask('history')
+    assert all(name in shown for name in ('Done', 'Dead', 'Overlap', 'Open'))
+    assert not any(name in shown for name in ('Paused', 'Retried'))
 
 
 def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
@@ -196,8 +165,9 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     assert left['Object'] == 'e'
     assert place.rows(tables.failure) == 4
 
-    leases = place.store.overdue(['poll', 'sync'], holder='api-2',
-                                 seconds=60.0, gone=[], limit=9)
+    leases = place.store.overdue(['poll', 'sync'], into='again',
+                                 holder='api-2', seconds=60.0, gone=[],
+                                 limit=9)
     assert sorted((lease.job, lease.tick, claim.object, claim.attempt)
                   for lease in leases for claim in lease.claims) == [
         ('poll', first, 'b', 1), ('sync', second, 'd', 1)]
@@ -206,7 +176,7 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
         place.store.start(lease.job, lease.tick, keys, lease=lease.id,
                           into=f'{lease.id}.1', holder='w-2', seconds=60.0)
         assert place.store.finish(lease.job, lease.tick, keys,
-                                  lease=f'{lease.id}.1') == 1
+                                  lease=f'{lease.id}.1') == {*keys}
     told = json.loads(place.ask('history', '-f', 'json'))
     assert {(row['Job'], row['Due'], row['Done'], row['Dead'], row['Open'])
             for row in told} == {('poll', 3, 2, 1, 0), ('poll', 1, 1, 0, 0),
@@ -276,8 +246,8 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     assert told.endswith(', left out 2 whose earlier tick is not over\n')
     assert 'an earlier tick is not over' in place.refuse(
         'job', 'trigger', 'poll', '--object', 'object-000')
-    leases = place.store.overdue(['poll'], holder='api-2', seconds=60.0,
-                                 gone=[], limit=9)
+    leases = place.store.overdue(['poll'], into='again', holder='api-2',
+                                 seconds=60.0, gone=[], limit=9)
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == objects[1:]
     assert {claim.attempt for lease in leases
@@ -293,6 +263,56 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
         (698, 698, 0, 0), (1, 1, 0, 0), (1, 0, 0, 1), (700, 700, 0, 0)]
 
 
+def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
+    """A scheduler comes back after an operator triggered."""
+    minute = 60 * SECOND
+    place.write_tasks(POLL)
+    last = place.now - place.now % minute - 5 * minute
+    newest, store = last + 4 * minute, place.store
+    place.run('poll', last, 'a', 'b')
+
+    place.ask('job', 'trigger', 'poll', '--object', 'a')
+    [lease] = store.overdue(['poll'], into='again', holder='api-1',
+                            seconds=60.0, gone=[], limit=9)
+    store.start('poll', lease.tick, ['a'], lease=lease.id, into='two',
+                holder='w', seconds=60.0)
+    store.finish('poll', lease.tick, ['a'], lease='two')
+
+    code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
+    assert (code, told['Lost'], told['Unexplained']) == (0, 0, 0)
+    answer = store.claim(
+        'poll', newest, ['a', 'b'], lease='three', holder='api-1',
+        seconds=60.0, supersede=True, after=newest - minute)
+    assert answer.won == [] and answer.behind == [('a', last), ('b', last)]
+    assert store.skip('poll', newest - minute, ['a', 'b'], holder='api-1',
+                      by=SkippedBy.MISFIRE, reason='late',
+                      missed=lambda last: 2) == 2
+    place.run('poll', newest, 'a', 'b')
+
+    code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
+    assert code == 0
+    assert (told['Skipped'], told['Lost'], told['Unexplained']) == (6, 0, 0)
+
+
+def test_an_object_is_triggered_once_however_often_it_is_asked(place):
+    """An answer may be lost; nothing is settled by what was taken."""
+    place.run('poll', place.now - SECOND, 'a')
+    control = control_.Control(place.url, space=place.group)
+    [number] = control._named('poll')
+    tick = control.now()
+
+    assert control._trigger(number, tick, ['a', 'b']) == (1, 0)
+    [lease] = place.store.overdue(['poll'], into='again', holder='api-1',
+                                  seconds=60.0, gone=[], limit=9)
+    assert control._trigger(number, tick, ['a', 'b']) == (0, 0)
+    place.store.start('poll', tick, ['a'], lease=lease.id, into='two',
+                      holder='w', seconds=60.0)
+    place.store.finish('poll', tick, ['a'], lease='two')
+
+    assert control._trigger(number, tick, ['a', 'b']) == (0, 0)
+    control.close()
+
+
 def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
     place = place_of_sqlite
     assert place.ask('job', 'list').startswith('No scheduler')
@@ -304,7 +324,8 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
     assert 'nobody ever claimed it' in place.refuse(
         'job', 'trigger', 'poll', '--object', 'b')
     place.ask('job', 'trigger', 'poll')
-    place.store.overdue(['poll'], holder='w', seconds=60.0, gone=[], limit=9)
+    place.store.overdue(['poll'], into='again', holder='w', seconds=60.0,
+                        gone=[], limit=9)
 
 
 def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
@@ -365,7 +386,7 @@ COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
 @pytest.mark.parametrize('command', COMMANDS, ids=' '.join)
 def test_a_command_without_its_tables_is_one_line(tmp_path, command):
     place = tmp_path / 'service.conf'
-    for url, told in (('', 'connection is empty'),
+    for url, told in (('none', 'so there is no database'),
                       (f'sqlite:///{tmp_path}/none', 'db sync'),
                       ('postgresql://me:sesame@127.0.0.1:1/db', 'refused')):
         place.write_text(f'[distperiodic]\nconnection = {url}\n')

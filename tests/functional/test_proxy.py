@@ -103,6 +103,21 @@ def test_requests_arrive_and_answers_vanish(client, way, server):
     assert server.heard == b'asked'
 
 
+def test_the_answer_to_one_request_is_lost(client, way, server):
+    happened = way.lose_answer(b'COMMIT')
+    assert says(client, b'SELECT') == b'SELECT'
+    assert not happened.is_set()
+
+    with pytest.raises(TimeoutError):
+        says(client, b'COMMIT', timeout=0.2)
+
+    assert happened.is_set()
+    assert server.heard == b'SELECTCOMMIT'
+    way.set('pass')
+    with connected(way) as another:
+        assert says(another, b'COMMIT') == b'COMMIT', 'it is lost once'
+
+
 def test_bytes_come_late_and_in_their_order(client, way):
     way.set('delay', 0.1)
     began = time.monotonic()
@@ -155,3 +170,10 @@ def test_a_server_that_is_not_there_resets(way, server):
 
     with pytest.raises(ConnectionResetError), connected(way) as client:
         client.recv(1)
+
+
+def test_pieces_are_counted_each_way(client, way):
+    says(client, b'one')
+    says(client, b'two')
+
+    assert way.pieces == {'client': 2, 'server': 2}

@@ -231,6 +231,24 @@ def test_a_worker_that_is_asked_to_stop_repeats_and_loses_nothing(remote):
         10, 'runs that began did not end')
 
 
+def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
+    """It sees them go while it stops, and says what it leaves behind."""
+    remote.set(takes=20, timeout=60, objects=8, spacing=30)
+    with remote.observe() as group, remote.observe('default') as workers:
+        worker = remote.start('worker')
+        workers.wait_members(1)
+        scheduler = remote.start('scheduler')
+        group.wait_members(1)
+        waiting.wait_until(remote.runs, 40, 'nothing began')
+        scheduler.terminate()
+        group.wait_members(0, timeout=2)
+        assert scheduler.process.poll() is None
+        worker.kill()
+
+        assert scheduler.wait(3 * SESSION + 5) == 0
+    assert 'reason=no worker is there any more' in remote.logs()
+
+
 def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
                                                 rabbitmq_server):
     broker = rabbitmq_server

@@ -42,11 +42,12 @@ class MariaDB(server.Server):
 
 
 @contextlib.contextmanager
-def mariadb(*, its_own: bool = False
+def mariadb(*, its_own: bool = False, memory: str = '32M'
             ) -> Iterator[MariaDB | server.ExternalServer]:
     """One MariaDB server.
 
     :param its_own: never the server that the environment names.
+    :param memory: of its buffer pool.
     """
     found = None if its_own else server.external('MARIADB')
     if found:
@@ -59,17 +60,22 @@ def mariadb(*, its_own: bool = False
                      .with_env('MARIADB_USER', USER)
                      .with_env('MARIADB_PASSWORD', PASSWORD)
                      .with_env('MARIADB_DATABASE', DATABASE)
-                     .with_env('MARIADB_RANDOM_ROOT_PASSWORD', '1')),
+                     .with_env('MARIADB_RANDOM_ROOT_PASSWORD', '1')
+                     .with_command(_pool(memory))),
             3306, port))
         with server.running(one):
             yield one
         return
     with (server.directory('mariadb') as place,
-          server.running(_started_here(place, port)) as one):
+          server.running(_started_here(place, port, memory)) as one):
         yield one
 
 
-def _started_here(place: pathlib.Path, port: int) -> MariaDB:
+def _pool(memory: str) -> str:
+    return f'--innodb-buffer-pool-size={memory}'
+
+
+def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
     install = server.program('mariadb-install-db', 'mariadb-server')
     program = server.program('mariadbd', 'mariadb-server', *PLACES)
     first = place / 'first.sql'
@@ -87,7 +93,7 @@ def _started_here(place: pathlib.Path, port: int) -> MariaDB:
         '--socket="$0/socket" --pid-file="$0/pid" --init-file="$3" '
         '--skip-name-resolve '
         # Nothing here must outlive the machine.
-        '--innodb-flush-log-at-trx-commit=0 --innodb-buffer-pool-size=32M')
+        f'--innodb-flush-log-at-trx-commit=0 {_pool(memory)}')
     data = place / 'data'
     return MariaDB(port, process.Process(
         [*server.unprivileged('mysql', place, data),

@@ -41,11 +41,13 @@ class PostgreSQL(server.Server):
 
 
 @contextlib.contextmanager
-def postgresql(*, its_own: bool = False
+def postgresql(*, its_own: bool = False, within: pathlib.Path | None = None
                ) -> Iterator[PostgreSQL | server.ExternalServer]:
     """One PostgreSQL server.
 
     :param its_own: never the server that the environment names.
+    :param within: a directory for its data, such as a small file system;
+        not for a container.
     """
     found = None if its_own else server.external('POSTGRESQL')
     if found:
@@ -62,7 +64,7 @@ def postgresql(*, its_own: bool = False
         with server.running(one):
             yield one
         return
-    with (server.directory('postgresql') as place,
+    with (server.directory('postgresql', within) as place,
           server.running(_started_here(place, port)) as one):
         yield one
         # One that is killed leaves shared memory behind.

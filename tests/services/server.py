@@ -136,9 +136,14 @@ def running(server: Server, *, wait: bool = True) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def directory(service: str) -> Iterator[pathlib.Path]:
-    """A directory for a server, gone afterwards."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix=f'distperiodic-{service}-'))
+def directory(service: str, within: pathlib.Path | None = None
+              ) -> Iterator[pathlib.Path]:
+    """A directory for a server, gone afterwards.
+
+    :param within: where it is made; None: where temporary files are.
+    """
+    path = pathlib.Path(tempfile.mkdtemp(
+        prefix=f'distperiodic-{service}-', dir=within))
     try:
         yield path
     finally:

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One life of a cluster: ``python -m tests.chaos --minutes 20 --seed 7``."""
+
+import argparse
+import pathlib
+import shutil
+import sys
+import tempfile
+
+from tests.chaos import life
+from tests.chaos import plan
+from tests.chaos import report
+
+
+def replay(seed, minutes, only=(), dense=False):
+    """The command that lives through the faults of *seed* again."""
+    return (f'python -m tests.chaos --seed {seed} --minutes {minutes:g}'
+            + ' --dense' * dense
+            + ''.join(f" --only '{kind}'" for kind in only))
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser('python -m tests.chaos')
+    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('--minutes', type=float, default=3.0,
+                        help='how long faults come; the start, the calm '
+                        'before and the recovery take 70 s or so more')
+    parser.add_argument('--only', action='append', default=[],
+                        help='a kind of fault; the others are left out')
+    parser.add_argument('--dense', action='store_true',
+                        help='have a fault every 2 s, not every 6 or so')
+    parser.add_argument('--place', type=pathlib.Path,
+                        help='a directory for logs and records, which stay')
+    options = parser.parse_args(arguments)
+    place = options.place or pathlib.Path(
+        tempfile.mkdtemp(prefix='distperiodic-chaos-'))
+    place.mkdir(parents=True, exist_ok=True)
+    lived = life.live(
+        place, options.seed, 60 * options.minutes, options.only,
+        plan.DENSE if options.dense else plan.LOOSE,
+        tell=lambda text: print(text, flush=True))
+    text = report.report(lived)
+    (place / 'report.txt').write_text(text + '\n')
+    print(text)
+    if lived.findings:
+        again = replay(options.seed, options.minutes, options.only,
+                       options.dense)
+        print(f'all logs and records: {place}\n'
+              f'to have the same faults again: {again}')
+        return 1
+    if options.place is None:
+        shutil.rmtree(place)
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())

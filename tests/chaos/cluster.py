@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes: three servers, three schedulers, three workers.
+
+Each scheduler and worker has a proxy of its own before each server, so one of
+them can be cut off as well as all.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+
+import psutil
+
+from distperiodic.adapters import schema
+from tests import proxy
+from tests import services
+from tests import waiting
+from tests.chaos import journal
+from tests.chaos import ledger
+
+ROOT = pathlib.Path(__file__).parents[2]
+GROUP = 'chaos'
+SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
+
+SESSION = 3.0
+LEASE = 6.0
+LATE_AFTER = 2.0
+SWEEP = 0.5
+#: Seconds in which a process that is asked to end, ends.
+GRACE = 20.0
+#: Megabytes of the file system of the database.
+DISK = 1500
+
+
+class Host:
+    """One scheduler or worker: its program, its configuration, its ways.
+
+    :param servers: name to the server that its proxy leads to.
+    """
+
+    def __init__(self, place, name, servers, ledger):
+        self.name = name
+        self.kind = 'scheduler' if name[0] == 's' else 'worker'
+        self.place = place / name
+        self.place.mkdir()
+        self.ledger = ledger
+        self.points_place = place / 'points'
+        self.ways = {what: proxy.Proxy((proxy.HOST, one.port))
+                     for what, one in servers.items()}
+        self.points = 40
+        self.clock = self.place / 'clock'
+        self.turn_clock(0.0)
+        self.log = self.place / 'log'
+        self._urls = {what: _through(one.url, self.ways[what].port)
+                      for what, one in servers.items()}
+        self.process = None
+
+    @property
+    def queue(self):
+        """The name of its queue in the broker."""
+        topic = ('reports' if self.kind == 'scheduler' else 'work.default')
+        return f'distperiodic.{GROUP}.{topic}.{self.name}'
+
+    @property
+    def connection(self):
+        """The URL of the store, through this host's proxy."""
+        return self._urls['postgresql']
+
+    def configure(self, name='service.conf', **more):
+        """Write the configuration; returns the file."""
+        ours = {
+            'backend_url': self._urls['zookeeper'], 'group': GROUP,
+            'connection': self.connection, 'member_id': self.name,
+            'dispatcher': 'messaging', 'pool_size': 12,
+            'session_timeout': SESSION, 'lease': LEASE,
+            'late_claim_after': LATE_AFTER, 'sweep_interval': SWEEP,
+            'send_timeout': 2, 'dispatch_batch_size': 40,
+            'hash_ring_replicas_count': self.points,
+            'state_path': self.place / 'state', **more}
+        path = self.place / name
+        path.write_text(
+            '[DEFAULT]\n'
+            f'transport_url = {self._urls["rabbitmq"]}\n'
+            f'graceful_shutdown_timeout = {GRACE:g}\n'
+            '[distperiodic]\n' + ''.join(
+                f'{key} = {value}\n' for key, value in ours.items()))
+        return path
+
+    def turn_clock(self, seconds):
+        """Have its wall clock go wrong by so much, from now on."""
+        new = self.clock.with_suffix('.new')
+        new.write_text(f'{seconds:+.3f}\n')
+        new.rename(self.clock)
+
+    def start(self, log=None):
+        """Start the program.
+
+        :param log: where its log goes in place of its file.
+        """
+        self.process = self.spawn(self.configure(), log)
+
+    def spawn(self, config, log=None):
+        with open(log or self.log, 'ab') as output:
+            return subprocess.Popen(
+                [sys.executable, '-W', 'ignore', '-m', 'tests.chaos.member',
+                 self.kind, str(config), str(self.ledger),
+                 str(self.points_place), str(self.clock)],
+                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT)
+
+    @property
+    def running(self):
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def child(self):
+        """The pid of the process that does the work; None: it has none."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for one in psutil.Process(self.process.pid).children():
+                return one.pid
+        return None
+
+    def signal(self, number):
+        """To the launcher, which passes it on in its own way."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def kill(self):
+        """End all of it with -9, the launcher first, so that it starts no
+        worker anew.
+        """
+        if self.process is not None:
+            end(self.process)
+
+    def stop(self):
+        """Ask it to end, and wait for that; whether it did."""
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(GRACE + 10)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        return True
+
+    def close(self):
+        self.kill()
+        for way in self.ways.values():
+            way.close()
+
+
+def end(process):
+    """Kill a launcher and its children; returns their pids."""
+    children = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+    process.wait(10)
+    return [child.pid for child in children]
+
+
+def _through(url, port):
+    """*url* with another port, of loopback."""
+    parts = urllib.parse.urlsplit(url)
+    netloc = re.sub(r':\d+$', f':{port}', parts.netloc)
+    return urllib.parse.urlunsplit(parts._replace(netloc=netloc))
+
+
+class Cluster:
+    """All of them, and the times at which something befell them.
+
+    :param place: an empty directory, for logs and records.
+    """
+
+    def __init__(self, place):
+        self.place = place
+        self._stack = contextlib.ExitStack()
+        (place / 'points').mkdir()
+        self.book = place / 'ledger.jsonl'
+        self.hosts = {}
+
+    def __enter__(self):
+        with contextlib.ExitStack() as stack:
+            self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, stack):
+        self.disk = self._small_disk(stack)
+        self.zookeeper = stack.enter_context(services.zookeeper(its_own=True))
+        self.rabbitmq = stack.enter_context(services.rabbitmq(its_own=True))
+        self.postgresql = stack.enter_context(services.postgresql(
+            its_own=True, within=self.disk))
+        schema.sync(self.postgresql.url)
+        journal.keep(self.postgresql.url)
+        # Addresses of such sockets are short, and ours need not be.
+        address = pathlib.Path(stack.enter_context(
+            tempfile.TemporaryDirectory(prefix='ledger-'))) / 'socket'
+        clerk = subprocess.Popen(
+            [sys.executable, '-m', 'tests.chaos.ledger', str(address),
+             str(self.book)], cwd=ROOT)
+        stack.callback(clerk.wait, 10)
+        stack.callback(clerk.kill)
+        waiting.wait_until(address.exists)
+        servers = {name: getattr(self, name) for name in SERVERS}
+        for name in ('s1', 's2', 's3', 'w1', 'w2', 'w3'):
+            host = self.hosts[name] = Host(
+                self.place, name, servers, address)
+            stack.callback(host.close)
+
+    def _small_disk(self, stack):
+        """A file system that can be filled; None: we may mount none."""
+        # Not in our place: the server's user has to get there.
+        disk = pathlib.Path(stack.enter_context(
+            tempfile.TemporaryDirectory(prefix='disk-')))
+        mounted = subprocess.run(
+            ['mount', '-t', 'tmpfs', '-o', f'size={DISK}m', 'tmpfs', disk],
+            stderr=subprocess.DEVNULL, check=False)
+        if mounted.returncode:
+            return None
+        stack.callback(subprocess.run, ['umount', '-l', disk], check=True)
+        return disk
+
+    def __exit__(self, *exc):
+        self._stack.close()
+
+    def of_kind(self, kind):
+        return [one for one in self.hosts.values() if one.kind == kind]
+
+    def ways(self, server):
+        """The proxies of all before that server."""
+        return [one.ways[server] for one in self.hosts.values()]
+
+    def start(self):
+        for host in self.hosts.values():
+            host.start()
+
+    def told(self):
+        """What the ledger knows by now."""
+        return ledger.read(self.book)

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How each fault is made to happen, and undone.
+
+A fault is a generator: between its steps it yields the seconds to wait, so
+all run in one thread, and the servers are started by a thread that stays. It
+takes what it befalls for itself as long as it lasts; a fault that comes to
+somebody who is befallen already waits until that is over.
+"""
+
+import contextlib
+import heapq
+import itertools
+import random
+import signal
+import threading
+import time
+import traceback
+
+import pytest
+
+from tests import checker
+from tests.chaos import network
+from tests.chaos import processes
+from tests.chaos import servers
+
+_SOON = 0.1
+
+
+class Driver:
+    """Has the faults of a plan happen to a cluster."""
+
+    def __init__(self, cluster, tell=lambda text: None):
+        self._cluster = cluster
+        self._tell = tell
+        self._befallen = set()
+        self._order = itertools.count()
+        #: When what happened, for the checker: microseconds.
+        self.windows = []
+        self.stalls = []
+        #: (kind, what was noticed) that is wrong of itself.
+        self.findings = []
+        #: Processes that must not run anything.
+        self.strangers = set()
+
+    def live(self, plan, every=lambda: None):
+        """Let all of *plan* happen; returns when the last fault is over."""
+        began = time.monotonic()
+        heap = [(began + fault.at, next(self._order), fault, None)
+                for fault in plan]
+        heapq.heapify(heap)
+        while heap:
+            due, _, fault, steps = heap[0]
+            pause = due - time.monotonic()
+            every()
+            if pause > 0:
+                time.sleep(min(pause, _SOON))
+                continue
+            heapq.heappop(heap)
+            if steps is None:
+                steps = self._befall(fault)
+            try:
+                pause = next(steps)
+            except StopIteration:
+                continue
+            except (Exception, pytest.fail.Exception) as exc:
+                # The others go on: what they show is worth having.
+                self._tell(traceback.format_exc())
+                self.findings.append(checker.Finding(
+                    'broken test', f'{fault.kind}: {exc!r}'))
+                continue
+            heapq.heappush(heap, (
+                time.monotonic() + pause, next(self._order), fault, steps))
+
+    def _befall(self, fault):
+        maker, *arguments = MAKERS[fault.kind]
+        random_ = random.Random(fault.seed)
+        happening = Happening(self, self._cluster, fault, random_)
+        self._tell(f'{fault.kind} begins')
+        try:
+            yield from maker(happening, *arguments)
+        finally:
+            happening.release()
+        end = time.time_ns() // 1000
+        if happening.happened:
+            self.windows.append(checker.Window(
+                happening.began or end, end, fault.kind))
+        self._tell(f'{fault.kind} is over' + (
+            '' if happening.happened else '; it did not happen'))
+
+
+class Happening:
+    """One fault, as it happens."""
+
+    def __init__(self, driver, cluster, fault, random_):
+        self.driver = driver
+        self.cluster = cluster
+        self.fault = fault
+        self.random = random_
+        self.seconds = fault.seconds
+        self.began = 0
+        self.happened = False
+        self._taken = []
+
+    def take(self, *names):
+        """Have for itself what it befalls; waits until it is free."""
+        while not self.driver._befallen.isdisjoint(names):
+            yield _SOON
+        self.driver._befallen.update(names)
+        self._taken += names
+        self.began = self.began or time.time_ns() // 1000
+        self.happened = True
+
+    def take_host(self, kind=None):
+        """The same for one host of that kind; returns it."""
+        hosts = list(self.cluster.hosts.values()) if kind is None else (
+            self.cluster.of_kind(kind))
+        self.random.shuffle(hosts)
+        while True:
+            for host in hosts:
+                if host.name not in self.driver._befallen and host.child:
+                    yield from self.take(host.name)
+                    return host
+            yield _SOON
+
+    def release(self, *names):
+        """Give it back; without names: all of it."""
+        for name in names or list(self._taken):
+            self._taken.remove(name)
+            self.driver._befallen.discard(name)
+
+    def apart(self, call):
+        """Do in a thread what takes long; waits until it is done."""
+        failed = []
+
+        def run():
+            try:
+                call()
+            except BaseException as exc:
+                failed.append(exc)
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            yield _SOON
+        if failed:
+            raise failed[0]
+
+    def until(self, condition, timeout=60.0):
+        """Wait for a condition; returns whether it came true."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                if condition():
+                    return True
+            yield _SOON
+        return False
+
+    def stall(self, pid, begin):
+        """Process *pid* was stopped since *begin*, until now."""
+        self.driver.stalls.append(checker.Stall(
+            str(pid), begin, time.time_ns() // 1000, 'stopped'))
+
+    def find(self, text):
+        self.driver.findings.append(checker.Finding(self.fault.kind, text))
+
+
+#: Kind to what makes it happen, and with what.
+MAKERS = {
+    'scheduler killed': (processes.kill, 'scheduler'),
+    'worker killed': (processes.kill, 'worker'),
+    'scheduler frozen shortly': (processes.freeze, 'scheduler'),
+    'worker frozen shortly': (processes.freeze, 'worker'),
+    'scheduler frozen past its session': (processes.freeze, 'scheduler'),
+    'worker frozen past its session': (processes.freeze, 'worker'),
+    'scheduler frozen past its lease': (processes.freeze, 'scheduler'),
+    'worker frozen past its lease': (processes.freeze, 'worker'),
+    'killed at a step': (processes.strike, signal.SIGKILL),
+    'frozen at a step': (processes.strike, signal.SIGSTOP),
+    'rolling restart': (processes.roll,),
+    'points changed': (processes.change_points,),
+    'name taken': (processes.take_name,),
+    'clock stepped': (processes.step_clock,),
+    'log full': (processes.fill_log,),
+    'ensemble killed': (servers.kill, 'zookeeper'),
+    'ensemble wiped': (servers.wipe, 'zookeeper'),
+    'ensemble frozen': (servers.freeze, 'zookeeper'),
+    'broker killed': (servers.kill, 'rabbitmq'),
+    'broker out of memory': (
+        servers.alarm, ('set_vm_memory_high_watermark', '0.0000001'),
+        ('set_vm_memory_high_watermark', '0.4')),
+    'broker out of disk': (
+        servers.alarm, ('set_disk_free_limit', '100000GB'),
+        ('set_disk_free_limit', '20MB')),
+    'queue deleted': (servers.delete_queue,),
+    'connections closed': (servers.close_connections,),
+    'messages doubled': (network.double,),
+    'messages replayed': (network.replay,),
+    'messages forged': (network.forge,),
+    'garbage sent': (network.send_garbage,),
+    'store killed': (servers.kill, 'postgresql'),
+    'store frozen': (servers.freeze, 'postgresql'),
+    'store connections ended': (servers.end_connections,),
+    'commit answer lost': (network.lose_commits,),
+    'store disk full': (servers.fill_disk,),
+    'store locked': (servers.lock,),
+    'all servers away': (servers.kill, 'zookeeper', 'rabbitmq',
+                         'postgresql'),
+    **{f'{name} {how}': (network.worsen, server, mode)
+       for name, server in (('ensemble', 'zookeeper'),
+                            ('broker', 'rabbitmq'), ('store', 'postgresql'))
+       for how, mode in (('cut', 'reset'), ('half-open', 'drop_s2c'),
+                         ('silent', 'drop'), ('slow', 'delay'))},
+    **{f'member cut from {name}': (network.cut_off, server)
+       for name, server in (('ensemble', 'zookeeper'),
+                            ('broker', 'rabbitmq'),
+                            ('store', 'postgresql'))},
+}

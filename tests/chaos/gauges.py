@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much is asked of the servers, and how much is held, over time.
+
+Requests are counted by the proxies: they see those of all members, whatever
+becomes of a server. Sizes are looked up where they are.
+"""
+
+import collections
+import contextlib
+import time
+
+import amqp
+import psutil
+import sqlalchemy as sa
+
+from tests import proxy
+from tests.chaos import cluster as cluster_
+
+#: What is counted, by the server that is asked.
+UNITS = {'zookeeper': 'requests to ZooKeeper', 'rabbitmq': 'AMQP frames',
+         'postgresql': 'statements'}
+#: Seconds over which a rate is taken.
+WINDOW = 10
+#: How much more may be asked than in calm times.
+STORM = 3.0
+# Looks at what is held, and the seconds between two of them: over a second
+# of time between the ticks, whatever their grid.
+_LOOKS, _BETWEEN = 8, 0.3
+
+
+class Rates:
+    """Requests per second, from the proxies' counts."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._due = 0.0
+        #: (monotonic seconds, counts by server)
+        self.samples = []
+
+    def look(self):
+        """Take a sample, if a second is over."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + 1.0
+            self.samples.append((now, {
+                server: sum(way.pieces['client']
+                            for way in self._cluster.ways(server))
+                for server in cluster_.SERVERS}))
+
+    def between(self, begin, end):
+        """Server to its rates over every window of that time."""
+        some = [one for one in self.samples if begin <= one[0] <= end]
+        rates = collections.defaultdict(list)
+        for i, (at, counts) in enumerate(some):
+            for later, then in some[i + 1:]:
+                if later - at >= WINDOW:
+                    for server, number in counts.items():
+                        rates[server].append(
+                            (then[server] - number) / (later - at))
+                    break
+        return rates
+
+
+def sizes(cluster, engine):
+    """What is held, by name: the least of several looks, since what a tick
+    needs for a moment is no leak.
+    """
+    least = {}
+    for _ in range(_LOOKS):
+        for name, number in _look(cluster, engine).items():
+            least[name] = min(number, least.get(name, number))
+        time.sleep(_BETWEEN)
+    return least
+
+
+def _look(cluster, engine):
+    found = {}
+    for host in cluster.hosts.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(host.child)
+            found[f'threads of a {host.kind}'] = max(
+                found.get(f'threads of a {host.kind}', 0),
+                process.num_threads())
+            found[f'descriptors of a {host.kind}'] = max(
+                found.get(f'descriptors of a {host.kind}', 0),
+                process.num_fds())
+    for server in cluster_.SERVERS:
+        found[f'connections to {server}'] = sum(
+            way.connections for way in cluster.ways(server))
+    for line in cluster.zookeeper.ask('mntr').splitlines():
+        name, _, value = line.partition('\t')
+        if name in ('zk_znode_count', 'zk_ephemerals_count'):
+            found[name.removeprefix('zk_').replace('_count', '')] = int(
+                value)
+    with engine.connect() as connection:
+        for table in 'lease', 'claim', 'job':
+            found[f'rows of {table}'] = connection.scalar(sa.text(
+                f'SELECT count(*) FROM distperiodic_{table}'))  # noqa: S608
+    return found | _queues(cluster)
+
+
+def _queues(cluster):
+    """What waits in the queues of the members."""
+    found = {'messages in queues': 0, 'queues missing': 0}
+    with amqp.Connection(
+            f'{proxy.HOST}:{cluster.rabbitmq.port}', userid='tests',
+            password='loopback-only') as connection:  # noqa: S106
+        for host in cluster.hosts.values():
+            channel = connection.channel()
+            try:
+                found['messages in queues'] += channel.queue_declare(
+                    host.queue, passive=True).message_count
+            except amqp.NotFound:
+                found['queues missing'] += 1
+    return found
+
+
+#: How much more of it there may be at the end, by how its name begins. What
+#: is not here must not have grown.
+ROOM = {'threads': 4, 'descriptors': 8, 'connections': 6, 'rows of lease': 15,
+        'messages': 20, 'znode': 2}
+
+
+def leaks(before, after):
+    """What there is more of than there was."""
+    return [
+        f'{name}: {before.get(name, 0)}, and {number} at the end'
+        for name, number in after.items()
+        if number > before.get(name, 0) + next(
+            (room for start, room in ROOM.items()
+             if name.startswith(start)), 0)]

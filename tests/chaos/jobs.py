@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs of the cluster: every policy, and handlers of every kind.
+
+A handler writes down that it began, works while its run is surely its own,
+shows its fence to the ledger, and writes down how it ended. How long it takes
+and whether it fails is drawn from the run itself, so the same run does the
+same in each process.
+"""
+
+import hashlib
+import time
+
+import sqlalchemy as sa
+
+from distperiodic import periodic
+from tests import checker
+
+SECOND = checker.SECOND
+
+#: What each job promises, for the checker; and how many objects it has.
+POLICIES = {policy.job: policy for policy in (
+    checker.Policy('poll', 2 * SECOND),
+    checker.Policy('each', 4 * SECOND, every=True),
+    checker.Policy('flaky', 4 * SECOND, most=8),
+    checker.Policy('wait', 3 * SECOND),
+    checker.Policy('all', 5 * SECOND),
+    checker.Policy('once', 5 * SECOND, at_most_once=True),
+    checker.Policy('slow', 4 * SECOND),
+    checker.Policy('spread', 6 * SECOND, phased=True),
+    checker.Policy('booked', 4 * SECOND),
+    checker.Policy('narrow', 6 * SECOND, every=True, at_once=3),
+    checker.Policy('group', 3 * SECOND),
+)}
+OBJECTS = {'poll': 200, 'each': 30, 'flaky': 24, 'wait': 10, 'all': 10,
+           'once': 20, 'slow': 6, 'spread': 30, 'booked': 10,
+           'narrow': 6}
+
+#: How often a handler looks whether its run is still its own, in seconds.
+_LOOK = 0.05
+
+
+def objects_of(job):
+    """The ids of a job's objects; of a job without them, its one key."""
+    if job not in OBJECTS:
+        return [job]
+    return [f'{job}-{n:03}' for n in range(OBJECTS[job])]
+
+
+class Replaced(Exception):
+    """The run is not surely this process's any more."""
+
+
+class Hands:
+    """What handlers have in common.
+
+    :param ledger: see :mod:`tests.chaos.ledger`.
+    :param connection: the URL of the store, for effects that are committed
+        with the end of their run.
+    """
+
+    def __init__(self, ledger, connection):
+        self._ledger = ledger
+        self._connection = connection
+        self._engine = None
+
+    def begin(self, context):
+        self._tell('start', context, attempt=context.attempt)
+
+    def end(self, context, outcome):
+        self._tell('end', context, outcome=outcome)
+
+    def _tell(self, what, context, **about):
+        return self._ledger.tell(
+            what, job=context.job, object=context.object,
+            tick=round(context.tick.timestamp() * SECOND),
+            fence=context.fence, wall=time.time(), **about)
+
+    def work(self, context, seconds, fails=0.0):
+        """One run that takes so long, and fails with that chance."""
+        self.begin(context)
+        try:
+            self._while_mine(context, seconds)
+            if _draw(context, 'fails') < fails:
+                raise RuntimeError('drawn to fail')
+        except Replaced:
+            self.end(context, 'replaced')
+            raise
+        except RuntimeError:
+            self.end(context, 'failed')
+            raise
+        self._tell('effect', context)
+        self.end(context, 'done')
+
+    def book(self, context):
+        """One run whose effect is committed with its end, or not at all."""
+        self.begin(context)
+        outcome = 'failed'
+        try:
+            if self._engine is None:
+                url = sa.make_url(self._connection)
+                self._engine = sa.create_engine(
+                    url.set(drivername='postgresql+psycopg2'), pool_size=2,
+                    pool_timeout=10, isolation_level='READ COMMITTED')
+            with self._engine.begin() as connection:
+                connection.execute(sa.text(
+                    "SET idle_in_transaction_session_timeout = '5s'"))
+                connection.execute(sa.text(
+                    'INSERT INTO chaos_effect VALUES (:object, :tick, '
+                    ':fence)'), {
+                        'object': context.object, 'fence': context.fence,
+                        'tick': round(context.tick.timestamp() * SECOND)})
+                context.finish(connection)
+            outcome = 'done'
+        finally:
+            self.end(context, outcome)
+
+    @staticmethod
+    def _while_mine(context, seconds):
+        over = time.monotonic() + seconds
+        while True:
+            if not context.still_mine():
+                raise Replaced(context.key)
+            left = over - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, _LOOK))
+
+
+def _draw(context, what):
+    """A number from 0 to 1 of this run."""
+    text = f'{what} {context.key} {context.attempt}'.encode()
+    digest = hashlib.sha256(text).digest()
+    return int.from_bytes(digest[:8], 'big') / 2 ** 64
+
+
+def _catalogue(job):
+    return lambda self, context: objects_of(job)
+
+
+_Catalogues = type('_Catalogues', (periodic.PeriodicTasks,), {
+    f'list_{job}': _catalogue(job) for job in OBJECTS})
+
+
+def make_tasks(conf, hands):
+    """The tasks, as a service would declare them."""
+
+    class Tasks(_Catalogues):
+
+        @periodic.periodic_task(spacing=2, objects='list_poll')
+        def poll(self, context, key):
+            hands.work(context, 0.02 * _draw(context, 'takes'))
+
+        @periodic.periodic_task(
+            spacing=4, objects='list_each', misfire='all', overlap='wait',
+            retries=4, priority=1)
+        def each(self, context, key):
+            hands.work(context, 0.2 * _draw(context, 'takes'), 0.02)
+
+        @periodic.periodic_task(spacing=4, objects='list_flaky', retries=2)
+        def flaky(self, context, key):
+            hands.work(context, 0.1, 0.35)
+
+        @periodic.periodic_task(
+            spacing=3, objects='list_wait', overlap='wait', retries=1)
+        def wait(self, context, key):
+            hands.work(context, 1.5 * _draw(context, 'takes'))
+
+        @periodic.periodic_task(spacing=5, objects='list_all', misfire='all')
+        def all(self, context, key):
+            hands.work(context, 0.3)
+
+        @periodic.periodic_task(
+            spacing=5, objects='list_once', delivery='at_most_once')
+        def once(self, context, key):
+            hands.work(context, 0.3 * _draw(context, 'takes'))
+
+        @periodic.periodic_task(
+            spacing=4, objects='list_slow', timeout=12.0, retries=1)
+        def slow(self, context, key):
+            hands.work(context, 1.0 + 8.0 * _draw(context, 'takes') ** 2)
+
+        @periodic.periodic_task(
+            spacing=6, objects='list_spread', spread=True, retries=1)
+        def spread(self, context, key):
+            hands.work(context, 0.05)
+
+        @periodic.periodic_task(spacing=4, objects='list_booked', retries=3)
+        def booked(self, context, key):
+            hands.book(context)
+
+        @periodic.periodic_task(
+            spacing=6, objects='list_narrow', misfire='all', overlap='wait',
+            retries=2, max_in_flight=3)
+        def narrow(self, context, key):
+            hands.work(context, 0.1 * _draw(context, 'takes'))
+
+        @periodic.periodic_task(spacing=3, scope='group')
+        def group(self, context):
+            hands.work(context, 0.1)
+
+    return Tasks(conf)

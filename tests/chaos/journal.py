@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each move of each claim, written down by the database itself.
+
+A trigger of the tests' own adds a row for every row of the claims that is
+inserted or changed, in the same transaction: what was committed is there, and
+what was rolled back is not, whatever the one that asked for it believes.
+"""
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import tables
+
+_WATCH = '''
+CREATE TABLE chaos_journal (
+    n bigserial PRIMARY KEY, at bigint NOT NULL, job int NOT NULL,
+    object text NOT NULL, tick bigint NOT NULL, settled bigint NOT NULL,
+    state smallint NOT NULL, fence bigint NOT NULL, attempt int NOT NULL,
+    lease text NOT NULL, worker text);
+CREATE FUNCTION chaos_note() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos_journal (at, job, object, tick, settled, state, fence,
+                               attempt, lease, worker)
+    VALUES (extract(epoch FROM clock_timestamp()) * 1000000, NEW.job,
+            NEW.object, NEW.tick, NEW.settled, NEW.state, NEW.fence,
+            NEW.attempt, NEW.lease, NEW.worker);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON distperiodic_claim
+    FOR EACH ROW EXECUTE FUNCTION chaos_note();
+CREATE TABLE chaos_effect (
+    object text NOT NULL, tick bigint NOT NULL, fence bigint NOT NULL);
+'''
+
+
+def connect(url):
+    """An engine of the tests' own, past all proxies."""
+    return sa.create_engine(sa.make_url(url).set(
+        drivername='postgresql+psycopg2'), pool_pre_ping=True)
+
+
+def keep(url):
+    """Have the database keep a journal from now on."""
+    engine = connect(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text(_WATCH))
+    engine.dispose()
+
+
+def read(connection, since=0):
+    """All rows after number *since*, in the order in which each claim went
+    through them; jobs by their names.
+    """
+    return connection.execute(sa.text(
+        'SELECT n, at, name AS job, object, tick, settled, state, fence, '
+        'attempt, lease, worker FROM chaos_journal '
+        'JOIN distperiodic_job ON distperiodic_job.id = job '
+        'WHERE n > :since ORDER BY n'), {'since': since}).all()
+
+
+def effects(connection):
+    """What was committed with the end of its run: (object, tick, fence)."""
+    return connection.execute(sa.text(
+        'SELECT object, tick, fence FROM chaos_effect')).all()
+
+
+STATES = {code: state.value for state, code in tables.STATE_CODES.items()}

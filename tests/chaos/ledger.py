@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outside world of the handlers: it compares fences and forgets nothing.
+
+    python -m tests.chaos.ledger SOCKET FILE
+
+One process that no fault touches. Each line it is told gets the time of its
+own clock and is kept in FILE; who told it waits for the answer, so what is
+written down has happened before whatever the handler did next. An effect with
+a lower fence than one that was accepted is refused. A connection that ends
+tells when its process died: that is written down, too.
+
+It is neither a file that all append to, for that compares no fences, nor a
+database: a process that is stopped in a transaction would stop all others.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import selectors
+import socket
+import sys
+import threading
+import time
+
+# What a handler waits for an answer, in seconds: nothing here ever takes
+# long, so a test that fails is better than one that hangs.
+_PATIENCE = 20.0
+
+
+class Ledger:
+    """A handler's way to the ledger: one connection for each process.
+
+    :param name: of the host that tells.
+    """
+
+    def __init__(self, address, name):
+        self._address = address
+        self._name = name
+        self._lock = threading.Lock()
+        self._channel = None
+        self._pid = 0
+
+    def tell(self, what, **about):
+        """Write it down; returns whether it was accepted."""
+        line = json.dumps({'what': what, 'pid': os.getpid(),
+                           'host': self._name, **about}) + '\n'
+        with self._lock:
+            if self._pid != os.getpid():
+                # A forked child's parent keeps its own.
+                self._channel = socket.socket(socket.AF_UNIX)
+                self._channel.settimeout(_PATIENCE)
+                self._channel.connect(self._address)
+                self._pid = os.getpid()
+            self._channel.sendall(line.encode())
+            answer = self._channel.recv(1)
+        if not answer:
+            raise RuntimeError('the ledger has ended')
+        return answer == b'y'
+
+
+class _Teller:
+    """One connection, and whose it is."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.rest = b''
+        self.who = None
+
+
+class _Server:
+    def __init__(self, address, path):
+        self._book = pathlib.Path(path).open('a')
+        self._highest = {}
+        self._selector = selectors.DefaultSelector()
+        self._door = socket.socket(socket.AF_UNIX)
+        self._door.bind(address)
+        self._door.listen(64)
+        self._selector.register(self._door, selectors.EVENT_READ)
+
+    def serve(self):
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is self._door:
+                    channel, _ = self._door.accept()
+                    self._selector.register(
+                        channel, selectors.EVENT_READ, _Teller(channel))
+                else:
+                    self._hear(key.data)
+            self._book.flush()
+
+    def _hear(self, teller):
+        try:
+            piece = teller.channel.recv(65536)
+        except OSError:
+            piece = b''
+        if not piece:
+            self._selector.unregister(teller.channel)
+            teller.channel.close()
+            if teller.who is not None:
+                self._write({'what': 'gone', **teller.who})
+            return
+        *lines, teller.rest = (teller.rest + piece).split(b'\n')
+        for line in lines:
+            told = json.loads(line)
+            teller.who = {'pid': told['pid'], 'host': told['host']}
+            answer = self._take(told)
+            with contextlib.suppress(OSError):
+                teller.channel.sendall(b'y' if answer else b'n')
+
+    def _take(self, told):
+        accepted = True
+        if told['what'] == 'effect':
+            pair = told['job'], told['object']
+            accepted = told['fence'] >= self._highest.get(pair, -1)
+            if accepted:
+                self._highest[pair] = told['fence']
+            told['accepted'] = accepted
+        self._write(told)
+        return accepted
+
+    def _write(self, told):
+        told['at'] = time.time_ns() // 1000
+        self._book.write(json.dumps(told) + '\n')
+
+
+def read(path):
+    """All lines of a book, in the order in which they were told."""
+    with pathlib.Path(path).open() as book:
+        return [json.loads(line) for line in book if line.endswith('\n')]
+
+
+if __name__ == '__main__':
+    _Server(*sys.argv[1:]).serve()

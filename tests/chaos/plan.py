@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What befalls the cluster, and when: drawn from a seed, and nothing else."""
+
+import random
+from typing import NamedTuple
+
+from tests.chaos import failpoints
+
+#: Kind of fault to the seconds that it lasts, at least and at most.
+KINDS = {
+    'scheduler killed': (0.5, 6.0),
+    'worker killed': (0.5, 6.0),
+    'scheduler frozen shortly': (0.5, 2.0),
+    'worker frozen shortly': (0.5, 2.0),
+    'scheduler frozen past its session': (3.5, 5.5),
+    'worker frozen past its session': (3.5, 5.5),
+    'scheduler frozen past its lease': (6.5, 9.0),
+    'worker frozen past its lease': (6.5, 9.0),
+    'killed at a step': (0.0, 0.0),
+    'frozen at a step': (3.5, 8.0),
+    'rolling restart': (0.0, 0.0),
+    'points changed': (3.0, 6.0),
+    'name taken': (4.0, 7.0),
+    'clock stepped': (3.0, 8.0),
+    'log full': (3.0, 6.0),
+    'ensemble killed': (1.0, 7.0),
+    'ensemble wiped': (0.0, 1.0),
+    'ensemble frozen': (2.0, 6.0),
+    'ensemble cut': (0.5, 5.0),
+    'ensemble half-open': (2.0, 6.0),
+    'ensemble silent': (2.0, 6.0),
+    'ensemble slow': (2.0, 6.0),
+    'member cut from ensemble': (3.0, 8.0),
+    'broker killed': (0.5, 5.0),
+    'broker out of memory': (2.0, 5.0),
+    'broker out of disk': (2.0, 5.0),
+    'queue deleted': (0.0, 0.0),
+    'connections closed': (0.0, 0.0),
+    'messages doubled': (2.0, 4.0),
+    'messages replayed': (2.0, 4.0),
+    'messages forged': (2.0, 4.0),
+    'garbage sent': (0.0, 0.0),
+    'broker cut': (0.5, 5.0),
+    'broker half-open': (2.0, 6.0),
+    'broker silent': (2.0, 6.0),
+    'broker slow': (2.0, 6.0),
+    'member cut from broker': (3.0, 8.0),
+    'store killed': (0.5, 5.0),
+    'store frozen': (1.0, 5.0),
+    'store connections ended': (0.0, 0.0),
+    'commit answer lost': (2.0, 4.0),
+    'store disk full': (2.0, 4.0),
+    'store locked': (2.0, 6.0),
+    'store cut': (0.5, 5.0),
+    'store half-open': (2.0, 6.0),
+    'store silent': (2.0, 6.0),
+    'store slow': (2.0, 5.0),
+    'member cut from store': (3.0, 8.0),
+    'all servers away': (3.0, 6.0),
+}
+
+
+#: Seconds between the beginnings of two faults, at least and at most: so that
+#: some are alone, and so that all kinds come soon.
+LOOSE = (1.0, 12.0)
+DENSE = (0.8, 3.5)
+
+
+#: What takes a file system that can be filled.
+ON_A_SMALL_DISK = ('store disk full',)
+# There are many steps, so these come more often than the others.
+_AT_A_STEP = ('killed at a step', 'frozen at a step')
+_MORE = 2
+
+
+class Fault(NamedTuple):
+    """One thing that befalls the cluster."""
+
+    #: Seconds from the first moment of the faults.
+    at: float
+    kind: str
+    #: How long it lasts, in seconds.
+    seconds: float
+    #: Of what it draws by itself, such as whom it befalls.
+    seed: str
+    #: Where a process is struck; empty: wherever it is.
+    point: str = ''
+
+
+def draw(seed, seconds, pause=LOOSE, without=()):
+    """Faults for so many seconds. All kinds come before one comes again.
+
+    :param pause: :data:`LOOSE` or :data:`DENSE`.
+    :param without: kinds that are left out.
+    """
+    chance = random.Random(f'plan {seed}')
+    kinds, points = [], []
+    faults = []
+    at = 0.0
+    while True:
+        at += chance.uniform(*pause)
+        if not kinds:
+            kinds = sorted(KINDS.keys() - set(without)) + [
+                kind for kind in _AT_A_STEP for _ in range(_MORE)]
+            chance.shuffle(kinds)
+        kind = kinds.pop()
+        lasts = chance.uniform(*KINDS[kind])
+        if at + lasts > seconds:
+            return faults
+        point = ''
+        if kind in _AT_A_STEP:
+            if not points:
+                points = sorted(failpoints.POINTS)
+                chance.shuffle(points)
+            point = points.pop()
+        faults.append(Fault(round(at, 3), kind, round(lasts, 3),
+                            f'{seed}/{len(faults)}', point))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What befalls schedulers and workers; see :mod:`tests.chaos.faults`."""
+
+import contextlib
+import os
+import signal
+import time
+
+from tests.chaos import cluster
+
+# Seconds that an armed step may take to be passed by somebody.
+_PATIENCE = 15.0
+
+
+def kill(fault, kind):
+    """A whole program is killed, and started again later."""
+    host = yield from fault.take_host(kind)
+    host.kill()
+    yield fault.seconds
+    host.start()
+
+
+def freeze(fault, kind):
+    """The process that does the work is stopped, and goes on later."""
+    host = yield from fault.take_host(kind)
+    pid = host.child
+    if pid is not None:
+        yield from _stop(fault, pid)
+
+
+def _stop(fault, pid):
+    begin = time.time_ns() // 1000
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGSTOP)
+    yield fault.seconds
+    yield from _go_on(fault, pid, begin)
+
+
+def _go_on(fault, pid, begin):
+    # What was due meanwhile is judged by when it could run again.
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+    yield 0.3
+    fault.stall(pid, begin)
+
+
+def strike(fault, number):
+    """Whoever passes a step of the pipeline next is killed or stopped."""
+    name = fault.fault.point
+    armed = fault.cluster.place / 'points' / name
+    armed.write_text(number.name)
+    begin = time.time_ns() // 1000
+    yield from fault.until(lambda: not armed.exists(), _PATIENCE)
+    armed.unlink(missing_ok=True)
+    for taken in armed.parent.glob(f'{name}.*'):
+        pid = int(taken.name.rpartition('.')[2])
+        fault.began, fault.happened = begin, True
+        if number is signal.SIGSTOP:
+            yield fault.seconds
+            yield from _go_on(fault, pid, begin)
+        taken.unlink()
+
+
+def roll(fault):
+    """All are restarted, one after the other."""
+    for host in fault.cluster.hosts.values():
+        yield from fault.take(host.name)
+        began = time.monotonic()
+        host.signal(signal.SIGTERM)
+        ended = yield from fault.until(
+            lambda host=host: not host.running, 40.0)
+        if not ended:
+            fault.find(f'{host.name} was asked to end and did not within '
+                       f'{time.monotonic() - began:.0f} s')
+            host.kill()
+        host.start()
+        yield 1.0
+        fault.release(host.name)
+
+
+def change_points(fault):
+    """One has other points on the ring than the others, by SIGHUP."""
+    host = yield from fault.take_host('scheduler')
+    for points in fault.random.choice([8, 80, 200]), 40:
+        host.points = points
+        host.configure()
+        host.signal(signal.SIGHUP)
+        yield fault.seconds
+
+
+def take_name(fault):
+    """A second process comes under the name of one that is there."""
+    host = yield from fault.take_host()
+    log = host.place / 'twin.log'
+    twin = host.spawn(host.configure(
+        'twin.conf', state_path=host.place / 'twin'), log)
+    yield fault.seconds
+    fault.driver.strangers.update(cluster.end(twin))
+
+
+def step_clock(fault):
+    """The wall clock of one process goes wrong, ahead or behind."""
+    host = yield from fault.take_host()
+    host.turn_clock(fault.random.choice([-20.0, -3.0, -1.0, 1.0, 3.0, 20.0]))
+    yield fault.seconds
+    host.turn_clock(0.0)
+
+
+def fill_log(fault):
+    """One is started with a log on a device that is full."""
+    host = yield from fault.take_host()
+    host.kill()
+    host.start(log='/dev/full')
+    yield fault.seconds
+    host.kill()
+    host.start()

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was written down is read as it was meant, and what is wrong is found.
+
+Each test makes the books of a short life, by hand, and breaks one promise.
+"""
+
+import collections
+import types
+
+import pytest
+
+from distperiodic.adapters import tables
+from distperiodic.core.claim import State
+from tests import checker
+from tests.chaos import books
+from tests.chaos import gauges
+from tests.chaos import times
+
+SECOND = checker.SECOND
+TICK = 1_000_000 * SECOND
+
+
+class Books:
+    """What ledger, journal and store have of one object of a job."""
+
+    def __init__(self, job='poll', key='poll-001'):
+        self.job = job
+        self.key = key
+        self.now = TICK
+        self.told = []
+        self.moves = []
+        self.history = collections.Counter()
+        self.windows = []
+        self.stalls = []
+
+    def move(self, state, fence, tick=TICK, worker=None, count=None):
+        self.now += SECOND // 10
+        self.moves.append(types.SimpleNamespace(
+            at=self.now, job=self.job, object=self.key, tick=tick,
+            settled=tick, state=tables.STATE_CODES[state], fence=fence,
+            attempt=1, lease='', worker=worker))
+        if count:
+            self.history[count] += 1
+
+    def tell(self, what, fence, pid=1, **about):
+        self.now += SECOND // 10
+        self.told.append({
+            'what': what, 'pid': pid, 'host': f'w{pid}', 'job': self.job,
+            'object': self.key, 'tick': TICK, 'fence': fence,
+            'at': self.now, 'attempt': 1, **about})
+
+    def run(self, fence, pid=1, outcome='done'):
+        self.move(State.RUNNING, fence, worker=f'w{pid}~0')
+        self.tell('start', fence, pid)
+        self.tell('end', fence, pid, outcome=outcome)
+
+    def life(self):
+        """A tick that is claimed, run and done."""
+        self.move(State.CLAIMED, 1, count='due')
+        self.run(1)
+        self.move(State.DONE, 1, count='done')
+
+    @property
+    def record(self):
+        driver = types.SimpleNamespace(
+            stalls=self.stalls, windows=self.windows)
+        record = books.record(
+            self.told, self.moves, driver, TICK, self.now + 30 * SECOND)
+        record.expected = []
+        return record
+
+    def found(self, booked=(), strangers=()):
+        return {one.kind for one in books.check(
+            self.record, booked, {(self.job, TICK): self.history},
+            set(strangers))}
+
+
+@pytest.fixture
+def kept():
+    return Books()
+
+
+def test_a_life_without_fault_has_no_findings(kept):
+    kept.life()
+
+    assert kept.found() == set()
+
+
+def test_a_claim_that_is_taken_over_is_granted_twice(kept):
+    kept.move(State.CLAIMED, 1, count='due')
+    kept.move(State.RUNNING, 1, worker='w1~0')
+    kept.tell('start', 1)
+    kept.tell('gone', 1)
+    kept.move(State.CLAIMED, 2)
+    kept.run(2, pid=2)
+    kept.move(State.DONE, 2, count='done')
+
+    claim, = kept.record.claims.values()
+    assert (claim.grants, claim.counted) == ([1, 2], [2])
+    assert [run.outcome for run in kept.record.runs] == ['killed', 'done']
+    assert kept.found() == set()
+    taken, = times.take_overs(
+        kept.moves, [(kept.told[1]['at'], 'w1')], windows=[])
+    assert taken.seconds == pytest.approx(0.2)
+    assert taken.alone
+
+
+def test_a_claim_whose_tick_is_passed_before_its_start_is_superseded(kept):
+    kept.move(State.CLAIMED, 1, count='due')
+    kept.history['superseded'] += 1
+    kept.move(State.CLAIMED, 2, TICK + SECOND)
+
+    first = kept.record.claims[kept.job, kept.key, TICK]
+    assert [ending for _, ending in first.endings] == ['superseded']
+
+
+def test_a_claim_that_is_done_and_never_ran_is_found(kept):
+    kept.move(State.CLAIMED, 1, count='due')
+    kept.move(State.RUNNING, 1, worker='w1~0')
+    kept.move(State.DONE, 1, count='done')
+
+    assert kept.found() == {'unfounded'}
+
+
+def test_a_run_that_began_beside_another_is_found(kept):
+    kept.move(State.CLAIMED, 1, count='due')
+    kept.move(State.RUNNING, 1, worker='w1~0')
+    kept.tell('start', 1)
+    kept.move(State.CLAIMED, 2)
+    kept.run(2, pid=2)
+    kept.move(State.DONE, 2, count='done')
+    kept.tell('end', 1, outcome='replaced')
+
+    assert kept.found() == {'overlap'}
+    kept.stalls.append(checker.Stall('1', TICK, kept.now, 'stopped'))
+    assert kept.found() == set()
+
+
+def test_a_run_that_begins_when_its_claim_is_somebody_else_s_is_found(kept):
+    kept.move(State.CLAIMED, 1, count='due')
+    kept.move(State.RUNNING, 1, worker='w1~0')
+    kept.move(State.CLAIMED, 2)
+    kept.run(2, pid=2)
+    kept.move(State.DONE, 2, count='done')
+    kept.tell('start', 1)
+    kept.tell('end', 1, outcome='replaced')
+
+    assert kept.found() == {'stale'}
+    kept.stalls.append(checker.Stall('1', TICK, kept.now, 'stopped'))
+    assert kept.found() == set()
+
+
+def test_a_tick_that_runs_again_for_no_reason_is_found(kept):
+    kept.life()
+    kept.move(State.RUNNING, 2, worker='w1~0')
+    kept.tell('start', 2)
+    kept.tell('end', 2, outcome='done')
+
+    assert 'doubled' in kept.found()
+
+
+def test_a_tick_that_is_claimed_before_its_time_is_found(kept):
+    kept.now -= 2 * SECOND
+    kept.life()
+
+    assert kept.found() == {'early'}
+
+
+def test_a_tick_that_is_passed_over_in_silence_is_told(kept):
+    kept.life()
+    kept.move(State.CLAIMED, 2, TICK + 6 * SECOND, count='due')
+    record = kept.record
+    record.expected = [(kept.job, kept.key, TICK + n * SECOND)
+                       for n in (0, 2, 4, 6)]
+
+    assert books.silent(record, kept.moves) == record.expected[1:3]
+    assert books.due(record, kept.moves, {
+        (kept.job, TICK): kept.history}) == {kept.job: (4, 2)}
+
+
+def test_ticks_that_are_counted_twice_are_found():
+    assert books.beyond({'poll': (4, 2), 'each': (4, 4)}) == []
+
+    finding, = books.beyond({'poll': (4, 5)})
+    assert str(finding) == (
+        'account: poll: 4 ticks by the grid, and 5 due by the history')
+
+
+def test_an_account_that_does_not_add_up_is_found(kept):
+    kept.life()
+    kept.history['due'] += 1
+
+    assert kept.found() == {'account'}
+
+
+def test_an_effect_without_the_end_of_its_run_is_found():
+    kept = Books('booked', 'booked-001')
+    kept.life()
+
+    effect = 'booked-001', TICK, 1
+    assert kept.found(booked=[effect]) == set()
+    assert kept.found(booked=[effect, effect]) == {'doubled'}
+    assert kept.found(booked=[]) == {'lost'}
+    assert kept.found(booked=[effect, ('booked-001', TICK, 2)]) == {
+        'doubled'}
+
+
+def test_a_process_that_was_not_let_in_and_runs_is_found(kept):
+    kept.life()
+
+    assert kept.found(strangers=[1]) == {'stranger'}
+
+
+def test_what_there_is_more_of_at_the_end_is_a_leak():
+    before = {'threads of a worker': 20, 'rows of claim': 300}
+
+    assert gauges.leaks(before, before) == []
+    assert gauges.leaks(before, before | {'threads of a worker': 40}) == [
+        'threads of a worker: 20, and 40 at the end']
+    assert gauges.leaks(before, before | {'rows of claim': 301})

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Effects of handlers in a database, in both ways that hold against repeats.
+
+``effect`` takes any number of rows for one (object, tick), so that it shows
+what was done twice; ``newest`` keeps the highest fence of each object and
+refuses a lower one.
+"""
+
+import sqlalchemy as sa
+from oslo_utils import uuidutils
+
+from distperiodic import exceptions
+from distperiodic.adapters import database
+
+_metadata = sa.MetaData()
+_effect = sa.Table(
+    'test_effect', _metadata,
+    sa.Column('id', sa.String(36), primary_key=True),
+    sa.Column('object', sa.String(40), nullable=False),
+    sa.Column('tick', sa.Float, nullable=False),
+    sa.Column('fence', sa.BigInteger, nullable=False))
+_newest = sa.Table(
+    'test_newest', _metadata,
+    sa.Column('object', sa.String(40), primary_key=True),
+    sa.Column('fence', sa.BigInteger, nullable=False))
+
+
+class Ledger:
+    """The way of one process to the tables."""
+
+    def __init__(self, url: str):
+        self._engine = database.make_engine(url)
+
+    def make(self) -> None:
+        """Create the tables, empty."""
+        _metadata.drop_all(self._engine)
+        _metadata.create_all(self._engine)
+
+    def write(self, context) -> dict[str, bool]:
+        """Leave both effects of a run.
+
+        :returns: whether the run was sure of its claim before; whether the
+            comparing store took its fence; whether the effect was committed
+            together with the end of the run.
+        """
+        mine = context.still_mine()
+        accepted = self._compare(context.object, context.fence)
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(_effect.insert().values(
+                    id=uuidutils.generate_uuid(), object=context.object,
+                    tick=context.tick.timestamp(), fence=context.fence))
+                context.finish(connection)
+            finished = True
+        except exceptions.RunReplaced:
+            finished = False
+        return {'mine': mine, 'accepted': accepted, 'finished': finished}
+
+    def _compare(self, key: str, fence: int) -> bool:
+        with self._engine.begin() as connection:
+            if connection.execute(
+                    sa.update(_newest).where(
+                        _newest.c.object == key, _newest.c.fence < fence)
+                    .values(fence=fence)).rowcount:
+                return True
+            known = connection.scalar(sa.select(_newest.c.fence).where(
+                _newest.c.object == key))
+            if known is None:
+                connection.execute(_newest.insert().values(
+                    object=key, fence=fence))
+            return known is None
+
+    def effects(self) -> list[tuple[str, float, int]]:
+        """(object, tick, fence) of each effect that was committed."""
+        with self._engine.begin() as connection:
+            return [tuple(row) for row in connection.execute(
+                sa.select(
+                    _effect.c.object, _effect.c.tick, _effect.c.fence))]
+
+    def close(self) -> None:
+        self._engine.dispose()

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a cluster of real processes did, before the checker of the tests.
+
+Runs come from the handlers' own record. Of what each left behind a store that
+compares fences keeps the first one of the newest fence, in the order in which
+the lines were written: that is what counted. The rest comes from the store's
+own account, the history, which must come to the same.
+"""
+
+import collections
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import tables
+from tests import checker
+from tests import waiting
+
+_FOREVER = 1 << 62
+
+
+def us(seconds):
+    return round(seconds * checker.SECOND)
+
+
+def killed(pids, at):
+    """The processes that were ended then."""
+    return [checker.Stall(str(pid), us(at), _FOREVER, 'killed')
+            for pid in pids]
+
+
+def frozen(pid, begin, end):
+    return checker.Stall(str(pid), us(begin), us(end), 'frozen')
+
+
+def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
+           committed=()):
+    """The life of *cluster*'s job ``ping`` between two ticks.
+
+    :param repeats: whether a run may be followed by another one of its tick
+        though it came to its end: it could not say so. Default: it was in a
+        process of *stalls*.
+    :param windows: (begin, end) in seconds of faults that account for ticks
+        which nobody claimed.
+    :param committed: (object, tick, fence) of runs that ended together with
+        their effect, and may not have lived to record it.
+    """
+    stopped = {stall.process for stall in stalls}
+    if repeats is None:
+        def repeats(run):
+            return str(run.pid) in stopped
+    period = us(cluster.default['spacing'])
+    ends = {(r.object, r.tick, r.fence): r for r in cluster.runs('end')}
+    runs, claims = [], {}
+    newest = collections.Counter()
+    for line in sorted(cluster.runs(), key=lambda run: run.at):
+        if not first <= line.tick <= last:
+            continue
+        end = ends.get((line.object, line.tick, line.fence))
+        key = line.job, line.object, us(line.tick)
+        runs.append(checker.Run(
+            *key, line.fence, line.attempt, str(line.pid), us(line.at),
+            us(end.at) if end else None, 'done' if end else ''))
+        claim = claims.get(key)
+        if claim is None:
+            claim = claims[key] = checker.Claim(*key, us(line.at))
+        claim.grants.append(line.fence)
+        newest[key] = line.fence
+        if end is None and (
+                line.object, line.tick, line.fence) in committed:
+            claim.counted.append(line.fence)
+            claim.endings.append((us(line.at), 'done'))
+    for line in sorted(ends.values(), key=lambda run: run.at):
+        key = line.job, line.object, us(line.tick)
+        if key in claims and (
+                line.fence == newest[key] or not repeats(line)):
+            claims[key].counted.append(line.fence)
+            claims[key].endings.append((us(line.at), 'done'))
+    ticks = range(us(first), us(last) + 1, period)
+    expected = [('ping', f'192.168.10.{n}', tick) for tick in ticks
+                for n in range(cluster.default['objects'])]
+    now = max((run.start for run in runs), default=us(last))
+    return checker.Record(
+        us(first), now, {'ping': checker.Policy(
+            'ping', period, every=cluster.default['misfire'] == 'all')},
+        expected, runs, claims, [], list(stalls),
+        [checker.Window(us(begin), us(end), 'away')
+         for begin, end in windows], patience=period)
+
+
+def assert_kept(cluster, first, last, **about):
+    """Nothing lost, nothing doubled, no overlap, and the account is right."""
+    found = record(cluster, first, last, **about)
+    assert found.runs
+    findings = [str(finding) for finding in checker.check(found)]
+    assert not findings, '\n'.join(findings[:20])
+    due = len(found.expected)
+    # The last results may be on their way.
+    waiting.wait_until(
+        lambda: _totals(cluster, first, last) == (due, due), 15,
+        f'the history does not come to {due} due and ended', interval=0.2)
+
+
+def _totals(cluster, first, last):
+    """How many were due in these ticks, and how many came to an end."""
+    told = [of for tick, of in account(cluster).items()
+            if us(first) <= tick <= us(last)]
+    return (sum(of['due'] for of in told),
+            sum(of[name] for of in told for name in (
+                'done', 'dead', 'skipped', 'superseded', 'cancelled')))
+
+
+def account(cluster, job='ping'):
+    """Tick to what the history says of all its objects."""
+    engine = database.make_engine(cluster.connection)
+    history = tables.history
+    columns = [history.c[name] for name in (
+        'due', 'done', 'dead', 'skipped', 'superseded', 'cancelled',
+        'retried', 'taken_over')]
+    with engine.connect() as connection:
+        rows = connection.execute(
+            sa.select(history.c.tick, *(
+                sa.func.sum(column).label(column.name)
+                for column in columns))
+            .join(tables.job, tables.job.c.id == history.c.job)
+            .where(tables.job.c.space == cluster.group,
+                   tables.job.c.name == job)
+            .group_by(history.c.tick)).mappings().all()
+    engine.dispose()
+    return {row['tick']: dict(row) for row in rows}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores that the commands of an operator look at."""
+
+import importlib.util
+import json
+import pathlib
+import stat
+import textwrap
+import uuid
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core.claim import Failure
+from tests.functional import commands
+
+SECOND = 1_000_000
+HOUR = 3600 * SECOND
+DAY = 24 * HOUR
+
+
+class Place:
+    """A database with tables, a store of one group in it, and commands."""
+
+    def __init__(self, url, tmp_path):
+        schema.sync(url)
+        self.url = url
+        self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self.make_store()
+        self.now = self.store.now()
+        self.config = tmp_path / f'{self.group}.conf'
+        self.config.write_text('[distperiodic]\n'
+                               f'connection = {url}\ngroup = {self.group}\n')
+        self.config.chmod(stat.S_IRUSR | stat.S_IWUSR)
+
+    def make_store(self, late_after=30 * DAY / SECOND):
+        """What tests claim is of ticks that are long over."""
+        self.store = sql_store.SqlClaimStore(
+            self.url, space=self.group, late_after=late_after)
+
+    def show(self, *argv):
+        """Run a command that tells people of findings."""
+        told = commands.run(*argv, '--config-file', self.config,
+                            cwd=self.config.parent)
+        assert (told.returncode in (0, 1), told.stderr) == (True, '')
+        return told.stdout
+
+    def ask(self, *argv):
+        """Run a command that does what it is asked."""
+        told = commands.run(*argv, '--config-file', self.config,
+                            cwd=self.config.parent)
+        assert (told.returncode, told.stderr) == (0, '')
+        return told.stdout
+
+    def tell(self, *argv):
+        """Run a command; its exit code, and what it tells as JSON."""
+        told = commands.run(*argv, '-f', 'json', '--config-file', self.config,
+                            cwd=self.config.parent)
+        assert told.stdout, told.stderr
+        return told.returncode, json.loads(told.stdout)
+
+    def write_tasks(self, text):
+        """The tasks that a command finds as tasks:Tasks; the decorated
+        methods follow.
+        """
+        path = self.config.parent / 'tasks.py'
+        # Python knows a changed file by its second and its size.
+        pathlib.Path(importlib.util.cache_from_source(str(path))).unlink(
+            missing_ok=True)
+        path.write_text(
+            'from distperiodic import PeriodicTasks\n'
+            'from distperiodic import periodic_task\n\n\n'
+            'class Tasks(PeriodicTasks):\n'
+            + textwrap.indent(textwrap.dedent(text), '    '))
+
+    def refuse(self, *argv):
+        """Run a command that does not; its one line."""
+        told = commands.run(*argv, '--config-file', self.config)
+        assert (told.returncode, told.stdout) == (1, '')
+        assert told.stderr.count('\n') == 1
+        return told.stderr
+
+    def run(self, job, tick, *objects, dead=()):
+        """Have objects run to their ends."""
+        lease, running = uuid.uuid4().hex, uuid.uuid4().hex
+        won = self.store.claim(
+            job, tick, objects, lease=lease, holder='api-1', seconds=60.0,
+            supersede=False).won
+        assert len(won) == len(objects)
+        self.store.start(job, tick, objects, lease=lease, into=running,
+                         holder='w-1', seconds=60.0)
+        self.store.finish(job, tick, [o for o in objects if o not in dead],
+                          lease=running)
+        self.store.fail(job, tick, [
+            Failure(key, f'{key} is ill') for key in dead], lease=running,
+            into=None)
+
+    def rows(self, table):
+        """How many rows the group has of a table."""
+        engine = database.make_engine(self.url)
+        with engine.connect() as connection:
+            number = connection.scalar(
+                sa.select(sa.func.count()).select_from(table).join(
+                    tables.job, tables.job.c.id == table.c.job).where(
+                        tables.job.c.space == self.group))
+        engine.dispose()
+        return number

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic audit`` tells of rows in real databases whether all that was
+due was done.
+"""
+
+import collections
+import datetime
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
+from distperiodic.adapters import database
+from distperiodic.adapters import tables
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from tests import waiting
+from tests.functional.places import DAY
+from tests.functional.places import HOUR
+from tests.functional.places import SECOND
+
+MINUTE = 60 * SECOND
+HOSTS = """
+    def hosts(self, context):
+        return ['a', 'b', 'c']
+
+    @periodic_task(spacing=60, objects='hosts', name='poll')
+    def poll(self, context, host):
+        pass
+"""
+CLASSES = ('Due', 'On time', 'Late', 'Skipped', 'Superseded', 'Cancelled',
+           'Dead', 'Pending', 'Lost', 'Unexplained')
+
+
+@pytest.fixture
+def tick(place):
+    """A tick of each minute, ten minutes ago: all since are over."""
+    place.write_tasks(HOSTS)
+    return place.now - place.now % MINUTE - 10 * MINUTE
+
+
+@pytest.fixture
+def tick_of_sqlite(place_of_sqlite):
+    place_of_sqlite.write_tasks(HOSTS)
+    return place_of_sqlite.now - place_of_sqlite.now % MINUTE - 10 * MINUTE
+
+
+def audit(place, *argv, tasks=True):
+    """The exit code, and the numbers that are not 0 by job (and tick)."""
+    code, rows = place.tell(
+        'audit', *argv, *(['--tasks', 'tasks:Tasks'] if tasks else []))
+    found = {}
+    for row in rows:
+        numbers = {name: row[name] for name in CLASSES if row[name] != 0}
+        key = row['Job'] if 'Tick' not in row else (row['Job'], row['Tick'])
+        found[key] = numbers
+    return code, found
+
+
+def change(place, table, which, **values):
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        changed = connection.execute(
+            sa.update(table).where(*which).values(values)).rowcount
+    engine.dispose()
+    assert changed
+
+
+def run_up_to_now(place, tick, *objects):
+    """Have objects run for all ticks from *tick* to the newest, which stays
+    that for a while.
+    """
+    waiting.wait_until(lambda: place.store.now() % MINUTE < 30 * SECOND, 40,
+                       interval=0.1)
+    while tick <= place.store.now():
+        place.run('poll', tick, *objects)
+        tick += MINUTE
+
+
+def test_each_object_and_tick_comes_to_one_class(place, tick):
+    store = place.store
+    place.run('poll', tick, 'a', 'b', 'c', dead=['c'])
+    place.run('poll', tick + MINUTE, 'a', 'b', 'c')
+    # Three ticks of all, which are counted in the last of them.
+    store.skip('poll', tick + 4 * MINUTE, ['a', 'b', 'c'], holder='api-1',
+               by=SkippedBy.MISFIRE, reason='late', missed=lambda last: 2)
+    store.claim('poll', tick + 5 * MINUTE, ['a', 'b', 'c'], lease='first',
+                holder='api-1', seconds=60.0, supersede=True)
+    assert store.claim(
+        'poll', tick + 6 * MINUTE, ['a'], lease='second', holder='api-1',
+        seconds=60.0, supersede=True).superseded == 1
+    store.drop('poll', tick + 5 * MINUTE, ['b'], lease='first',
+               ending=State.CANCELLED, reason='not now')
+    store.skip('poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
+               by=SkippedBy.OVERLAP, reason='busy')
+
+    before = store.now()
+    code, found = audit(place, '--since', '2h')
+
+    assert code == 0
+    # From the last tick on nobody has claimed anything yet.
+    assert found in [{'poll': {
+        'Due': 21 + behind, 'On time': 5, 'Dead': 1, 'Skipped': 11,
+        'Superseded': 1, 'Cancelled': 1, 'Pending': 2 + behind}}
+        for now in (before, store.now())
+        for behind in [3 * ((now - tick) // MINUTE - 6)]]
+
+
+def test_a_tick_that_nobody_claimed_is_lost(place, tick):
+    place.run('poll', tick, 'a', 'b', 'c')
+    place.run('poll', tick + MINUTE, 'a', 'c')
+    run_up_to_now(place, tick + 2 * MINUTE, 'a', 'b', 'c')
+
+    code, found = audit(place, '--ticks')
+
+    at = datetime.datetime.fromtimestamp(
+        (tick + MINUTE) / SECOND, datetime.UTC).isoformat()
+    assert code == 1
+    lost = {key: numbers for key, numbers in found.items()
+            if 'Lost' in numbers}
+    assert lost == {('poll', at.replace('+00:00', 'Z')): {
+        'Due': 3, 'On time': 2, 'Lost': 1}}
+    told = place.show('audit', '--tasks', 'tasks:Tasks')
+    assert f'Lost of poll: 1, at {at[:19]}Z.' in told.replace('+00:00', 'Z')
+
+
+def test_an_object_that_others_leave_behind_is_lost_while_it_is_listed(
+        place, tick):
+    run_up_to_now(place, tick, 'a', 'b')
+    place.run('poll', tick, 'c')
+
+    code, found = audit(place)
+    place.write_tasks(HOSTS.replace("'c'", "'d'"))
+    gone = audit(place)
+
+    assert code == 1
+    assert found['poll']['Lost'] >= 8
+    # Nobody lists it any more; what nobody ever claimed is not known to be
+    # due.
+    assert gone[0] == 0
+    assert gone[1]['poll']['On time'] == found['poll']['On time']
+    # A minute may have begun meanwhile.
+    assert set(gone[1]['poll']) <= {'Due', 'On time', 'Pending'}
+
+
+def test_an_end_that_is_missing_is_unexplained(place, tick):
+    place.run('poll', tick, 'a', 'b', 'c')
+    assert audit(place, tasks=False) == (0, {
+        'poll': {'Due': 3, 'On time': 3, 'Lost': None}})
+
+    change(place, tables.history, [tables.history.c.done == 3], done=2)
+    assert audit(place, tasks=False) == (1, {
+        'poll': {'Due': 2, 'On time': 2, 'Lost': None, 'Unexplained': 1}})
+    change(place, tables.history, [tables.history.c.done == 2], done=5)
+
+    assert audit(place, tasks=False) == (1, {
+        'poll': {'Due': 5, 'On time': 5, 'Lost': None, 'Unexplained': 2}})
+
+
+def test_what_was_claimed_too_late_is_told(place_of_sqlite, tick_of_sqlite):
+    place, tick = place_of_sqlite, tick_of_sqlite
+    place.store.close()
+    place.run('poll', tick, 'a')
+    place.make_store(late_after=5.0)
+    place.run('poll', tick + MINUTE, 'a', 'b')
+
+    _, found = audit(place, tasks=False)
+
+    assert found['poll'] == {'Due': 3, 'On time': 1, 'Late': 2, 'Lost': None}
+
+
+def test_a_time_before_the_history_is_not_judged(
+        place_of_sqlite, tick_of_sqlite):
+    place, tick = place_of_sqlite, tick_of_sqlite
+    run_up_to_now(place, tick, 'a', 'b', 'c')
+    place.run('old', place.now - 3 * DAY, 'a')
+
+    assert audit(place, '--since', '7d', '--job', 'poll')[0] == 0
+    place.ask('db', 'prune', '--history', (5 * MINUTE) / DAY)
+    code, found = audit(place, '--since', '7d', '--job', 'poll')
+
+    assert code == 0
+    assert found['poll']['On time'] in (15, 18)
+
+
+def test_since_is_a_length_or_an_instant(place_of_sqlite, tick_of_sqlite):
+    place, tick = place_of_sqlite, tick_of_sqlite
+    place.run('poll', tick, 'a')
+    place.run('poll', tick - HOUR, 'b')
+    at = datetime.datetime.fromtimestamp(tick / SECOND, datetime.UTC)
+
+    for since in '30m', at.isoformat(), at.isoformat()[:19]:
+        assert audit(place, f'--since={since}', tasks=False)[1] == {
+            'poll': {'Due': 1, 'On time': 1, 'Lost': None}}
+    for since in 'soon', '24', '-1h', '2026-13-01':
+        assert 'cannot be used' in place.refuse('audit', f'--since={since}')
+    assert "it has 'poll'" in place.refuse('audit', '--job', 'pol')
+
+
+@pytest.mark.parametrize(('text', 'said'), [
+    ('raise OSError("no disk")', 'hosts raised OSError: no disk'),
+    ('return None', 'hosts raised InvalidObject')])
+def test_a_catalogue_that_cannot_be_read_is_told(
+        place_of_sqlite, tick_of_sqlite, text, said):
+    place = place_of_sqlite
+    place.run('poll', tick_of_sqlite, 'a')
+    place.write_tasks(HOSTS.replace("return ['a', 'b', 'c']", text))
+
+    told = place.show('audit', '--tasks', 'tasks:Tasks')
+
+    assert f'What was lost of poll is not known: {said}' in told
+
+
+def test_a_service_that_was_killed_and_came_back_has_lost_nothing(
+        place_of_sqlite):
+    place = place_of_sqlite
+    ran = collections.Counter()
+
+    class Tasks(periodic.PeriodicTasks):
+
+        def hosts(self, context):
+            return ['a', 'b', 'c']
+
+        @periodic.periodic_task(spacing=1, objects='hosts', name='poll')
+        def work(self, context, host):
+            ran[host] += 1
+
+        @periodic.periodic_task(spacing=1, scope='group', name='sync')
+        def sync(self, context):
+            ran['sync'] += 1
+
+    place.write_tasks(HOSTS.replace('60', '1') + """
+    @periodic_task(spacing=1, scope='group', name='sync')
+    def sync(self, context):
+        pass
+    """)
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(place.config)])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(place.config.parent), 'distperiodic')
+    for turn in 1, 2:
+        scheduler = service.SchedulerService(conf, Tasks(conf))
+        scheduler.start()
+        try:
+            waiting.wait_until(
+                lambda turn=turn: min(ran.values(), default=0) > 3 * turn, 20)
+        finally:
+            scheduler.stop()
+        ended = place.store.now()
+        if turn == 1:
+            waiting.wait_until(
+                lambda ended=ended: place.store.now() > ended + 3 * SECOND)
+
+    code, found = audit(place)
+
+    assert code == 0
+    for job in 'poll', 'sync':
+        assert found[job]['Skipped'] > 1
+        assert set(found[job]) <= {
+            'Due', 'On time', 'Late', 'Skipped', 'Pending'}

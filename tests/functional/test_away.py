@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One server away at a time: what goes on, what waits, what is lost (nothing).
+
+The servers are real and are killed; what was run is told by the handlers'
+own record, and judged by the checker of the tests.
+"""
+
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters import schema
+from tests import proxy
+from tests import waiting
+from tests.functional import cluster as cluster_
+from tests.functional import judged
+
+pytestmark = pytest.mark.timeout(240)
+
+AWAY = 10.0
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Makes a cluster of two schedulers and two workers, with work done."""
+    made = []
+
+    def start(zookeeper, rabbitmq, connection, **options):
+        schema.sync(connection)
+        options = {
+            'lease': 5, 'send_timeout': 2, 'spacing': 2, 'objects': 40,
+            'takes': 0.05, 'misfire': 'all', 'overlap': 'wait', **options}
+        cluster = cluster_.Cluster(tmp_path, zookeeper.url, rabbitmq.url,
+                                   connection=connection, **options)
+        made.append(cluster)
+        for kind in ('scheduler', 'scheduler', 'worker', 'worker'):
+            cluster.start(kind)
+        cluster.wait_complete(2)
+        return cluster, cluster.complete_ticks()[0]
+    yield start
+    for cluster in made:
+        cluster.close()
+
+
+def workers(cluster):
+    return {pid for program in cluster.programs if program.kind == 'worker'
+            for pid in program.children}
+
+
+def wait_whole(cluster):
+    """All is as before: two of each in their groups, and both work."""
+    for partition in (None, 'default'):
+        with cluster.observe(partition) as group:
+            group.wait_members(2, timeout=40)
+    begun = time.time()
+    waiting.wait_until(
+        lambda: {run.pid for run in cluster.runs() if run.at > begun} == (
+            workers(cluster)), 30, 'not all workers work again')
+
+
+def test_members_go_on_with_their_last_view_while_zookeeper_is_away(
+        started, zookeeper_server, rabbitmq, postgresql):
+    """Three times as long as a session; the store tells who may."""
+    cluster, first = started(zookeeper_server, rabbitmq, postgresql.url)
+    at = time.time()
+
+    zookeeper_server.kill()
+    cluster.wait_complete(3, after=at + 3 * cluster.options[
+        'session_timeout'])
+    zookeeper_server.start()
+    wait_whole(cluster)
+    last = cluster.wait_complete(2, after=time.time())[-1]
+
+    judged.assert_kept(cluster, first, last)
+
+
+def test_claims_wait_while_the_broker_is_away_and_are_sent_when_it_is_back(
+        started, zookeeper, rabbitmq_server, postgresql):
+    cluster, first = started(zookeeper, rabbitmq_server, postgresql.url)
+
+    at = time.time()
+    rabbitmq_server.kill()
+    waiting.wait_until(
+        lambda: any(tick > judged.us(at) and told['due']
+                    for tick, told in judged.account(cluster).items()),
+        AWAY, 'nothing was claimed')
+    time.sleep(max(0.0, at + AWAY - time.time()))
+    assert not [run for run in cluster.runs() if run.tick > at]
+    rabbitmq_server.start()
+    wait_whole(cluster)
+    last = cluster.wait_complete(3, after=time.time(), timeout=60)[-1]
+
+    judged.assert_kept(cluster, first, last)
+
+
+@pytest.mark.parametrize('misfire', ['all', 'latest', 'skip'])
+def test_while_the_store_is_away_nothing_is_claimed_and_then_misfire_decides(
+        started, zookeeper, rabbitmq, postgresql_server, misfire):
+    """What runs goes on, and its results are written when it is back."""
+    cluster, first = started(zookeeper, rabbitmq, postgresql_server.url,
+                             misfire=misfire)
+
+    at = time.time()
+    postgresql_server.kill()
+    time.sleep(AWAY)
+    back = time.time()
+    assert not [run for run in cluster.runs() if run.tick > at]
+    postgresql_server.start()
+    last = cluster.wait_complete(4, after=time.time(), timeout=60)[-1]
+
+    judged.assert_kept(
+        cluster, first, last, windows=[(at, time.time())],
+        # What came to its end meanwhile may be judged lost before it was
+        # written, since its lease had ended as well.
+        repeats=lambda run: at - 1 < run.at < back + 5)
+    missed = [tick for tick in cluster.complete_ticks() if at < tick < back]
+    spacing = cluster.default['spacing']
+    assert len(missed) == {
+        'all': AWAY // spacing, 'latest': 0, 'skip': 0}[misfire] or (
+            misfire != 'all' and missed == [max(missed)]), missed
+
+
+def test_an_answer_that_is_lost_at_commit_doubles_and_loses_nothing(
+        started, zookeeper, rabbitmq, postgresql):
+    """What was committed is found again by its own mark, and does not come
+    back by the end of its lease.
+    """
+    url = sa.make_url(postgresql.url)
+    with proxy.Proxy((url.host, url.port)) as way:
+        cluster, first = started(
+            zookeeper, rabbitmq, url.set(
+                host=proxy.HOST, port=way.port).render_as_string(
+                    hide_password=False))
+
+        for _ in range(6):
+            cluster.wait_complete(1, after=time.time())
+            # Of a claim or a start.
+            assert way.lose_answer(
+                b'COMMIT', after=b'INSERT INTO distperiodic_lease').wait(10)
+            time.sleep(0.5)
+            way.set('pass')
+        last = cluster.wait_complete(2, after=time.time())[-1]
+
+        judged.assert_kept(cluster, first, last)
+        assert not any(told['taken_over']
+                       for told in judged.account(cluster).values())

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handlers that raise, hang, return junk or end their process: what it costs
+them, and that it costs nobody else anything.
+"""
+
+import collections
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+from tests.functional import commands
+from tests.functional import judged
+
+pytestmark = pytest.mark.timeout(180)
+
+FAILS, HANGS, JUNK, LEAVES, EXITS, SHOUTS, HOARDS = (
+    f'192.168.10.{n}' for n in range(1, 8))
+
+
+@pytest.fixture
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        lease=5, send_timeout=2, objects=12, misfire='latest')
+    yield made
+    made.close()
+
+
+def wait_account(cluster, tick, **expected):
+    """Wait until the history says so of *tick*."""
+    return waiting.wait_until(
+        lambda: (lambda told: told and all(
+            told[name] == number for name, number in expected.items())
+            and told)(judged.account(cluster).get(judged.us(tick))),
+        40, f'the history of tick {tick} does not come to {expected}',
+        interval=0.2)
+
+
+def starts(cluster, tick):
+    return collections.Counter(
+        run.object for run in cluster.runs() if run.tick == tick)
+
+
+def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
+    cluster.set(spacing=8, retries=1, timeout=1, pool_size=2, behaves=(
+        f'{FAILS}:fail,{HANGS}:hang,{JUNK}:junk,{LEAVES}:leave,'
+        f'{SHOUTS}:shout,{HOARDS}:hoard'))
+    cluster.start('scheduler')
+    worker = cluster.start('worker')
+
+    ticks = sorted({run.tick for run in cluster.wait_begun()})
+    cluster.wait_begun(after=ticks[0] + 8)
+    for tick in (ticks[0] + 8, ticks[0] + 16):
+        told = wait_account(cluster, tick, due=12, done=7, dead=5, retried=5)
+        assert told['skipped'] == told['superseded'] == 0
+        assert starts(cluster, tick) == {
+            f'192.168.10.{n}': 2 if n in (1, 2, 4, 6, 7) else 1
+            for n in range(12)}
+    # Threads that hang were replaced, and the process is the same.
+    assert len({run.pid for run in cluster.runs()}) == 1
+    assert worker.process.poll() is None
+    said = worker.log.read_text()
+    assert f"run timed out: job=ping object='{HANGS}' timeout=1.0" in said
+    assert f"run failed: job=ping object='{FAILS}' attempt=1" in said
+    assert 'RuntimeError: 192.168.10.1 always fails' in said
+    assert f"run failed: job=ping object='{LEAVES}'" in said
+    assert 'progress has 100002 characters as JSON, of at most' in said
+    assert 'failed in the library itself' not in said
+    assert f"run failed: job=ping object='{JUNK}'" not in said
+
+
+def test_a_handler_that_ends_its_process_ends_as_dead_and_takes_nobody_along(
+        cluster):
+    """After six workers that were lost with it."""
+    cluster.set(spacing=40, takes=0.05, behaves=f'{EXITS}:exit')
+    cluster.start('scheduler')
+    for _ in range(2):
+        cluster.start('worker')
+
+    tick = max(run.tick for run in cluster.wait_begun(timeout=60))
+    wait_account(cluster, tick, due=12, done=11, dead=1)
+
+    assert starts(cluster, tick)[EXITS] <= 6
+    assert 'not repeated: job=ping' in cluster.logs()
+
+
+def test_a_handler_that_ends_its_process_in_each_tick_costs_one_of_them_then(
+        cluster):
+    """Also where a tick is too short for so many of them to be lost in."""
+    cluster.set(spacing=10, takes=0.05, behaves=f'{EXITS}:exit')
+    cluster.start('scheduler')
+    for _ in range(2):
+        cluster.start('worker')
+
+    def given_up():
+        return [tick for tick, told in judged.account(cluster).items()
+                if told['dead'] == 1]
+    waiting.wait_until(given_up, 90, 'it is not given up', interval=0.2)
+    assert len([run for run in cluster.runs() if run.object == EXITS]) <= 6
+
+    # A tick that was due before it was given up is skipped.
+    first, *later = waiting.wait_until(
+        lambda: (ticks := sorted(given_up())) and len(ticks) > 2 and ticks,
+        60, 'its later ticks do not end', interval=0.2)
+    for tick in later:
+        assert starts(cluster, tick / 1_000_000) == {
+            f'192.168.10.{n}': 1 for n in range(12)}
+    lost = [run for run in cluster.runs() if run.object == EXITS
+            and run.tick > first / 1_000_000]
+    assert len(lost) == len({run.tick for run in lost})
+    for command in (['dead', 'list'],
+                    ['ring', 'explain', 'ping', EXITS]):
+        told = commands.run(
+            *command, '--config-file', cluster.config, '-f', 'json')
+        assert ('workers were lost with it too often, so until a run of it '
+                'is done each tick has one try') in told.stdout, told

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store that cannot be used: said in one line, by the program itself.
+
+What can never work is refused before anything is forked; what may be mended
+while the service runs is said, waited for, and costs nothing.
+"""
+
+import os
+import pathlib
+import re
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service as service_
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+from tests.functional import commands
+
+pytestmark = pytest.mark.timeout(150)
+
+TASKS = '''
+import pathlib
+
+from distperiodic import PeriodicTasks
+from distperiodic import periodic_task
+
+
+class Tasks(PeriodicTasks):
+
+    def hosts(self, context):
+        return ['a', 'b']
+
+    @periodic_task(spacing=1, objects='hosts', misfire='all', overlap='wait')
+    def NAME(self, context, host):
+        with open(pathlib.Path(__file__).with_name('ran'), 'a') as ran:
+            print('NAME', host, int(context.tick.timestamp()), context.attempt,
+                  file=ran)
+        if pathlib.Path(__file__).with_name('hang').exists():
+            context.cancelled or __import__('threading').Event().wait()
+'''
+
+
+class Service:
+    """The files of a service, and its program."""
+
+    def __init__(self, place: pathlib.Path, connection: str):
+        self.place = place
+        self.group = f'test-{uuid.uuid4().hex[:8]}'
+        self.write('ping')
+        self.connect(connection)
+
+    def write(self, job):
+        (self.place / 'bad_store_tasks.py').write_text(
+            TASKS.replace('NAME', job))
+
+    def connect(self, connection):
+        self.config = self.place / 'service.conf'
+        self.config.write_text(
+            '[DEFAULT]\ngraceful_shutdown_timeout = 10\n'
+            f'[distperiodic]\nconnection = {connection}\n'
+            f'group = {self.group}\nlease = 15\n'
+            f'state_path = {self.place}\n')
+
+    @property
+    def argv(self):
+        return ('scheduler', '--tasks', 'bad_store_tasks:Tasks',
+                '--config-file', self.config)
+
+    def refused(self, **environment):
+        """What it says instead of starting: one line."""
+        told = commands.run(*self.argv, cwd=self.place, **environment)
+        assert told.returncode == 1, told.stderr
+        lines = [line for line in told.stderr.splitlines()
+                 if line.startswith('distperiodic: ')]
+        assert [*lines] == told.stderr.splitlines()[-1:], told.stderr
+        assert 'Traceback' not in told.stderr
+        return lines[0]
+
+    def running(self, before=()):
+        return commands.Running(
+            self.place / 'log', *self.argv, cwd=self.place, before=before)
+
+    def ran(self):
+        """(job, object, tick, attempt), as the handlers wrote them."""
+        path = self.place / 'ran'
+        if not path.exists():
+            return []
+        return [(job, key, int(tick), int(attempt)) for job, key, tick, attempt
+                in (line.split() for line in path.read_text().splitlines())]
+
+    def wait_ran(self, after=0, timeout=30):
+        """Wait for two ticks later than *after*; the newest tick of all."""
+        return waiting.wait_until(
+            lambda: len({run[2] for run in self.ran() if run[2] > after}) > 1
+            and max(run[2] for run in self.ran()), timeout,
+            f'nothing ran after {after}; see {self.place}/log')
+
+
+@pytest.fixture
+def postgresql_url(postgresql):
+    """An empty database of its own."""
+    url = sa.make_url(postgresql.url)
+    name = f'tests_{uuid.uuid4().hex[:8]}'
+    execute(postgresql.url, f'CREATE DATABASE {name}')
+    yield url.set(database=name).render_as_string(hide_password=False)
+    execute(postgresql.url, f'DROP DATABASE {name} WITH (FORCE)')
+
+
+def execute(url, statement):
+    engine = database.make_engine(url)
+    with engine.connect().execution_options(
+            isolation_level='AUTOCOMMIT') as connection:
+        connection.execute(sa.text(statement))
+    engine.dispose()
+
+
+# What can never work.
+
+@pytest.mark.parametrize(('connection', 'said'), [
+    ('localhost/claims', 'is not a URL; write for example'),
+    ('oracle://me:sesame@host/db', "no driver 'oracle' here; use one of"),
+    ('postgresql://me:sesame@host', 'names no database; add it'),
+    ('sqlite:///{place}/new.sqlite', 'make them with: distperiodic db sync'),
+])
+def test_a_connection_that_cannot_work_is_refused_at_start(
+        tmp_path, connection, said):
+    told = Service(tmp_path, connection.format(place=tmp_path)).refused()
+
+    assert said in told
+    assert 'sesame' not in told
+
+
+@pytest.mark.parametrize('kind', [
+    service_.SchedulerService, service_.WorkerService])
+def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
+    """Where the launcher hears of it, and not in a thread."""
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_override('connection', 'oracle://host/db', 'distperiodic')
+    conf.set_override('backend_url', f'file://{tmp_path}', 'distperiodic')
+
+    with pytest.raises(exceptions.ConfigError, match='no driver'):
+        kind(conf, periodic.PeriodicTasks(conf)).start()
+
+
+def test_a_driver_that_is_not_installed_is_refused_at_start(tmp_path):
+    (tmp_path / 'psycopg2.py').write_text('raise ImportError\n')
+    service = Service(tmp_path, 'postgresql://me:sesame@host/db')
+
+    assert 'pip install distperiodic[postgresql]' in service.refused(
+        PYTHONPATH=f'{tmp_path}:{commands.ROOT}')
+
+
+@pytest.mark.parametrize(('broken', 'said'), [
+    ('ALTER TABLE distperiodic_claim DROP CONSTRAINT distperiodic_claim_pkey',
+     'distperiodic_claim .* has lost its key (object, job)'),
+    ('ALTER TABLE distperiodic_lease DROP CONSTRAINT distperiodic_lease_pkey',
+     'distperiodic_lease .* has lost its key (id)'),
+    ('ALTER TABLE distperiodic_job DROP CONSTRAINT distperiodic_job_of',
+     'distperiodic_job .* has lost its key (space, kind, name)'),
+])
+def test_tables_that_lost_a_key_are_refused_with_what_puts_it_back(
+        tmp_path, postgresql_url, broken, said):
+    schema.sync(postgresql_url)
+    execute(postgresql_url, broken)
+    service = Service(tmp_path, postgresql_url)
+
+    told = service.refused()
+
+    assert re.search(said.replace('(', r'\(').replace(')', r'\)'), told)
+    remedy = re.search('ALTER TABLE .*', told)[0]
+    execute(postgresql_url, remedy)
+    schema.check(postgresql_url)
+
+
+def test_a_key_that_mariadb_lost_is_put_back_by_the_same_line(
+        tmp_path, mariadb):
+    schema.sync(mariadb.url)
+    execute(mariadb.url, 'ALTER TABLE distperiodic_claim DROP PRIMARY KEY')
+    try:
+        told = Service(tmp_path, mariadb.url).refused()
+    finally:
+        execute(mariadb.url,
+                'ALTER TABLE distperiodic_claim ADD PRIMARY KEY (object, job)')
+
+    assert told.endswith(
+        'ALTER TABLE distperiodic_claim ADD PRIMARY KEY (object, job)')
+
+
+def test_a_table_that_is_gone_is_refused_at_start(tmp_path, postgresql_url):
+    schema.sync(postgresql_url)
+    execute(postgresql_url, 'DROP TABLE distperiodic_history')
+
+    assert 'has lost the table distperiodic_history; restore it' in (
+        Service(tmp_path, postgresql_url).refused())
+
+
+# What may be mended while the service runs.
+
+def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
+        tmp_path):
+    """SQLite on a file system of 1 MB that somebody else fills."""
+    place = tmp_path / 'small'
+    place.mkdir()
+    service = Service(tmp_path, f'sqlite:///{place}/claims.sqlite')
+    inside = ['unshare', '--mount', *['--map-root-user'] * (
+        os.geteuid() != 0), 'sh', '-c',
+        f'mount -t tmpfs -o size=1m tmpfs {place} && '
+        f'{" ".join(commands.PROGRAM)} db sync --config-file '
+        f'{service.config} && exec "$@"', 'sh']
+    with service.running(inside) as running:
+        first = service.wait_ran()
+        filler = (pathlib.Path(f'/proc/{running.process.pid}/root')
+                  / place.relative_to('/') / 'filler')
+        with pytest.raises(OSError, match='No space'), (
+                filler.open('wb', buffering=0)) as full:
+            while True:
+                full.write(b'x' * 4096)
+
+        waiting.wait_until(
+            lambda: 'store away: reason=' in running.said()
+            and 'disk is full' in running.said(), 20)
+        stopped = max(run[2] for run in service.ran())
+        filler.unlink()
+        last = service.wait_ran(after=stopped)
+
+        assert 'store back' in running.said()
+        assert_each_once(service, first, last - 1)
+
+
+def test_a_server_that_turns_read_only_is_waited_for(
+        tmp_path, postgresql_url):
+    """As one does that has become the standby of another."""
+    schema.sync(postgresql_url)
+    name = sa.make_url(postgresql_url).database
+    writable = (f'{postgresql_url}?options='
+                '-c%20default_transaction_read_only=off')
+
+    def turn(word):
+        execute(writable, f'ALTER DATABASE {name} '
+                f'SET default_transaction_read_only = {word}')
+        execute(writable, 'SELECT pg_terminate_backend(pid) '
+                'FROM pg_stat_activity WHERE datname = current_database() '
+                'AND pid <> pg_backend_pid()')
+    service = Service(tmp_path, postgresql_url)
+    with service.running() as running:
+        first = service.wait_ran()
+
+        turn('on')
+        waiting.wait_until(
+            lambda: 'read-only transaction' in running.said(), 20)
+        stopped = max(run[2] for run in service.ran())
+        turn('off')
+        last = service.wait_ran(after=stopped)
+
+        assert running.said().count('store away: reason=') <= 3
+        assert_each_once(service, first, last - 1)
+
+
+def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    schema.sync(url)
+    service = Service(tmp_path, url)
+    for path in tmp_path.glob('claims.sqlite*'):
+        path.chmod(0o444)
+    # Modes are nothing to root, unless it has given that up.
+    plain = ['setpriv', '--bounding-set', '-dac_override'] * (
+        os.geteuid() == 0)
+    with service.running(plain) as running:
+        waiting.wait_until(
+            lambda: 'store away: reason=' in running.said()
+            and 'readonly database' in running.said(), 20)
+        assert service.ran() == []
+        for path in tmp_path.glob('claims.sqlite*'):
+            path.chmod(0o644)
+
+        first = service.wait_ran()
+
+        assert_each_once(service, first, service.wait_ran(after=first) - 1)
+
+
+@pytest.mark.parametrize('kind', ['scheduler', 'worker'])
+def test_a_service_whose_store_is_away_stops_at_once(
+        tmp_path, zookeeper, rabbitmq, kind):
+    """And not at the end of ``graceful_shutdown_timeout``, 20 s here."""
+    cluster = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url,
+        connection='postgresql://me@127.0.0.1:1/db')
+    program = cluster.start(kind)
+    try:
+        waiting.wait_until(
+            lambda: 'the store not started: reason=' in cluster.logs(), 30)
+        program.terminate()
+
+        assert program.wait(12) == 0
+    finally:
+        cluster.close()
+
+
+def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
+        tmp_path, postgresql_url):
+    schema.sync(postgresql_url)
+    service = Service(tmp_path, postgresql_url)
+    (tmp_path / 'hang').touch()
+    with service.running():
+        waiting.wait_until(lambda: len(service.ran()) == 2, 20)
+    (tmp_path / 'hang').unlink()
+    service.write('pong')
+
+    with service.running() as running:
+        service.wait_ran(after=max(run[2] for run in service.ran()))
+        said = running.said()
+
+    assert said.count("claims of unknown jobs: jobs='ping' open=2") == 1
+    assert "its old name back with name=..." in said
+    assert [run for run in service.ran() if run[0] == 'ping'] == (
+        service.ran()[:2])
+
+
+def assert_each_once(service, first, last):
+    """No tick is missing between the two, and none came twice."""
+    ran = sorted(run[1:3] for run in service.ran() if first <= run[2] <= last)
+
+    assert ran == sorted((key, tick) for key in 'ab'
+                         for tick in range(first, last + 1))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole services on MariaDB: a minute with two deaths in it."""
+
+import time
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests.functional import cluster as cluster_
+from tests.functional import judged
+
+MINUTE = 60.0
+
+
+@pytest.mark.timeout(240)
+def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
+        tmp_path, zookeeper, rabbitmq, mariadb):
+    schema.sync(mariadb.url)
+    cluster = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=mariadb.url,
+        lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
+        misfire='all', overlap='wait')
+    stalls = []
+    try:
+        schedulers = [cluster.start('scheduler') for _ in range(2)]
+        workers = [cluster.start('worker') for _ in range(2)]
+        first = cluster.wait_complete(2)[0]
+        begun = time.time()
+
+        for victim in (workers[0], schedulers[0]):
+            at = cluster.wait_complete(5, after=time.time())[-1]
+            cluster.wait_begun(at)
+            stalls += judged.killed(victim.children, time.time())
+            victim.kill()
+            cluster.start(victim.kind)
+        last = cluster.wait_complete(
+            1, after=begun + MINUTE, timeout=2 * MINUTE)[-1]
+
+        judged.assert_kept(cluster, first, last, stalls=stalls)
+    finally:
+        cluster.close()

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic doctor`` finds what is wrong with a real store, and names a
+remedy.
+"""
+
+import json
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters import clock
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import store_survey
+from distperiodic.adapters import tables
+from distperiodic.cmd import shell
+from distperiodic.cmd import store_checks
+from tests.functional.places import SECOND
+from tests.functional.places import Place
+
+pytestmark = pytest.mark.usefixtures('logging_as_it_was')
+
+
+@pytest.fixture
+def examine(capsys):
+    """What doctor finds of a store, by check."""
+    def ask(place, *argv):
+        code = shell.main(['doctor', '--config-file', str(place.config),
+                           '-f', 'json', *argv])
+        told = json.loads(capsys.readouterr().out)
+        found = {row['Check']: row for row in told
+                 if row['Area'] == 'store'}
+        worst = {row['Result'] for row in found.values()}
+        assert code == (2 if 'fail' in worst else 1 if 'warn' in worst else 0)
+        return found
+    return ask
+
+
+def execute(place, *statements):
+    engine = database.make_engine(place.url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(
+                sa.text(statement) if isinstance(statement, str)
+                else statement)
+    engine.dispose()
+
+
+def wrong(found):
+    """The checks that are neither fine nor skipped."""
+    return {name: row['Result'] for name, row in found.items()
+            if row['Result'] in ('warn', 'fail')}
+
+
+def test_a_store_that_is_well_is_fine(place, examine):
+    place.run('poll', place.now, 'a')
+
+    found = examine(place)
+
+    assert wrong(found) == {}
+    assert found['store_reachable']['Result'] == 'ok'
+    assert 'claim ' in found['store_size']['Finding']
+
+
+def test_without_a_store_nothing_of_it_is_checked(tmp_path, examine):
+    config = tmp_path / 'service.conf'
+    config.write_text('[distperiodic]\nconnection = none\n')
+    config.chmod(0o600)
+    place = type('Place', (), {'config': config})
+
+    found = examine(place)
+
+    assert {row['Result'] for row in found.values()} == {'skip'}
+    assert 'connection is empty' in found['store_reachable']['Finding']
+
+
+def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
+    place = place_of_sqlite
+    execute(place, sa.update(sa.table(
+        schema.VERSION_TABLE, sa.column('version_num'))).values(
+            version_num='0000'))
+
+    found = examine(place)
+
+    assert wrong(found) == {'store_reachable': 'fail'}
+    assert 'db sync' in found['store_reachable']['Remedy']
+    assert found['store_schema']['Finding'] == 'see store_reachable'
+
+
+@pytest.mark.parametrize(('statements', 'missing', 'refused'), [
+    (['CREATE TABLE other AS SELECT * FROM distperiodic_claim',
+      'DROP TABLE distperiodic_claim',
+      'ALTER TABLE other RENAME TO distperiodic_claim'],
+     'distperiodic_claim in database {} has lost its key (object, job)',
+     True),
+    (['CREATE TABLE other (id INTEGER PRIMARY KEY, space, kind, name, '
+      'paused_since, paused_by, paused_why)',
+      'DROP TABLE distperiodic_job',
+      'ALTER TABLE other RENAME TO distperiodic_job'],
+     'distperiodic_job in database {} has lost its key (space, kind, '
+     'name)', True),
+    (['DROP INDEX distperiodic_lease_until'],
+     'index (until) of distperiodic_lease', False),
+    (['ALTER TABLE distperiodic_claim DROP COLUMN served'],
+     'column distperiodic_claim.served', False)],
+    ids=['primary key', 'unique key', 'index', 'column'])
+def test_a_key_that_was_dropped_is_found(
+        place_of_sqlite, examine, statements, missing, refused):
+    place = place_of_sqlite
+    execute(place, *statements)
+    missing = missing.format(place.url)
+
+    found = examine(place)
+
+    assert found['store_schema']['Result'] == 'fail'
+    assert found['store_schema']['Remedy']
+    assert missing in found['store_schema']['Finding']
+    if refused:
+        with pytest.raises(exceptions.SchemaError) as caught:
+            schema.check(place.url)
+        assert missing in str(caught.value)
+    else:
+        schema.check(place.url)
+
+
+def test_a_key_that_was_dropped_is_found_on_a_server(
+        postgresql, tmp_path, examine):
+    place = Place(postgresql.url, tmp_path)
+    execute(place, 'ALTER TABLE distperiodic_history '
+            'DROP CONSTRAINT distperiodic_history_pkey')
+    try:
+        found = examine(place)
+        with pytest.raises(exceptions.SchemaError):
+            schema.check(place.url)
+    finally:
+        execute(place, 'ALTER TABLE distperiodic_history '
+                'ADD PRIMARY KEY (job, tick, member)')
+        place.store.close()
+
+    assert 'key (job, tick, member)' in found['store_schema']['Finding']
+    assert wrong(examine(place)) == {}
+
+
+@pytest.fixture
+def reader(postgresql, tmp_path):
+    """A place of a user who has no rights but those a test gives."""
+    url = sa.make_url(postgresql.url)
+    name = f'reader_{uuid.uuid4().hex[:8]}'
+    place = Place(postgresql.url, tmp_path)
+    execute(place, f"CREATE ROLE {name} LOGIN PASSWORD '{url.password}'",
+            f'GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}')
+    place.reader = name
+    place.config.write_text(place.config.read_text().replace(
+        place.url, url.set(username=name).render_as_string(
+            hide_password=False)))
+    yield place
+    execute(place, f'DROP OWNED BY {name}', f'DROP ROLE {name}')
+    place.store.close()
+
+
+def test_rights_that_are_missing_are_found(reader, examine):
+    found = examine(reader)
+    refused = found['store_rights']['Finding']
+
+    assert found['store_rights']['Result'] == 'fail'
+    assert 'INSERT of distperiodic_' in refused
+    assert 'permission denied' in refused
+    assert 'sesame' not in refused
+    execute(reader, 'GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA '
+            f'public TO {reader.reader}')
+    refused = examine(reader)['store_rights']['Finding']
+    assert 'USAGE of the sequence of distperiodic_job' in refused
+    assert 'INSERT' not in refused
+    execute(reader, 'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO '
+            f'{reader.reader}')
+    assert wrong(examine(reader)) == {}
+
+
+def test_a_database_that_is_read_only_is_found(reader, examine):
+    execute(reader, 'GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA '
+            f'public TO {reader.reader}',
+            f'ALTER ROLE {reader.reader} SET default_transaction_read_only '
+            '= on')
+
+    found = examine(reader)
+
+    assert 'read-only transaction' in found['store_rights']['Finding']
+    assert 'read-only' in found['store_rights']['Remedy']
+
+
+def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
+    place = Place(mariadb.url, tmp_path)
+    execute(place, 'ALTER TABLE distperiodic_lease ENGINE=MyISAM')
+    try:
+        found = examine(place)
+    finally:
+        execute(place, 'ALTER TABLE distperiodic_lease ENGINE=InnoDB')
+        place.store.close()
+
+    assert wrong(found) == {'store_engine': 'fail'}
+    assert 'distperiodic_lease: MyISAM' in found['store_engine']['Finding']
+
+
+@pytest.mark.parametrize(('seconds', 'text'), [
+    (5, 's before the store'), (-5, 's behind the store')])
+def test_a_clock_that_is_off_is_found(
+        place_of_sqlite, examine, monkeypatch, seconds, text):
+    now = clock.SystemClock.now
+    monkeypatch.setattr(clock.SystemClock, 'now',
+                        lambda self: now(self) + seconds * SECOND)
+
+    found = examine(place_of_sqlite)
+
+    assert wrong(found) == {'store_clock': 'warn'}
+    assert text in found['store_clock']['Finding']
+
+
+def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
+    place = place_of_sqlite
+    place.store.claim('poll', place.now, ['a'], lease='one', holder='api-1',
+                      seconds=0.0, supersede=False)
+    assert wrong(examine(place)) == {}
+
+    execute(place, sa.update(tables.lease).values(
+        until=place.now - 60 * SECOND))
+    found = examine(place)
+
+    assert wrong(found) == {'store_leases': 'warn'}
+    assert "1 lease ended and nobody took them over, the first of job 'poll'"\
+        in found['store_leases']['Finding']
+
+
+def test_tables_that_are_full_are_found(
+        place_of_sqlite, examine, monkeypatch):
+    place_of_sqlite.run('poll', place_of_sqlite.now, 'a')
+    monkeypatch.setattr(store_checks, '_MANY', 2)
+
+    found = examine(place_of_sqlite)
+
+    assert wrong(found) == {'store_size': 'warn'}
+    assert '--history' in found['store_size']['Remedy']
+
+
+def test_jobs_that_the_tasks_do_not_know_are_found(
+        place_of_sqlite, examine, monkeypatch):
+    place = place_of_sqlite
+    place.write_tasks("""
+        @periodic_task(spacing=60, scope='group', name='poll')
+        def poll(self, context):
+            pass
+    """)
+    monkeypatch.chdir(place.config.parent)
+    monkeypatch.syspath_prepend(place.config.parent)
+    place.run('poll', place.now, 'poll')
+    tasks = ['--tasks', 'tasks:Tasks']
+    assert examine(place)['store_jobs']['Result'] == 'skip'
+    assert wrong(examine(place, *tasks)) == {}
+
+    place.run('pol', place.now, 'a')
+    found = examine(place, *tasks)
+
+    assert wrong(found) == {'store_jobs': 'warn'}
+    assert found['store_jobs']['Finding'] == 'not in --tasks: pol'
+
+
+@pytest.mark.parametrize('what', ['a network disk', 'another journal'])
+def test_a_file_that_does_not_keep_others_out_is_found(
+        place_of_sqlite, examine, monkeypatch, what):
+    if what == 'a network disk':
+        mounts = place_of_sqlite.config.parent / 'mounts'
+        mounts.write_text('/dev/vda / ext4 rw 0 0\n'
+                          f'nas:/x {mounts.parent} nfs4 rw 0 0\n')
+        monkeypatch.setattr(store_survey, '_MOUNTS', str(mounts))
+    else:
+        monkeypatch.setattr(
+            store_survey.StoreSurvey, 'journal', lambda self: 'delete')
+
+    found = examine(place_of_sqlite)
+
+    assert set(wrong(found)) == {'store_file'}
+
+
+def test_the_disk_of_a_file_is_that_of_the_longest_place():
+    mounts = ['/dev/vda / ext4 rw 0 0', 'nas:/x /mnt/nas nfs rw 0 0',
+              '/dev/vdb /mnt/nas/local xfs rw 0 0']
+
+    assert store_survey.network_disk('/mnt/nas/db', mounts) == 'nfs'
+    assert store_survey.network_disk('/mnt/nas/local/db', mounts) is None
+    assert store_survey.network_disk('/mnt/nasty/db', mounts) is None

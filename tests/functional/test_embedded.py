@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service for which nothing is configured keeps its claims in a file."""
+
+import json
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+from tests.functional import commands
+from tests.functional import judged
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """One scheduler without coordination service, broker and database."""
+    made = cluster_.Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
+                            misfire='all', overlap='wait')
+    yield made
+    made.close()
+
+
+def store_of(cluster):
+    return cluster.place / 'state' / f'{cluster.group}.sqlite'
+
+
+def ask(cluster, *argv):
+    return commands.run(*argv, '--config-file', cluster.config)
+
+
+def under_way(cluster):
+    ended = {r.key for r in cluster.runs('end')}
+    return [r for r in cluster.runs() if r.key not in ended]
+
+
+def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
+    """What it ran runs again within the same tick, long before its lease
+    ends; what came due meanwhile runs, too.
+    """
+    alone.set(takes=1.5, spacing=3)
+    first = alone.start('scheduler')
+    begin, = {run.tick for run in waiting.wait_until(
+        lambda: under_way(alone), 30, 'nothing began')}
+    pids = first.children
+    first.kill()
+    killed = time.time()
+    lost = {run.key for run in under_way(alone)}
+    assert lost
+
+    waiting.wait_until(lambda: time.time() > killed + 4, 5, interval=0.2)
+    again = alone.start('scheduler')
+    end = alone.wait_complete(1, after=time.time())[-1]
+    waiting.wait_until(lambda: not under_way(alone), 20,
+                       'what had begun did not end')
+
+    assert time.time() - killed < alone.options.get('lease', 60) / 2
+    judged.assert_kept(alone, begin, end,
+                       stalls=judged.killed(pids, killed))
+    repeated = {r.key for r in alone.runs() if r.attempt > 1}
+    assert repeated == lost
+    again.terminate()
+    assert again.wait() == 0
+    assert f'outlives it in {store_of(alone)}' in alone.logs()
+
+
+def test_its_account_can_be_looked_at_like_any_other(alone):
+    told = ask(alone, 'history')
+    assert told.returncode == 1
+    assert f'there is no {store_of(alone)}, where' in told.stderr
+    assert len(told.stderr.splitlines()) == 1
+    assert not store_of(alone).exists()
+
+    alone.start('scheduler')
+    alone.wait_complete(3)
+
+    told = json.loads(ask(alone, 'history', '-f', 'json').stdout)
+    assert {row['Job'] for row in told} == {'ping', 'once'}
+    told = ask(alone, 'ring', 'explain', 'ping', '192.168.10.1')
+    assert 'the one process there is' in told.stdout
+    assert 'done' in told.stdout
+    assert ask(alone, 'doctor', '--offline').returncode == 0
+
+
+def test_two_processes_that_know_nothing_of_each_other_share_its_ticks(
+        alone):
+    for _ in range(2):
+        alone.start('scheduler')
+    begin = alone.wait_complete(1, after=time.time())[0]
+
+    end = alone.wait_complete(3, after=begin)[-1]
+
+    judged.assert_kept(alone, begin, end)
+
+
+def test_none_is_no_store(alone):
+    alone.set(connection='none')
+    alone.start('scheduler')
+    alone.wait_complete(2)
+
+    assert not store_of(alone).exists()
+    assert 'neither' in ask(alone, 'history').stderr
+
+
+def test_a_file_of_a_later_release_is_refused(alone):
+    store_of(alone).parent.mkdir(0o700)
+    url = f'sqlite:///{store_of(alone)}'
+    schema.sync(url)
+    engine = sa.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(sa.table(
+            schema.VERSION_TABLE, sa.column('version_num'))).values(
+                version_num='9999'))
+    engine.dispose()
+
+    alone.start('scheduler')
+
+    waiting.wait_until(lambda: 'have version 9999, and this release knows no '
+                       'later' in alone.logs(), 20)
+
+
+def test_a_directory_that_others_may_write_to_is_refused(alone):
+    store_of(alone).parent.mkdir()
+    store_of(alone).parent.chmod(0o777)
+
+    alone.start('scheduler')
+
+    waiting.wait_until(lambda: 'everybody may write to it, so the claims in '
+                       'it' in alone.logs(), 20)
+    assert not store_of(alone).exists()

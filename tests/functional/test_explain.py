@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic ring explain`` brings each reason for which an object did not
+run from a real store, as an operator meets it.
+"""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import tables
+from distperiodic.core import reason
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from tests.functional.places import SECOND
+
+HOUR = 3600 * SECOND
+TASKS = """
+    def hosts(self, context):
+        return ['a', 'new']
+
+    @periodic_task(spacing=3600, objects='hosts', name='poll')
+    def poll(self, context, host):
+        pass
+
+    @periodic_task(spacing=3600, objects='hosts', name='off', enabled=False)
+    def off(self, context, host):
+        pass
+
+    @periodic_task(spacing=3600, objects='hosts', name='fresh')
+    def fresh(self, context, host):
+        pass
+
+    @periodic_task(spacing=3600, name='own')
+    def own(self, context):
+        pass
+"""
+
+
+class Scene:
+    """An object 'a' of the job 'poll', whose last tick is *due*."""
+
+    def __init__(self, place):
+        self.place = place
+        self.store = place.store
+        place.write_tasks(TASKS)
+        now = self.store.now()
+        self.due = now - now % HOUR
+        self.before = self.due - HOUR
+
+    def claim(self, tick, holder='api-1', seconds=600.0):
+        assert self.store.claim(
+            'poll', tick, ['a'], lease='claimed', holder=holder,
+            seconds=seconds, supersede=True).won
+
+    def start(self, tick, holder='w-1', seconds=600.0):
+        self.claim(tick)
+        assert self.store.start(
+            'poll', tick, ['a'], lease='claimed', into='running',
+            holder=holder, seconds=seconds)
+
+    def fail(self, tick, **options):
+        self.start(tick)
+        assert self.store.fail(
+            'poll', tick, [Failure('a', 'it is ill')], lease='running',
+            **options)
+
+    def skip(self, by, reason='so it is', tick=None):
+        assert self.store.skip(
+            'poll', tick or self.due, ['a'], holder='api-1', by=by,
+            reason=reason)
+
+    def ran(self, tick):
+        self.place.run('poll', tick, 'a')
+
+    def explain(self, job='poll', *argv, tasks=True):
+        argv = argv or ['a']
+        told = self.place.ask(
+            'ring', 'explain', job, *argv,
+            *(['--tasks', 'tasks:Tasks'] if tasks else []), '-f', 'json')
+        return json.loads(told)
+
+
+@pytest.fixture
+def scene(place_of_sqlite):
+    return Scene(place_of_sqlite)
+
+
+@pytest.fixture
+def scene_anywhere(place):
+    return Scene(place)
+
+
+def test_it_ran(scene_anywhere):
+    scene = scene_anywhere
+    scene.ran(scene.before)
+    scene.ran(scene.due)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'ran'
+    assert told['state'] == 'done'
+    assert told['attempt'] == 1
+    assert told['worker'] == 'w-1'
+    assert told['last tick'] > told['tick before']
+    assert told['last served'] > told['last tick']
+    assert told['next tick'] > told['last tick']
+    assert told['owner'].startswith('the one process')
+    assert told['answer'].startswith('it ran: done at ')
+
+
+@pytest.mark.parametrize(('by', 'why'), [
+    (SkippedBy.MISFIRE, 'skipped: misfire'),
+    (SkippedBy.PAUSE, 'skipped: paused'),
+    (SkippedBy.OVERLAP, 'skipped: overlap')])
+def test_it_was_skipped(scene_anywhere, by, why):
+    scene = scene_anywhere
+    if by is SkippedBy.OVERLAP:
+        scene.start(scene.before)
+    else:
+        scene.ran(scene.before)
+    scene.skip(by, 'the disks are full')
+
+    told = scene.explain()
+
+    assert told['reason'] == why
+    if by is SkippedBy.OVERLAP:
+        assert 'still runs on w-1' in told['answer']
+    else:
+        assert 'the disks are full' in told['answer']
+
+
+def test_it_is_dead(scene_anywhere):
+    scene = scene_anywhere
+    scene.fail(scene.due, into=None)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'dead'
+    assert 'at attempt 1: it is ill; it runs' in told['answer']
+    assert 'attempt 1 on w-1: it is ill' in told['failed']
+    scene.place.ask('dead', 'requeue', '--object', 'a')
+    assert scene.explain()['reason'] == 'waits for a sweep'
+
+
+def test_it_was_put_off(scene):
+    scene.claim(scene.due)
+    assert scene.explain()['reason'] == 'waits for a worker'
+    scene.store.drop('poll', scene.due, ['a'], lease='claimed',
+                     ending=State.CANCELLED)
+    assert scene.explain()['reason'] == 'cancelled'
+
+
+def test_it_runs(scene_anywhere):
+    scene = scene_anywhere
+    scene.start(scene.due)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'still running'
+    assert told['lease'].startswith('w-1 until ')
+
+
+def test_it_waits_for_a_retry(scene):
+    scene.fail(scene.due, into='again', seconds=600.0)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'waits for a retry'
+    assert 'waits for attempt 2, due at ' in told['answer']
+
+
+def test_a_lease_has_ended(scene):
+    scene.start(scene.due, seconds=0.0)
+
+    assert scene.explain()['reason'] == 'lease ended'
+
+
+def test_nobody_ever_claimed_it(scene):
+    assert scene.explain(tasks=False)['reason'] == 'job unknown'
+    assert scene.explain('nothing')['reason'] == 'job unknown'
+    assert scene.explain('own')['reason'] == 'job of every member'
+    assert scene.explain('fresh')['reason'] == 'job never scheduled'
+    scene.ran(scene.due)
+    assert scene.explain('poll', 'other')['reason'] == 'not in the catalogue'
+    assert scene.explain('poll', 'new')['reason'] == 'not due yet'
+    assert scene.explain('poll', 'b', tasks=False)['reason'] == (
+        'object unknown')
+    assert scene.explain('off')['reason'] == 'job disabled'
+
+
+def test_nobody_has_claimed_the_last_tick(scene):
+    scene.ran(scene.before)
+
+    assert scene.explain()['reason'] == 'nobody claims'
+    scene.place.run('poll', scene.due, 'b')
+    assert scene.explain()['reason'] == 'passed over'
+    scene.place.ask('job', 'pause', 'poll', '--why', 'not today')
+    told = scene.explain()
+    assert told['reason'] == 'job paused'
+    assert 'not today; to go on: distperiodic job resume' in told['answer']
+
+
+def test_its_tick_is_not_late_yet(scene):
+    scene.place.config.write_text(
+        scene.place.config.read_text() + 'late_claim_after = 7200\n'
+        'session_timeout = 7200\nlease = 7200\n')
+    scene.ran(scene.before)
+
+    assert scene.explain()['reason'] == 'not late yet'
+
+
+def test_who_held_it_is_gone_and_nobody_schedules(scene, tmp_path):
+    scene.place.config.write_text(
+        scene.place.config.read_text()
+        + f'backend_url = file://{tmp_path}/members\n')
+    scene.claim(scene.due)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'holder gone'
+    assert 'owner' not in told
+    scene.store.drop('poll', scene.due, ['a'], lease='claimed',
+                     ending=State.CANCELLED)
+    engine = database.make_engine(scene.place.url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.claim).values(
+            tick=scene.before, settled=scene.before))
+    engine.dispose()
+    assert scene.explain()['reason'] == 'no scheduler'
+
+
+def test_a_catalogue_that_cannot_be_read_is_said(scene):
+    scene.ran(scene.due)
+    scene.place.write_tasks(TASKS.replace("return ['a', 'new']",
+                                          'raise OSError("no disk")'))
+
+    told = scene.explain()
+
+    assert told['reason'] == 'ran'
+    assert told['answer'].endswith('(hosts raised OSError: no disk)')
+
+
+def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
+    place = scene_anywhere.place
+    place.run('poll', scene_anywhere.before, 'a', 'b', 'c', dead=['b'])
+    place.run('poll', scene_anywhere.due, 'c')
+
+    rows = json.loads(place.ask('objects', '--job', 'poll', '-f', 'json'))
+
+    assert [row['Object'] for row in rows] == ['b', 'a', 'c']
+    assert rows[0]['Last served'] == 'never'
+    assert rows[0]['State'] == 'dead'
+    assert rows[1]['Last served'] < rows[2]['Last served']
+    assert json.loads(place.ask(
+        'objects', '--job', 'poll', '--older-than', '10m', '-f', 'json',
+        '-c', 'Object')) == [{'Object': 'b'}]
+    assert "it has 'poll'" in place.refuse('objects', '--job', 'pol')
+
+
+def test_this_file_brings_about_every_reason():
+    with open(__file__) as source:
+        text = source.read()
+    assert [one for one in reason.Reason if f"'{one.value}'" not in text] == []

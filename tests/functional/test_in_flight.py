@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""max_in_flight over several schedulers and workers, all of them real."""
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+MOST = 5
+
+
+@pytest.fixture
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+    """Two jobs in one partition, which may use 5 of 40 slots."""
+    schema.sync(postgresql.url)
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        pool_size=20, objects=60, takes=0.1, spacing=5, pong=True,
+        misfire='all', overlap='wait')
+    made.set_section('partition:default', max_in_flight=MOST)
+    yield made
+    made.close()
+
+
+def most_at_once(cluster):
+    """The most runs of ping and pong that went on at once."""
+    marks = sorted(
+        (run.at, change) for job in ('ping', 'pong')
+        for event, change in (('start', 1), ('end', -1))
+        for run in cluster.runs(event, job))
+    most = going = 0
+    for _, change in marks:
+        going += change
+        most = max(most, going)
+    return most
+
+
+def test_a_partition_s_limit_holds_over_all_its_jobs_and_processes(cluster):
+    for _ in range(2):
+        cluster.start('scheduler')
+        cluster.start('worker')
+
+    waiting.wait_until(lambda: all(
+        len(cluster.runs('end', job)) >= 120 for job in ('ping', 'pong')),
+        90, 'too few runs')
+
+    assert most_at_once(cluster) == MOST
+    assert len({run.pid for run in cluster.runs()}) == 2
+
+
+def test_a_section_of_no_job_is_told_and_no_more(cluster):
+    cluster.set_section('partition:elsewhere', max_in_flight=1)
+    cluster.start('scheduler')
+    cluster.start('worker')
+
+    cluster.wait_begun()
+
+    assert ('partition of no job: section=partition:elsewhere '
+            'topics=default; ') in cluster.logs()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker that is cut off, stops, or dies where it hurts most."""
+
+import random
+import time
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters import schema
+from tests import proxy
+from tests import waiting
+from tests.functional import cluster as cluster_
+from tests.functional import effects
+from tests.functional import judged
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
+    """Two schedulers; the test starts the workers."""
+    schema.sync(postgresql.url)
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
+        lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
+        misfire='all', overlap='wait')
+    for _ in range(2):
+        made.start('scheduler')
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def ledger(cluster):
+    made = effects.Ledger(cluster.options['connection'])
+    made.make()
+    cluster.set(effects=cluster.options['connection'])
+    yield made
+    made.close()
+
+
+def under_way(cluster, pid):
+    """The runs that this process has begun and not ended."""
+    ended = {(r.object, r.fence) for r in cluster.runs('end')}
+    return [r for r in cluster.runs()
+            if r.pid == pid and (r.object, r.fence) not in ended]
+
+
+def test_the_runs_of_a_worker_cut_off_from_zookeeper_alone_are_not_doubled(
+        cluster):
+    """It is gone from the group for the others. But it lives, and renews."""
+    cluster.set(objects=8, takes=5, spacing=8)
+    url = sa.make_url(cluster.backend_url)
+    with proxy.Proxy((url.host, url.port)) as way:
+        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+        victim = cluster.start('worker')
+        with cluster.observe('default') as workers:
+            workers.wait_members(1)
+            cluster.set(backend_url=cluster.backend_url)
+            other = cluster.start('worker')
+            workers.wait_members(2)
+            first = cluster.wait_complete(1, after=time.time())[0]
+            pid, = victim.children
+            waiting.wait_until(lambda: under_way(cluster, pid), 20)
+
+            with way.being('drop'):
+                workers.wait_members(1)
+                assert under_way(cluster, pid), 'nothing was at stake'
+                cluster.wait_complete(1, after=time.time())
+            workers.wait_members(2)
+        last = cluster.wait_complete(1, after=time.time())[-1]
+        waiting.wait_until(
+            lambda: not under_way(cluster, pid)
+            and not under_way(cluster, other.children[0]), 20)
+
+        judged.assert_kept(cluster, first, last)
+        assert {run.attempt for run in cluster.runs()} == {1}
+
+
+def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
+        cluster):
+    """Nobody is left who saw them go, and their leases last long."""
+    cluster.set(lease=60, objects=12, takes=1, spacing=4)
+    programs = [*cluster.programs, cluster.start('worker')]
+    begin = cluster.wait_complete(1, timeout=40)[0]
+    waiting.wait_until(lambda: under_way(
+        cluster, programs[-1].children[0]), 20)
+    pids = [pid for program in programs for pid in program.children]
+    for program in programs:
+        program.kill()
+    killed = time.time()
+    lost = {r.key for pid in pids for r in under_way(cluster, pid)}
+    assert lost
+
+    cluster.start('scheduler')
+    cluster.start('worker')
+    waiting.wait_until(
+        lambda: lost <= {r.key for r in cluster.runs('end')}, 30,
+        'what they had begun was not repeated')
+    print(f'repeated within {time.time() - killed:.1f} s, lease 60 s')
+    end = cluster.wait_complete(1, after=time.time())[-1]
+    waiting.wait_until(
+        lambda: {r.key for r in cluster.runs()} == {
+            r.key for r in cluster.runs('end')}, 30)
+
+    judged.assert_kept(cluster, begin, end,
+                       stalls=judged.killed(pids, killed))
+
+
+def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
+        cluster, ledger):
+    """``still_mine()`` is false, the comparing store refuses its fence, and
+    ``finish()`` its effect.
+    """
+    cluster.set(objects=8, takes=1)
+    victim = cluster.start('worker')
+    cluster.start('worker')
+    first = cluster.wait_complete(1)[0]
+    pid, = victim.children
+    waiting.wait_until(lambda: len(under_way(cluster, pid)) > 1, 20)
+
+    begin = time.time()
+    psutil.Process(pid).suspend()
+    held = {(r.object, r.tick): r.fence for r in under_way(cluster, pid)}
+    waiting.wait_until(
+        lambda: held.keys() <= {
+            (r.object, r.tick) for r in cluster.runs('end') if r.pid != pid},
+        30, 'its runs were not repeated')
+    psutil.Process(pid).resume()
+    stall = judged.frozen(pid, begin, time.time() + 1)
+    last = cluster.wait_complete(2, after=time.time())[-1]
+
+    woken = [r for r in cluster.runs('end')
+             if held.get((r.object, r.tick)) == r.fence]
+    assert len(woken) == len(held)
+    assert {(r.mine, r.accepted, r.finished) for r in woken} == {
+        (False, False, False)}
+    judged.assert_kept(cluster, first, last, stalls=[stall])
+    assert_effects_once(cluster, ledger, first, last)
+
+
+def test_effects_that_end_their_run_come_once_whenever_the_worker_is_killed(
+        cluster, ledger):
+    """``context.finish(session)``, and kill -9 at any moment around it."""
+    chance = random.Random(20261121)
+    cluster.set(takes=0.01)
+    programs = [cluster.start('worker') for _ in range(2)]
+    first = cluster.wait_complete(1)[0]
+    stalls = []
+
+    for turn in range(8):
+        begun = time.time()
+        victim = programs[turn % 2]
+        waiting.wait_until(
+            lambda since=begun: [r for r in cluster.runs() if r.at > since],
+            20, interval=0.001)
+        time.sleep(chance.random() * 0.1)
+        stalls += judged.killed(victim.children, time.time())
+        victim.kill()
+        programs[turn % 2] = cluster.start('worker')
+    last = cluster.wait_complete(3, after=time.time(), timeout=60)[-1]
+
+    assert_effects_once(cluster, ledger, first, last)
+    judged.assert_kept(cluster, first, last, stalls=stalls,
+                       committed=set(ledger.effects()))
+    assert any(run.attempt > 1 for run in cluster.runs())
+
+
+def assert_effects_once(cluster, ledger, first, last):
+    spacing = cluster.default['spacing']
+    ticks = [first + n * spacing
+             for n in range(round((last - first) / spacing) + 1)]
+    expected = sorted((f'192.168.10.{n}', tick) for tick in ticks
+                      for n in range(cluster.default['objects']))
+
+    assert sorted((key, tick) for key, tick, _ in ledger.effects()
+                  if first <= tick <= last) == expected
