@@ -82,8 +82,12 @@ def until(moment, clock=time.time):
     return time.process_time() - cpu, clock() - began
 
 
-def ours(conf_and_tasks):
-    """Run a SchedulerService with what *conf_and_tasks* gives."""
+def ours(conf_and_tasks, connection='none'):
+    """Run a SchedulerService with what *conf_and_tasks* gives.
+
+    :param connection: none: claims in memory, as the others have it; empty:
+        in a file, as it is where nothing is configured.
+    """
     from oslo_service import backend
 
     backend.init_backend(backend.BackendType.THREADING)
@@ -98,6 +102,7 @@ def ours(conf_and_tasks):
     opts.register_opts(conf)
     place = tempfile.TemporaryDirectory()
     conf.set_override('state_path', place.name, opts.GROUP)
+    conf.set_override('connection', connection, opts.GROUP)
     conf.set_override('pool_size', THREADS, opts.GROUP)
     tasks, phases = conf_and_tasks(conf, runs)
     scheduler = service.SchedulerService(conf, tasks)
@@ -137,7 +142,7 @@ def ours_at_once():
     return ours(make)
 
 
-def ours_spread():
+def ours_spread(connection='none'):
     import distperiodic
     from distperiodic.core import ring
     from distperiodic.core import schedule
@@ -159,7 +164,11 @@ def ours_spread():
         return Tasks(conf), [schedule.phase_us(
             ring.position_of(name), schedule.SECOND) / schedule.SECOND
             for name in names]
-    return ours(make)
+    return ours(make, connection)
+
+
+def ours_spread_and_kept():
+    return ours_spread(connection='')
 
 
 def ours_driven():
@@ -286,6 +295,7 @@ CASES = {
     'futurist last_started (its default)': futurist_default,
     'distperiodic SchedulerService, objects spread': ours_spread,
     'APScheduler 3, due times spread': apscheduler_spread,
+    'distperiodic, objects spread, kept in SQLite': ours_spread_and_kept,
     'distperiodic run_periodic_tasks': ours_driven,
     'oslo.service run_periodic_tasks': oslo_service,
 }

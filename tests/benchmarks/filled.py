@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases full of claims, for the benchmarks of the store."""
+
+import contextlib
+import io
+import random
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg2
+import pymysql
+import sqlalchemy as sa
+
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core import claim as claim_
+from distperiodic.core import ring
+from distperiodic.core.claim import State
+
+SPACE = 'benchmark'
+JOB = 'poll'
+#: The tick that all rows have ended: in 2001.
+LAST = 1_000_000_000 * 1_000_000
+
+_COLUMNS = ('object', 'job', 'position', 'tick', 'settled', 'state', 'fence',
+            'attempt', 'lease')
+
+
+def object_ids(number: int) -> list[str]:
+    """UUIDs in the order of an index, the same at each call."""
+    chance = random.Random(17)
+    return sorted(str(uuid.UUID(int=chance.getrandbits(128)))
+                  for _ in range(number))
+
+
+def sql_store_of(url: str) -> sql_store.SqlClaimStore:
+    return sql_store.SqlClaimStore(url, space=SPACE)
+
+
+def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
+    """Have all *objects* in the database, as a job that has just ended its
+    tick; the number of the job.
+    """
+    schema.sync(url)
+    store = sql_store_of(url)
+    store.claim(job, LAST, ['the first'], lease=uuid.uuid4().hex,
+                holder='filler', seconds=60, supersede=False)
+    store.close()
+    with connected(url) as connection:
+        cursor = connection.cursor()
+        mark = marks(url, 1)
+        cursor.execute(
+            'SELECT id FROM distperiodic_job '  # noqa: S608
+            f'WHERE space = {mark} AND name = {mark}',
+            texts(url, [SPACE, job]))
+        [number] = cursor.fetchone()
+        fence = claim_.first_fence(LAST)
+        state = tables.STATE_CODES[State.DONE]
+        insert(connection, url, tables.claim.name, _COLUMNS, (
+            (key, number, position, LAST, LAST, state, fence, 1, 'ended')
+            for key, position in zip(
+                texts(url, objects), ring.positions_of(objects),
+                strict=True)))
+        connection.commit()
+        settle(connection, url, tables.claim.name)
+    return number
+
+
+def insert(connection: Any, url: str, table: str, columns: Sequence[str],
+           rows: Iterator[Sequence[Any]]) -> None:
+    """Insert many rows as fast as the database takes them."""
+    cursor = connection.cursor()
+    names = ', '.join(columns)
+    if url.startswith('postgresql'):
+        text = io.StringIO('\n'.join(
+            '\t'.join(map(str, row)) for row in rows))
+        cursor.copy_expert(f'COPY {table} ({names}) FROM STDIN', text)
+        return
+    cursor.executemany(
+        f'INSERT INTO {table} ({names}) '  # noqa: S608
+        f'VALUES ({marks(url, len(columns))})', rows)
+
+
+def settle(connection: Any, url: str, table: str) -> None:
+    """Have the database do at once what it would do in the background."""
+    cursor = connection.cursor()
+    if url.startswith('postgresql'):
+        connection.autocommit = True
+        cursor.execute(f'VACUUM ANALYZE {table}')
+        cursor.execute('CHECKPOINT')
+        connection.autocommit = False
+    elif url.startswith('sqlite'):
+        cursor.execute('PRAGMA wal_checkpoint(TRUNCATE)')
+        cursor.execute(f'ANALYZE {table}')
+        connection.commit()
+    else:
+        cursor.execute(f'ANALYZE TABLE {table}')
+        cursor.fetchall()
+
+
+def marks(url: str, number: int) -> str:
+    return ', '.join(['?' if url.startswith('sqlite') else '%s'] * number)
+
+
+def texts(url: str, words: Sequence[str]) -> list[Any]:
+    """As columns hold them that compare byte for byte."""
+    if url.startswith('mysql'):
+        return [word.encode() for word in words]
+    return list(words)
+
+
+@contextlib.contextmanager
+def connected(url: str) -> Iterator[Any]:
+    """A connection of the plain driver, in transactions."""
+    at = sa.make_url(url)
+    if url.startswith('postgresql'):
+        connection: Any = psycopg2.connect(url)
+    elif url.startswith('sqlite'):
+        connection = sqlite3.connect(at.database)
+        connection.execute('PRAGMA journal_mode = WAL')
+    else:
+        connection = pymysql.connect(
+            host=at.host, port=at.port, user=at.username,
+            password=at.password, database=at.database)
+    try:
+        yield connection
+    finally:
+        connection.close()

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a member that has nothing to do costs its store, by what is in it.
+
+Every look that a scheduler takes by itself is here: for leases that ended,
+for jobs that are paused, at the store's clock, and the renewal of the leases
+that it holds. None of them may read a claim, so a table of a million costs
+what one of a thousand does.
+
+    pytest -s -o timeout=0 tests/benchmarks/test_idle.py
+"""
+
+import uuid
+
+import sqlalchemy as sa
+
+from tests.benchmarks import filled
+from tests.benchmarks import measuring
+
+FEW, MANY = 1_000, 1_000_000
+#: Looks that are measured together.
+LOOKS = 200
+
+
+def looks(store):
+    """The looks of a member, by name."""
+    held, _ = uuid.uuid4().hex, store.now()
+    store.claim(filled.JOB, store.now(), ['held'], lease=held, holder='api-1',
+                seconds=600.0, supersede=False)
+    return {
+        'leases that ended': lambda: store.overdue(
+            [filled.JOB], into='again', holder='api-1', seconds=60.0,
+            gone=['api-2'], limit=100, silent=10.0),
+        'who holds leases': lambda: store.holders([filled.JOB]),
+        'jobs that are paused': lambda: store.paused([filled.JOB]),
+        'the clock': store.now,
+        'leases renewed': lambda: store.renew(
+            [held], holder='api-1', seconds=600.0),
+    }
+
+
+def statements_of(store, look):
+    """How many statements one look sends."""
+    sent = []
+    engine = store._database._engine
+
+    def count(connection, cursor, statement, *rest):
+        sent.append(statement)
+    sa.event.listen(engine, 'before_cursor_execute', count)
+    look()
+    sa.event.remove(engine, 'before_cursor_execute', count)
+    return len([one for one in sent if not one.startswith('BEGIN')])
+
+
+def measured(url, objects):
+    filled.fill(url, objects)
+    store = filled.sql_store_of(url)
+    found = {}
+    for name, look in looks(store).items():
+        number = statements_of(store, look)
+
+        def act(look=look):
+            for _ in range(LOOKS):
+                look()
+        found[name] = number, measuring.in_turns({'': lambda a=act: a})['']
+    store.forget()
+    store.close()
+    return found
+
+
+def test_what_a_member_with_nothing_to_do_costs(database):
+    kind, url = database
+    few = measured(url, filled.object_ids(FEW))
+    many = measured(url, filled.object_ids(MANY))
+    with measuring.table(
+            f'a look in {kind} when nothing is due, ms', 'look at',
+            'statements', f'{FEW:,} claims', f'{MANY:,} claims', 'to it',
+            file=__file__, versions=('SQLAlchemy', 'oslo.db')) as row:
+        for name, (number, before) in few.items():
+            _, after = many[name]
+            row(name, number, measuring.ms(before.median / LOOKS),
+                measuring.ms(after.median / LOOKS),
+                measuring.times(after.median / before.median))
