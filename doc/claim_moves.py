@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the moves of a claim from the table in distperiodic/core/claim.py.
+
+    python doc/claim_moves.py > doc/source/explanation/claim-moves.txt
+
+A unit test holds the file to the table.
+"""
+
+import pathlib
+import re
+
+from distperiodic.core import claim
+
+_SOURCE = pathlib.Path(claim.__file__).read_text()
+
+
+def _meaning(state: claim.State) -> str:
+    """What the comment above the state says of it."""
+    found = re.search(rf"((?: +#: .*\n)+) +{state.name} = ", _SOURCE)
+    assert found is not None, state
+    return ' '.join(line.strip().removeprefix('#: ')
+                    for line in found[1].splitlines())
+
+
+def _arrows(state: claim.State) -> list[str]:
+    moves = [move for move in claim.Move if claim.allowed(move, state)]
+    width = max(len(move.value) for move in claim.Move)
+    arrows = [f'── {move.value} {"─" * (width - len(move.value))}──► '
+              f'{claim.MOVES[move][1].value}' for move in moves]
+    last = len(arrows) - 1
+    return [('└' if at == last else '├') + arrow
+            for at, arrow in enumerate(arrows)]
+
+
+def picture() -> str:
+    """Every state, and under it where it may go by which move."""
+    lines = []
+    for ends, title in ((False, 'open'), (True, 'ended')):
+        lines += [title, '']
+        for state in claim.State:
+            if (state in claim.ENDINGS) is ends:
+                lines.append(f'  {state.value}: {_meaning(state)}')
+                lines += [f'    {arrow}' for arrow in _arrows(state)]
+                lines.append('')
+    return '\n'.join(lines)
+
+
+if __name__ == '__main__':
+    print(picture(), end='')
