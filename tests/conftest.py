@@ -3,9 +3,19 @@
 
 import logging
 
+import hypothesis
 import pytest
 
 from tests import services
+
+# Property tests judge results, never how long a loaded machine took. Whoever
+# runs all tests tests a change, not their luck: the examples are the same
+# each time, and --hypothesis-profile=search looks for new ones.
+hypothesis.settings.register_profile(
+    'same', deadline=None, derandomize=True)
+hypothesis.settings.register_profile(
+    'search', deadline=None, max_examples=2_000, print_blob=True)
+hypothesis.settings.load_profile('same')
 
 
 @pytest.fixture(scope='session')

@@ -1610,10 +1610,9 @@ def told(request):
         yield one if heard == 'heard' else Forgetful(one)
 
 
-@hypothesis.settings(
-    deadline=None, max_examples=60, suppress_health_check=[
-        hypothesis.HealthCheck.function_scoped_fixture,
-        hypothesis.HealthCheck.too_slow])
+@hypothesis.settings(suppress_health_check=[
+    hypothesis.HealthCheck.function_scoped_fixture,
+    hypothesis.HealthCheck.too_slow])
 @hypothesis.given(operations=OPERATIONS)
 def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
     """Any order of calls, with any of the leases that there ever were."""
