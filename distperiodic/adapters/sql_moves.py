@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
+from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
@@ -75,7 +75,7 @@ class Statements:
     :param late_after: seconds after its tick at which a claim is late.
     """
 
-    def __init__(self, dialect: database.Dialect, late_after: float):
+    def __init__(self, dialect: dialect_.Dialect, late_after: float):
         # Asked once in a statement, not for each row.
         self._now = sa.select(dialect.now).scalar_subquery()
         self._late_after = round(late_after * 1e6)
@@ -238,7 +238,7 @@ class Statements:
         return Change(move, move.returning(*told),
                       sa.select(*told).where(*found).with_for_update())
 
-    def _at_once(self, dialect: database.Dialect, move: Any) -> Any:
+    def _at_once(self, dialect: dialect_.Dialect, move: Any) -> Any:
         """A move, and if it moved all: what it does to the history, and the
         lease.
         """
@@ -255,13 +255,13 @@ class Statements:
         return sa.select(moved).add_cte(
             counted.cte('counted'), lease.cte('made'))
 
-    def _count(self, dialect: database.Dialect, member: Any,
+    def _count(self, dialect: dialect_.Dialect, member: Any,
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
         """Add to what the history has of a tick.
 
         :param counted: what may be other than none.
         :param given: has the ``now`` of it; see
-            :meth:`database.Dialect.add_up`.
+            :meth:`dialect_.Dialect.add_up`.
         """
         tick = sa.bindparam('at_tick', type_=sa.BigInteger)
         due = sa.bindparam('more_late', type_=sa.BigInteger)

@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
+from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import sql_history
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
@@ -22,7 +22,7 @@ from distperiodic.core.claim import State
 _lease = tables.lease
 
 
-def is_over(dialect: database.Dialect, gone: Sequence[str], seconds: float,
+def is_over(dialect: dialect_.Dialect, gone: Sequence[str], seconds: float,
             silent: float) -> sa.ColumnElement[bool]:
     """Whether a lease ended, or its holder is gone and silent for long
     enough; see :meth:`distperiodic.ports.ClaimStore.overdue`.

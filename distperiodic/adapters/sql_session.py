@@ -13,6 +13,7 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters import database
+from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import MOVES
@@ -45,7 +46,7 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
         session.execute(sa.update(_claim).where(
             *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
                 state=after, lease=finished,
-                served=database.Dialect(bind.dialect).now))
+                served=dialect_.Dialect(bind.dialect).now))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         said = database.reason_of(exc)
         if not (any(table.name in said for table in (_claim, tables.job))

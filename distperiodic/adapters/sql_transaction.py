@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
+from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import sql_moves
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
@@ -26,7 +26,7 @@ class Transaction:
     A claim is named by the number of its job and its object, its key.
     """
 
-    def __init__(self, connection: sa.Connection, dialect: database.Dialect,
+    def __init__(self, connection: sa.Connection, dialect: dialect_.Dialect,
                  sql: sql_moves.Statements):
         self.connection = connection
         self.dialect = dialect
@@ -160,7 +160,7 @@ class Transaction:
             self.sql.last_leave, parameters | {'so_many': 0})
 
 
-def until(dialect: database.Dialect,
+def until(dialect: dialect_.Dialect,
           seconds: float) -> sa.ColumnElement[int]:
     """So long from now, by the store's clock."""
     return dialect.now + sa.literal(round(seconds * 1e6), sa.BigInteger)
