@@ -120,6 +120,10 @@ class Proxy:
         self._knock.send(b'.')
         assert done.wait(5), 'the proxy stands still'
 
+    def lead_to(self, target: tuple[str, int]) -> None:
+        """Lead new connections to another server."""
+        self._target = target
+
     def lose_answer(self, request: bytes,
                     after: bytes = b'') -> threading.Event:
         """Let the next piece of a client with *request* in it through, and

@@ -15,6 +15,9 @@ skipped for want of a server.
 """
 
 from tests.services.etcd import etcd
+from tests.services.galera import Galera
+from tests.services.galera import GaleraNode
+from tests.services.galera import galera
 from tests.services.mariadb import MariaDB
 from tests.services.mariadb import mariadb
 from tests.services.postgresql import PostgreSQL
@@ -32,12 +35,15 @@ from tests.services.zookeeper import zookeeper_ensemble
 __all__ = [
     'Ensemble',
     'ExternalServer',
+    'Galera',
+    'GaleraNode',
     'MariaDB',
     'PostgreSQL',
     'RabbitMQ',
     'Server',
     'ZooKeeper',
     'etcd',
+    'galera',
     'mariadb',
     'postgresql',
     'rabbitmq',

@@ -19,6 +19,11 @@ PASSWORD = 'loopback-only'  # noqa: S105
 DATABASE = 'tests'
 
 PLACES = ('/usr/sbin',)
+#: What a new server is told.
+FIRST = (
+    f'CREATE DATABASE IF NOT EXISTS {DATABASE};\n'
+    f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n"
+    f"GRANT ALL ON {DATABASE}.* TO {USER}@'%';\n")
 
 
 class MariaDB(server.Server):
@@ -79,11 +84,7 @@ def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
     install = server.program('mariadb-install-db', 'mariadb-server')
     program = server.program('mariadbd', 'mariadb-server', *PLACES)
     first = place / 'first.sql'
-    first.write_text(
-        f'CREATE DATABASE IF NOT EXISTS {DATABASE};\n'
-        f"CREATE USER IF NOT EXISTS {USER}@'%' "
-        f"IDENTIFIED BY '{PASSWORD}';\n"
-        f"GRANT ALL ON {DATABASE}.* TO {USER}@'%';\n")
+    first.write_text(FIRST)
     # The socket lies beside the data: its path must be short.
     start = (
         'test -d "$0/mysql" || "$1" --no-defaults --datadir="$0" '
