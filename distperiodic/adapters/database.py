@@ -61,6 +61,8 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 IDLE = 10
 #: Seconds of one statement. Each changes some hundred rows.
 _STATEMENT = 30
+#: What wsrep_sync_wait makes wait: whatever a transaction begins with.
+_EVERY_STATEMENT = 15
 #: Seconds of a transaction of PostgreSQL's, for when nobody is there to end
 #: its statements; the drivers of the others have such a bound themselves.
 SILENT = 45
@@ -154,6 +156,8 @@ def make_engine(connection_url: str, bounded: bool = True,
             with connection.cursor() as cursor:
                 cursor.execute(_bounds(engine.dialect.name))
             connection.commit()
+        if engine.dialect.name == 'mysql':
+            _see_other_nodes(connection)
         # What others committed must be seen by the next statement, or a lost
         # race could not be told from one that was not held.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
@@ -174,6 +178,20 @@ def _bounds(dialect: str) -> str:
     # MySQL, to which the rest is a comment, does not know it.
     return (f'SET SESSION innodb_lock_wait_timeout = {IDLE} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
+
+
+def _see_other_nodes(connection: Any) -> None:
+    """On a Galera cluster, have each transaction begin when its node has all
+    that was committed on any.
+
+    Else a worker that is faster than the cluster would not find the claim
+    that it was sent, be told that it lost it, and leave it to end with its
+    lease.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+        if cursor.fetchone() == ('wsrep_on', 'ON'):
+            cursor.execute(f'SET SESSION wsrep_sync_wait = {_EVERY_STATEMENT}')
 
 
 def _open_sqlite(connection: Any, record: Any) -> None:

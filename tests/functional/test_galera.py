@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims on a Galera cluster whose nodes are all written to.
+
+What is committed on one node is seen on another a moment later, of two that
+change the same rows one is told of a deadlock when it commits, and a node
+that has lost the others refuses everything.
+"""
+
+import collections
+import contextlib
+import itertools
+import random
+import threading
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters import database
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core.claim import State
+from tests import proxy as proxy_
+from tests import services
+from tests import waiting
+from tests.functional import commands
+from tests.services import ports
+from tests.services.mariadb import DATABASE
+from tests.services.mariadb import USER
+
+SECOND = 1_000_000
+TICKS = itertools.count(1_700_000_000 * SECOND, 60 * SECOND)
+LONG = 600.0
+SCHEDULER, WORKER = 'api-1~1~1~f1.t1.r40', 'worker-1~1~1~f1.t1.s10'
+MANY = [f'object-{number:03}' for number in range(200)]
+
+
+@pytest.fixture(scope='module')
+def cluster():
+    with services.galera(3) as found:
+        schema.sync(found.nodes[0].url)
+        yield found
+
+
+@pytest.fixture
+def job():
+    return f'job-{uuid.uuid4().hex[:8]}'
+
+
+@pytest.fixture
+def tick():
+    return next(TICKS)
+
+
+@pytest.fixture
+def stores(cluster):
+    """One on each node."""
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(opened(node.url))
+               for node in cluster.nodes]
+
+
+@contextlib.contextmanager
+def opened(url):
+    with contextlib.closing(sql_store.SqlClaimStore(
+            url, space='tests')) as store:
+        yield store
+
+
+def name():
+    """Of a new lease."""
+    return uuid.uuid4().hex
+
+
+def claim(store, job, tick, objects, lease, seconds=LONG):
+    return [one.object for one in store.claim(
+        job, tick, objects, lease=lease, holder=SCHEDULER, seconds=seconds,
+        supersede=False).won]
+
+
+def start(store, job, tick, objects, lease, into, holder=WORKER):
+    return [one.object for one in store.start(
+        job, tick, objects, lease=lease, into=into, holder=holder,
+        seconds=LONG)]
+
+
+def run(stores, job, tick, objects):
+    """Claim, start and finish each on another node."""
+    lease, into = name(), name()
+    claimed, started, finished = stores
+    assert claim(claimed, job, tick, objects, lease) == objects
+    assert start(started, job, tick, objects, lease, into) == objects
+    assert finished.finish(job, tick, objects, lease=into) == set(objects)
+
+
+def at_once(*calls):
+    """Make each call in a thread of its own; what they returned."""
+    barrier = threading.Barrier(len(calls))
+    returned, raised = [None] * len(calls), []
+
+    def body(number, call):
+        try:
+            barrier.wait(20)
+            returned[number] = call()
+        except BaseException as exc:
+            # A test that fails in it, too.
+            raised.append(exc)
+    threads = [threading.Thread(target=body, args=one)
+               for one in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+    return returned
+
+
+def read(url, select):
+    engine = database.make_engine(url)
+    try:
+        with engine.connect() as connection:
+            return connection.execute(select).all()
+    finally:
+        engine.dispose()
+
+
+def counted(cluster, job):
+    """How many objects were due and done, over all ticks."""
+    of = tables.history.c
+    (due, done), = read(cluster.nodes[1].url, sa.select(
+        sa.func.sum(of.due), sa.func.sum(of.done)).join(
+            tables.job, tables.job.c.id == of.job).where(
+                tables.job.c.name == job))
+    return int(due), int(done)
+
+
+def rows(node):
+    """All that one node has of claims and leases."""
+    return [read(node.url, sa.select(table).order_by(*table.primary_key))
+            for table in (tables.claim, tables.lease)]
+
+
+# What is committed on one node and asked for on another.
+
+def test_what_one_node_claimed_another_starts_and_a_third_finishes(
+        stores, job):
+    for turn in range(12):
+        run(stores[turn % 3:] + stores[:turn % 3], job, next(TICKS), MANY)
+
+
+@pytest.fixture
+def much(cluster):
+    """Writes so much on the first node that others take a while for it."""
+    root = cluster.nodes[0].root
+    root(f'CREATE TABLE {DATABASE}.much (number INT PRIMARY KEY)')
+    engine = database.make_engine(cluster.nodes[0].url)
+
+    def write():
+        with engine.begin() as connection:
+            connection.execute(sa.text(
+                'INSERT INTO much SELECT seq FROM seq_1_to_100000'))
+    yield write
+    engine.dispose()
+    root(f'DROP TABLE {DATABASE}.much')
+
+
+def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
+        stores, job, tick, much):
+    """A worker that is told too early that nothing was granted would leave
+    its runs until their lease has ended.
+    """
+    first, second, third = stores
+    lease, into = name(), name()
+    second.now(), third.now()
+    much()
+    claim(first, job, tick, MANY, lease)
+
+    assert start(second, job, tick, MANY, lease, into) == MANY
+    assert third.renew([into], holder=WORKER, seconds=LONG) == {into}
+    assert first.finish(job, tick, MANY, lease=into) == set(MANY)
+
+
+def test_what_was_answered_by_no_node_is_answered_by_another(
+        stores, job, tick):
+    """The answer is lost with the node; the same call gets it elsewhere."""
+    lease, into = name(), name()
+    first, second, third = stores
+
+    for store in (first, second):
+        assert claim(store, job, tick, MANY, lease) == MANY
+    for store in (second, third):
+        assert start(store, job, tick, MANY, lease, into) == MANY
+    for store in (third, first):
+        assert store.finish(
+            job, tick, MANY, lease=into) == set(MANY)
+
+
+# Several nodes at once.
+
+def test_of_claimers_on_all_nodes_one_wins_each_object(cluster, job):
+    """What lost when it was certified is made again."""
+    ticks = [next(TICKS) for _ in range(8)]
+    objects = MANY[:60]
+
+    def work(number):
+        won = []
+        order = random.Random(number)
+        with opened(cluster.nodes[number % 3].url) as store:
+            for tick in ticks:
+                mine = order.sample(objects, len(objects))
+                for some in (mine[:30], mine[30:]):
+                    lease, into = name(), name()
+                    of = store.claim(
+                        job, tick, some, lease=lease,
+                        holder=f'api-{number}~1~1~f1.t1.r40', seconds=LONG,
+                        supersede=True).won
+                    won += of
+                    keys = [one.object for one in of]
+                    begun = start(store, job, tick, keys, lease, into)
+                    ended = store.finish(job, tick, begun, lease=into)
+                    assert ended == set(begun)
+        return won
+    won = [one for of_one in at_once(*(
+        lambda number=number: work(number) for number in range(6)))
+        for one in of_one]
+
+    times = collections.Counter((one.object, one.tick) for one in won)
+    assert set(times.values()) == {1}
+    for key in objects:
+        fences = [one.fence for one in sorted(
+            (one for one in won if one.object == key),
+            key=lambda one: one.tick)]
+        assert fences == sorted(set(fences))
+    assert {one.object for one in won if one.tick == ticks[-1]} == set(
+        objects)
+
+
+def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
+        stores, job):
+    """Never both, however close together."""
+    first, second, _ = stores
+    first.renew([name()], holder=WORKER, seconds=LONG)
+    second.overdue([job], into=name(), holder='', seconds=LONG, gone=[],
+                   limit=1)
+    outcomes = set()
+    for _ in range(30):
+        tick, lease = next(TICKS), name()
+        assert claim(first, job, tick, ['a'], lease, seconds=-1.0) == ['a']
+
+        held, taken = at_once(
+            lambda lease=lease: first.renew(
+                [lease], holder=SCHEDULER, seconds=LONG),
+            lambda: second.overdue(
+                [job], into=name(), holder='api-2', seconds=LONG, gone=[],
+                limit=1))
+
+        assert (held == {lease}) != bool(taken)
+        outcomes.add(bool(taken))
+        end = taken[0].id if taken else lease
+        assert first.drop(job, tick, ['a'], lease=end,
+                          ending=State.CANCELLED) == 1
+    assert outcomes
+
+
+def test_of_two_starts_at_once_one_at_least_sees_them_both(stores, job):
+    """So a limit of what runs at once holds over all nodes."""
+    for _ in range(20):
+        tick, leases = next(TICKS), [name(), name()]
+        for key, lease in zip('ab', leases, strict=True):
+            claim(stores[2], job, tick, [key], lease)
+
+        def grant(store, key, lease, tick=tick):
+            into = name()
+            assert start(store, job, tick, [key], lease, into) == [key]
+            return store.running([job])[job], into
+        granted = at_once(
+            lambda leases=leases, grant=grant: grant(
+                stores[0], 'a', leases[0]),
+            lambda leases=leases, grant=grant: grant(
+                stores[1], 'b', leases[1]))
+
+        assert max(running for running, _ in granted) == 2
+        for key, (_, into) in zip('ab', granted, strict=True):
+            assert stores[2].finish(job, tick, [key], lease=into) == {key}
+
+
+def test_tables_made_on_all_nodes_at_once_are_whole(cluster, tmp_path):
+    """The lock of one node is none on another."""
+    made = f'made_{uuid.uuid4().hex[:8]}'
+    root = cluster.nodes[0].root
+    root(f'CREATE DATABASE {made}')
+    root(f"GRANT ALL ON {made}.* TO {USER}@'%'")
+    waiting.wait_until(lambda: all(
+        node.root(f"SHOW DATABASES LIKE '{made}'")
+        for node in cluster.nodes), 10)
+    urls = [sa.make_url(node.url).set(database=made).render_as_string(
+        hide_password=False) for node in cluster.nodes]
+
+    def make(number):
+        config = tmp_path / f'{number}.conf'
+        config.write_text(f'[distperiodic]\nconnection = {urls[number]}\n')
+        return commands.run('db', 'sync', '--config-file', config)
+    try:
+        told = at_once(*(lambda number=number: make(number)
+                         for number in range(3)))
+
+        assert [one.stderr for one in told if one.returncode] == []
+        for url in urls:
+            schema.check(url)
+    finally:
+        root(f'DROP DATABASE {made}')
+
+
+# Nodes that go away.
+
+def until_done(call):
+    """Its answer, however often the store is away, as services ask it."""
+    return waiting.wait_until(
+        lambda: _tried(call), 60, 'the store did not come back',
+        interval=0.2)[0]
+
+
+def _tried(call):
+    try:
+        return [call()]
+    except exceptions.StoreUnavailable:
+        return None
+
+
+def test_a_node_that_lost_the_others_is_waited_for(
+        cluster, stores, job, tick):
+    node, store = cluster.nodes[2], stores[2]
+    lease, into = name(), name()
+    claim(store, job, tick, MANY, lease)
+    node.cut_off()
+    try:
+        with opened(node.url) as new:
+            for one in (store, new):
+                with pytest.raises(exceptions.StoreUnavailable,
+                                   match='WSREP has not yet prepared'):
+                    start(one, job, tick, MANY, lease, into)
+        assert start(stores[0], job, tick, MANY, lease, into) == MANY
+    finally:
+        node.join_again()
+
+    assert store.finish(job, tick, MANY, lease=into) == set(MANY)
+
+
+def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
+    """Its clients come to another one by the address they had, as behind a
+    balancer of load, and ask there again what was not answered.
+    """
+    first, second, _ = cluster.nodes
+    objects = MANY[:40]
+    over, turns = threading.Event(), collections.Counter()
+    begin = next(TICKS)
+
+    def turn(store, mine, tick):
+        lease, into = name(), name()
+        assert until_done(lambda: claim(
+            store, job, tick, mine, lease)) == mine
+        assert until_done(lambda: start(
+            store, job, tick, mine, lease, into)) == mine
+        assert until_done(lambda: store.finish(
+            job, tick, mine, lease=into)) == set(mine)
+
+    def work(number):
+        with opened(way_url) as store:
+            while not over.is_set():
+                turn(store, objects[number::3],
+                     begin + turns[number] * SECOND)
+                turns[number] += 1
+
+    with proxy_.Proxy((ports.HOST, first.port)) as way:
+        way_url = sa.make_url(first.url).set(
+            port=way.port).render_as_string(hide_password=False)
+
+        def kill():
+            try:
+                waiting.wait_until(lambda: all(
+                    turns[n] > 5 for n in range(3)), 20)
+                first.kill()
+                way.lead_to((ports.HOST, second.port))
+                before = turns.copy()
+                waiting.wait_until(lambda: all(
+                    turns[n] > before[n] + 5 for n in range(3)), 60,
+                    'nothing goes on without the node')
+            finally:
+                over.set()
+        at_once(kill, *(lambda number=number: work(number)
+                        for number in range(3)))
+    done = sum(turns[n] * len(objects[n::3]) for n in range(3))
+    assert counted(cluster, job) == (done, done)
+    first.start()
+    cluster.wait_whole()
+    assert rows(first) == rows(second)
