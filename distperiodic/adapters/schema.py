@@ -7,7 +7,9 @@ only whoever runs it needs the right to.
 """
 
 import contextlib
+import itertools
 import pathlib
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
@@ -29,6 +31,12 @@ VERSION_TABLE = 'distperiodic_alembic_version'
 _MIGRATIONS = pathlib.Path(__file__).parent.parent / 'migrations'
 # Any number that other programs are unlikely to lock in the same database.
 _LOCK = 0x64697374
+
+# MySQL's code for a table that is made and was there.
+_TABLE_EXISTS = 1050
+# Times that it is looked whether somebody else has made it, and seconds from
+# one to the next.
+_LOOKS, _PAUSE = 20, 0.5
 
 _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
@@ -67,7 +75,22 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                 from alembic import command
                 command.upgrade(configuration(connection), 'head')
             return before, VERSION
-    return _transaction(connection_url, work)
+    for attempt in itertools.count(1):
+        try:
+            return _transaction(connection_url, work)
+        except exceptions.StoreUnavailable as exc:
+            # MySQL's lock is one node's. On another node of a Galera cluster
+            # somebody else may be about to make the same tables.
+            if attempt == _LOOKS or not _exists(exc.__cause__):
+                raise
+            threading.Event().wait(_PAUSE)
+    raise AssertionError('there is no end to counting')
+
+
+def _exists(exc: BaseException | None) -> bool:
+    """Whether MySQL said that a table is there."""
+    orig = getattr(exc, 'orig', None)
+    return orig is not None and orig.args[:1] == (_TABLE_EXISTS,)
 
 
 def configuration(connection: sa.Connection) -> 'alembic_config.Config':
