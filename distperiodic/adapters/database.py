@@ -23,6 +23,7 @@ from oslo_db.sqlalchemy import engines
 from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
+from distperiodic.adapters import clock
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import silence
 
@@ -248,6 +249,7 @@ class Database:
         self.name = self._engine.url.database or ''
         self._connection: sa.Connection | None = None
         self._pid = os.getpid()
+        self._monotonic = clock.SystemClock().monotonic
         self.dialect = dialect_.Dialect(self._engine.dialect)
 
     def run(self, work: Callable[[sa.Connection], T]) -> T:
@@ -265,6 +267,7 @@ class Database:
         return self._run(work, looks=True)
 
     def _run(self, work: Callable[[sa.Connection], T], looks: bool) -> T:
+        begun = self._monotonic()
         for attempt in itertools.count(1):
             used = self._connection is not None
             try:
@@ -277,6 +280,10 @@ class Database:
                 if attempt > _CONFLICTS:
                     self._give_up(exc, f'{attempt} times others changed the '
                                   'same rows first')
+                # Each attempt may have waited for as long as a lock is
+                # waited for, or a node of Galera for what it lacks.
+                if self._monotonic() - begun >= _STATEMENT:
+                    self._give_up(exc)
                 _wait_for_others(attempt)
             except db_exception.DBDuplicateEntry:
                 raise

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from alembic import autogenerate
 from alembic import migration
 from alembic import script
+from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters import database
@@ -346,6 +347,25 @@ def test_a_statement_that_takes_too_long_is_one_line(postgresql):
 
     assert len(claim(store, 'locked-2').won) == 1
     store.close()
+
+
+def test_who_has_waited_long_for_others_is_not_made_to_wait_again(sqlite_url):
+    """Nine waits of half a minute each would be a store that is away and
+    nobody knows.
+    """
+    place = database.Database(sqlite_url, lambda connection, shown: None)
+    place._monotonic = iter([0.0, 30.0]).__next__
+    asked = []
+
+    def wait_in_vain(connection):
+        asked.append(connection)
+        raise db_exception.DBDeadlock(Exception('Lock wait timeout exceeded'))
+
+    with contextlib.closing(place), pytest.raises(
+            exceptions.StoreUnavailable, match='Lock wait timeout'):
+        place.run(wait_in_vain)
+
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
