@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import random
 import threading
+import time
 import uuid
 
 import pytest
@@ -25,7 +26,9 @@ from distperiodic.core.claim import State
 from tests import proxy as proxy_
 from tests import services
 from tests import waiting
+from tests.functional import cluster as cluster_
 from tests.functional import commands
+from tests.functional import judged
 from tests.services import ports
 from tests.services.mariadb import DATABASE
 from tests.services.mariadb import USER
@@ -174,7 +177,9 @@ def test_a_node_that_has_much_to_catch_up_with_is_waited_for(
     """
     first, second, third = stores
     lease, into = name(), name()
-    second.now(), third.now()
+    for store in stores:
+        # Later it would wait to see the job, and so see the claims as well.
+        store.running([job])
     much()
     claim(first, job, tick, MANY, lease)
 
@@ -304,8 +309,7 @@ def test_tables_made_on_all_nodes_at_once_are_whole(cluster, tmp_path):
         config.write_text(f'[distperiodic]\nconnection = {urls[number]}\n')
         return commands.run('db', 'sync', '--config-file', config)
     try:
-        told = at_once(*(lambda number=number: make(number)
-                         for number in range(3)))
+        told = at_once(lambda: make(0), lambda: make(1))
 
         assert [one.stderr for one in told if one.returncode] == []
         for url in urls:
@@ -397,3 +401,41 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
     first.start()
     cluster.wait_whole()
     assert rows(first) == rows(second)
+
+
+# Whole services.
+
+@pytest.mark.timeout(120)
+def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
+        tmp_path, cluster, zookeeper, rabbitmq):
+    """Each process has a node of its own, and comes to another if that
+    dies.
+    """
+    nodes = cluster.nodes
+    with contextlib.ExitStack() as stack:
+        ways = [stack.enter_context(proxy_.Proxy((ports.HOST, node.port)))
+                for node in nodes]
+        urls = [sa.make_url(nodes[0].url).set(
+            port=way.port).render_as_string(hide_password=False)
+            for way in ways]
+        group = cluster_.Cluster(
+            tmp_path, zookeeper.url, rabbitmq.url, connection=urls[0],
+            lease=10, send_timeout=2, spacing=2, objects=40, takes=0.05,
+            misfire='all', overlap='wait')
+        stack.callback(group.close)
+        for number, kind in enumerate(['scheduler', 'worker'] * 2):
+            config = tmp_path / f'{number}.conf'
+            config.write_text(group.config.read_text().replace(
+                urls[0], urls[(number + 1) // 2]))
+            group.programs.append(cluster_.Program(
+                kind, config, group.record, 1, tmp_path / f'{number}.log'))
+        first = group.wait_complete(2)[0]
+
+        killed = time.time()
+        nodes[1].kill()
+        ways[1].lead_to((ports.HOST, nodes[2].port))
+        last = group.wait_complete(3, after=killed, timeout=60)[-1]
+
+        judged.assert_kept(group, first, last)
+    nodes[1].start()
+    cluster.wait_whole()
