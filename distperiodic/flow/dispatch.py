@@ -228,6 +228,9 @@ class Dispatcher:
         worker, queue = sent.worker, sent.queue
         reason = told[0][1]
         refused = sent.take(index for index, _ in told)
+        if not refused:
+            # Old news, or none: nothing of it is left to be refused.
+            return
         self._hand.settle(sent, len(refused))
         if reason == work.UNKNOWN_JOB:
             worker.unknown.add(queue.job.name)

@@ -448,6 +448,18 @@ def test_a_report_in_the_name_of_another_worker_is_dropped(world):
     assert me.dispatcher.outstanding == 10
 
 
+def test_a_report_that_refuses_what_it_never_had_changes_nothing(world):
+    me = at_work(world, 10, workers=[worker('w1', slots=10)])
+    batch = me.bus.batches[0]
+
+    me.dispatcher.reported(message.Report(
+        batch.id, batch.worker, done=[*range(10)],
+        refused=[(9999, work.DRAINING)], seconds=1.0))
+
+    assert me.count('done') == 10
+    assert me.dispatcher.outstanding == 0
+
+
 @pytest.mark.parametrize('seed', range(20))
 def test_a_report_that_comes_twice_counts_once(world, seed):
     chance = random.Random(seed)
