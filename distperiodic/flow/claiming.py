@@ -13,6 +13,7 @@ whatever its overlap policy: that one is about runs that take too long.
 import collections
 import dataclasses
 import functools
+import itertools
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -107,6 +108,7 @@ class Claimer:
         self._piece = piece
         self._shared = shared
         self._dispatcher = dispatcher
+        self._jobs = jobs
         self._open = {name: _Open() for name in jobs}
         #: Job to how many claims the store has not answered.
         self.asked: collections.Counter[str] = collections.Counter()
@@ -137,7 +139,7 @@ class Claimer:
 
     def sweep(self) -> None:
         """Look for jobs that were paused or resumed since the last look, and
-        ask again for what was asked too early.
+        ask again for what was asked too early, or waits for runs of others.
         """
         now = self._clock.monotonic()
         if self._early:
@@ -149,6 +151,9 @@ class Claimer:
                 and now - self._looked >= self._sweep):
             self._looked = now
             self._look(lambda: None)
+            for name, begun in self._open.items():
+                if begun.waiting and not self.asked[name]:
+                    self._ask_for_waiting(name, begun.waiting)
 
     def _look(self, then: Callable[[], None]) -> None:
         self._asking = True
@@ -434,6 +439,20 @@ class Claimer:
         for (tick, rule), keys in sorted(
                 together.items(), key=lambda item: item[0][0]):
             self.claim(job, (tick,), keys, set(keys), rule=rule)
+
+    def _ask_for_waiting(self, name: str,
+                         waiting: dict[str, _Line]) -> None:
+        """Ask for some of what waits for runs that are not in our hands: they
+        were taken over, or wait for a retry, and nobody tells us of their
+        ends.
+        """
+        here = self._dispatcher.objects_of(name)
+        some = list(itertools.islice(
+            (key for key in waiting if key not in here), self._piece))
+        for key in some:
+            # The others come first at the next look.
+            waiting[key] = waiting.pop(key)
+        self._freed(self._jobs[name], some)
 
     def settle(self, job: job_.Job, tick: Instant, objects: Sequence[str],
                by: SkippedBy, reason: str, rule: schedule.Schedule,

@@ -129,6 +129,10 @@ class Dispatcher:
             self._workers.get(queue.job.topic)
             for queue in self._queues.values() if queue.waiting)
 
+    def objects_of(self, job: str) -> set[str]:
+        """The objects of *job* that wait here or were given to workers."""
+        return self._hand.objects_of(job)
+
     def holder(self) -> str:
         """Under what name this scheduler takes leases now."""
         return member_.holder_of(self.entry())

@@ -10,6 +10,7 @@ import pytest
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from tests.simulation import store
 from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import thing
@@ -258,6 +259,36 @@ def test_a_waiting_tick_waits_for_the_retries_too(world):
 
     assert me.ticks() == [60, 60, 120]
     assert [s.attempt for s in me.starts] == [1, 2, 1]
+
+
+def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
+    """A retry belongs to whoever takes it over, and he waits for nobody."""
+    poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
+               objects=True)
+    shared = store.SharedStore(world.clock)
+    members = [world.scheduler(
+        poll, name=name, sees=None, store=shared, finishes=False,
+        catalogues={'poll': ids(8)}) for name in 'bac']
+    world.show_all('abc')
+    world.advance(119)
+    other, owner, looks = members
+    theirs = {s.object for s in owner.starts}
+    for one in members:
+        one.finish(failed=range(len(theirs)) if one is owner else ())
+
+    # The first in the list takes over the retries; the late look at the part
+    # of the owner is another one's.
+    for _ in range(45):
+        world.advance(1)
+        other.finish()
+
+    assert [s.attempt for s in other.starts if s.object in theirs] == (
+        [2] * len(theirs))
+    waited = [s for s in (*owner.starts, *looks.starts)
+              if s.object in theirs and s.tick == 120]
+    assert {s.object for s in waited} == theirs
+    ended = max(s.at for s in other.starts) + 1
+    assert all(s.at <= ended + 1 for s in waited)
 
 
 def test_ticks_that_wait_for_a_run_that_hangs_are_bounded(world):
