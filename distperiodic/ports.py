@@ -212,7 +212,8 @@ class StoreQueue(Protocol):
 
     def ask(self, call: Callable[[ClaimStore], _Answer],
             then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None) -> None:
+            failed: Callable[[], None] = lambda: None, *,
+            first: bool = False) -> None:
         """Have *call* made, after all that was asked before, and *then* told
         its answer, in the thread of the flow.
 
@@ -220,6 +221,8 @@ class StoreQueue(Protocol):
         fit to be done twice.
 
         :param failed: told instead if it can never be answered.
+        :param first: it does not wait for what was asked before, as what
+            renews leases must not: they would end meanwhile.
         """
 
 

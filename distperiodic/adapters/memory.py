@@ -381,7 +381,8 @@ class Direct:
 
     def ask(self, call: Callable[[ports.ClaimStore], _Answer],
             then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None) -> None:
+            failed: Callable[[], None] = lambda: None, *,
+            first: bool = False) -> None:
         then(call(self._store))
 
 

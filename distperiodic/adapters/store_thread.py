@@ -4,9 +4,11 @@
 What is asked is made in order, each call until it is answered: a store that
 is away is waited for, and what came meanwhile waits in line. So that the line
 does not grow without end, the flow asks for no more ticks of a job that still
-has a question in it.
+has a question in it. Long it can be all the same, where a big job catches up
+on many ticks; what renews leases goes before all that.
 """
 
+import itertools
 import logging
 import queue
 import threading
@@ -45,8 +47,10 @@ class StoreThread:
                  deliver: Callable[[Callable[[], None]], None]):
         self._connect = connect
         self._deliver = deliver
-        self._asked: queue.SimpleQueue[_Question | None] = (
-            queue.SimpleQueue())
+        #: Whether it waits for the others, and its number, before each.
+        self._asked: queue.PriorityQueue[
+            tuple[bool, int, _Question | None]] = queue.PriorityQueue()
+        self._numbers = itertools.count()
         self._open = 0
         self._news = threading.Condition()
         self._stopping = threading.Event()
@@ -61,10 +65,12 @@ class StoreThread:
 
     def ask(self, call: Callable[[ports.ClaimStore], _Answer],
             then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None) -> None:
+            failed: Callable[[], None] = lambda: None, *,
+            first: bool = False) -> None:
         with self._news:
             self._open += 1
-        self._asked.put(_Question(call, then, failed))
+        self._asked.put((not first, next(self._numbers),
+                         _Question(call, then, failed)))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was asked is answered; False: it took longer
@@ -79,11 +85,11 @@ class StoreThread:
         """
         self.flush(timeout)
         self._stopping.set()
-        self._asked.put(None)
+        self._asked.put((True, next(self._numbers), None))
 
     def _run(self) -> None:
         store: ports.ClaimStore | None = None
-        while (asked := self._asked.get()) is not None:
+        while (asked := self._asked.get()[2]) is not None:
             if store is None:
                 store = self._until_it_works(
                     lambda _: self._connect(), None, (Exception,))

@@ -368,7 +368,7 @@ class Dispatcher:
         self._store.ask(
             lambda store: store.renew(
                 leases, holder=holder, seconds=self._lease),
-            renewed, failed)
+            renewed, failed, first=True)
 
     def _tell_dead(self) -> None:
         # One line for each object would be 10,000 when a database is away.

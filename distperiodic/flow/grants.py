@@ -382,4 +382,4 @@ class Grants:
             lambda store: store.renew(
                 [grant.lease for grant in grants], holder=holder,
                 seconds=self._lease),
-            renewed, failed)
+            renewed, failed, first=True)

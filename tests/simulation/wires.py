@@ -179,7 +179,8 @@ class Line:
 
 class StoreQueue:
     """As the store's thread: one call at a time, each until it is answered.
-    See :class:`distperiodic.ports.StoreQueue`.
+    What comes first goes before all but the call that is under way. See
+    :class:`distperiodic.ports.StoreQueue`.
     """
 
     def __init__(self, process, store, line):
@@ -190,8 +191,8 @@ class StoreQueue:
         self._pause = 0.1
         self.away = False
 
-    def ask(self, call, then, failed=None):
-        self._asked.append((call, then))
+    def ask(self, call, then, failed=None, *, first=False):
+        self._asked.insert(1 if first else len(self._asked), (call, then))
         if len(self._asked) == 1:
             self._soon(0.0, self._send)
 

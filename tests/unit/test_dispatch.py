@@ -526,6 +526,34 @@ def test_a_sign_of_life_renews_the_lease(world):
     assert me.count('repeated') == 0
 
 
+@pytest.mark.parametrize('workers', [[], None], ids=['waits', 'runs'])
+def test_renewals_wait_for_nothing_that_was_asked_before(
+        world, monkeypatch, workers):
+    """Behind the claims of a big job that catches up they would come when
+    the leases have ended.
+    """
+    renewed = []
+
+    def ask(direct, call, then, failed=None, *, first=False):
+        asked = []
+
+        class Told:
+            def __getattr__(self, name):
+                asked.append(name)
+                return getattr(direct._store, name)
+        answer = call(Told())
+        if 'renew' in asked:
+            renewed.append(first)
+        then(answer)
+    monkeypatch.setattr(memory.Direct, 'ask', ask)
+    at_work(world, 10, workers=workers, lease=6.0)
+
+    world.advance(10)
+
+    assert renewed
+    assert all(renewed)
+
+
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
     """The signs that came meanwhile are still to be read."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)

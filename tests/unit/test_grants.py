@@ -38,8 +38,8 @@ class Line:
         #: Whether answers wait for :meth:`answer`.
         self.slow = False
 
-    def ask(self, call, then, failed=None):
-        self.asked.append((call, then))
+    def ask(self, call, then, failed=None, *, first=False):
+        self.asked.insert(0 if first else len(self.asked), (call, then))
         if not self.slow:
             self.answer()
 

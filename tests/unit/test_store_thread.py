@@ -20,6 +20,8 @@ class Store:
 
     def __init__(self):
         self.calls = []
+        #: How many calls have reached it.
+        self.asked = 0
         #: Whether it can be reached.
         self.there = threading.Event()
         self.there.set()
@@ -32,6 +34,7 @@ class Store:
         self.closed = True
 
     def call(self, number):
+        self.asked += 1
         self.answers.wait(SOON)
         if not self.there.is_set():
             raise exceptions.StoreUnavailable('it is away')
@@ -98,6 +101,21 @@ def test_calls_are_made_in_order_in_one_thread(flow, store):
     assert numbers(store) == list(range(1000))
     assert {name for _, name in store.calls} == {'distperiodic-store'}
     assert flow.read() == [10 * number for number in range(1000)]
+
+
+def test_what_comes_first_waits_for_nothing_but_the_call_under_way(
+        flow, store):
+    store.answers.clear()
+    flow.ask(0)
+    wait_until(lambda: store.asked)
+    flow.ask(*range(1, 1000))
+    for number in (1001, 1002):
+        flow.line.ask(lambda store, number=number: store.call(number),
+                      flow.told.append, first=True)
+    store.answers.set()
+
+    assert flow.line.flush(SOON)
+    assert numbers(store) == [0, 1001, 1002, *range(1, 1000)]
 
 
 def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
