@@ -311,6 +311,11 @@ class MessagingReportBus(_Bus):
 
         :raises BusUnavailable: the bus was not started in this process.
         """
+        if (self._link is None and self._outbox is not None
+                and self._pid == os.getpid()):
+            # A handler may end when its worker has stopped to wait for it.
+            self._lost(report, to_entry, 'the bus is closed')
+            return
         reason = self._unusable()
         if reason is not None or self._outbox is None:
             raise BusUnavailable(reason or 'the bus is not started')

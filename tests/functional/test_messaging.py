@@ -622,6 +622,19 @@ def test_a_closed_bus_can_be_started_again(ends):
     ends.talk(3)
 
 
+def test_a_report_after_closing_is_dropped_and_counted():
+    """A run may end when its worker has stopped to wait for it."""
+    ends = Ends('fake://')
+    ends.back.start(20)
+    ends.back.close(3)
+
+    ends.report(1)
+
+    [(origin, reason)] = ends.back.dropped
+    assert ends.scheduler in origin
+    assert reason == 'report not sent: the bus is closed'
+
+
 # Starting where it cannot work.
 
 @pytest.mark.parametrize(('url', 'error', 'why'), [
