@@ -63,7 +63,10 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
     """The ids of many objects, in their order; see :func:`id_of`."""
     kinds = set(map(type, objects))
     if kinds <= {int}:
-        return list(map(str, objects))
+        ids = list(map(str, objects))
+        if max(map(len, ids), default=0) > MAX_ID_LENGTH:
+            return list(map(id_of, objects))
+        return ids
     if kinds == {str}:
         ids = list(objects)
     else:

@@ -68,6 +68,7 @@ def test_an_object_is_known_by_its_id_as_text(obj, id_):
     (Node(False), 'has no id'), (b'a', 'has no id'),
     (Node(b'a'), 'is bytes'), ('', 'has 0 characters'),
     (Node(''), 'has 0 characters'), ('x' * 1025, 'has 1025 characters'),
+    (10 ** 300, 'has 301 characters'),
     ('\ud800', 'not valid Unicode'), (Node('a\udfff'), 'not valid Unicode'),
 ], ids=lambda one: one if type(one) is str else type(one).__name__)
 @pytest.mark.parametrize('among', [[], ['a', 'b'], [1, 2], [Node('a')]],
