@@ -122,13 +122,15 @@ class Running:
     """What one thread does at this moment."""
 
     __slots__ = ('began', 'ends', 'ident', 'looked', 'part', 'run',
-                 'saved', 'written_off')
+                 'saved', 'shared', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
         # Both are read by another thread, so each is replaced whole.
         self.part: Part | None = None
         self.run: Run | None = None
+        #: What was offered to the other threads of its part.
+        self.shared: collections.deque[int] | None = None
         #: The run at the last look at timeouts.
         self.looked: Run | None = None
         #: When its run is given up; None: there is none, or no timeout.

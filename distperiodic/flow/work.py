@@ -328,8 +328,12 @@ class Workshop:
         if running.part is None:
             return
         load, part = running.part
+        if part is running.shared:
+            # It may be all that is left of the batch, and in the line again.
+            return
         rest = list(lane_.drain(part))
         if rest:
+            running.shared = part
             load.queue.extend(rest)
             self._submit(load)
 

@@ -429,6 +429,26 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
     assert len(bench.told(batch)) == 60
 
 
+def test_what_is_offered_to_other_threads_is_offered_once():
+    """They may all hang, and for a day."""
+    until, began = threading.Event(), threading.Event()
+    handler, _ = hanging(until, began)
+    bench = Bench((objects_job(), handler))
+    warm(bench)
+    batch = bench.accept(60)
+    thread = bench.pool.run_aside()
+    assert began.wait(LIMIT)
+
+    bench.pass_time(60)
+
+    assert [len(lane.loads) for lane in bench.pool.queue] == [1]
+    bench.pool.run_all()
+    bench.pass_time(0.25)
+    assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}
+    until.set()
+    thread.join(LIMIT)
+
+
 def test_results_do_not_wait_for_a_run_that_takes_long():
     until, began = threading.Event(), threading.Event()
     handler, _ = hanging(until, began, lambda: bench.clock.pass_us(5_000))
