@@ -83,6 +83,14 @@ class Pool:
                     self._call_one()
             return len(self._hanging)
 
+    def look_again(self) -> None:
+        """Have what waits taken, if a thread for it could not be started;
+        call it several times a second.
+        """
+        with self._lock:
+            if self._queue and not self._coming:
+                self._call_one()
+
     def stop(self) -> None:
         """Take nothing more; returns at once."""
         with self._lock:

@@ -63,6 +63,8 @@ class Submit(Protocol):
 
     def write_off(self, ident: int) -> int: ...
 
+    def look_again(self) -> None: ...
+
 
 class Workshop:
     """The work of one worker process.
@@ -268,9 +270,11 @@ class Workshop:
 
     def watch(self) -> None:
         """Give up runs that are past their timeout, and let nothing wait
-        behind one that hangs; call it several times a second.
+        behind one that hangs, or for a thread that could not be started;
+        call it several times a second.
         """
         now = self._clock.monotonic()
+        self._pool.look_again()
         for running in list(self._running.values()):
             run = running.run
             if run is None:

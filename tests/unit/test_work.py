@@ -35,6 +35,9 @@ class Hand:
         self.written_off.append(ident)
         return len(self.written_off)
 
+    def look_again(self):
+        """It needs no threads."""
+
     def take(self):
         """(source, part) of the next part; None: there is none."""
         while self.queue:
@@ -447,6 +450,25 @@ def test_what_is_offered_to_other_threads_is_offered_once():
     assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}
     until.set()
     thread.join(LIMIT)
+
+
+def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
+    """Also if nothing else comes to the pool for a day."""
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
+    pool = pool_.Pool(2, 'test')
+    bench = Bench((objects_job(), lambda context, key: None), pool=pool)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, 'start', refuse)
+        batch = bench.accept(3)
+
+    def over():
+        bench.shop.watch()
+        return bench.shop.busy == 0
+    waiting.wait_until(over)
+
+    assert bench.told(batch) == dict.fromkeys(range(3), 'done')
+    pool.stop()
 
 
 def test_results_do_not_wait_for_a_run_that_takes_long():
