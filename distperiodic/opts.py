@@ -128,7 +128,7 @@ OPTS = [
              'it was not renewed for session_timeout either. Lower: faster '
              'recovery from a lost report, more messages. Must be longer than '
              'the longest pause of a worker; with a connection, at least '
-             'session_timeout.'),
+             'session_timeout, and the same in all processes of the group.'),
     cfg.FloatOpt(
         'send_timeout', default=5.0, min=0.5,
         help='Seconds that handing one message to the broker may take before '
