@@ -41,18 +41,27 @@ _LOOKS = 'distperiodic looks'
 
 #: PostgreSQL's code for what a user may not do.
 _NO_RIGHTS = '42501'
+#: And for statements it has prepared: the tables they were prepared for have
+#: changed, or somebody between us and it has given us another's session.
+_UNPREPARED = '0A000', '26000'
 
-#: Scheme to the driver, its module, and the extra that installs it.
+#: Driver to its module, and what pip installs it as.
 _DRIVERS = {
-    'sqlite': ('sqlite+pysqlite', 'sqlite3', ''),
-    'sqlite+pysqlite': ('sqlite+pysqlite', 'sqlite3', ''),
-    'postgresql': ('postgresql+psycopg2', 'psycopg2', 'postgresql'),
-    'postgresql+psycopg2': ('postgresql+psycopg2', 'psycopg2', 'postgresql'),
-    'mysql': ('mysql+pymysql', 'pymysql', 'mysql'),
-    'mysql+pymysql': ('mysql+pymysql', 'pymysql', 'mysql'),
+    'sqlite+pysqlite': ('sqlite3', ''),
+    'postgresql+psycopg': ('psycopg', 'distperiodic[postgresql]'),
+    'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
+    'mysql+pymysql': ('pymysql', 'distperiodic[mysql]'),
+}
+#: Scheme to its drivers; the first that is installed.
+_SCHEMES = {
+    'sqlite': ('sqlite+pysqlite',),
+    # It has the server prepare what is said again and again.
+    'postgresql': ('postgresql+psycopg', 'postgresql+psycopg2'),
+    'mysql': ('mysql+pymysql',),
     # oslo.db knows the errors of MariaDB only under MySQL's name.
-    'mariadb': ('mysql+pymysql', 'pymysql', 'mysql'),
-    'mariadb+pymysql': ('mysql+pymysql', 'pymysql', 'mysql'),
+    'mariadb': ('mysql+pymysql',),
+    'mariadb+pymysql': ('mysql+pymysql',),
+    **{driver: (driver,) for driver in _DRIVERS},
 }
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
@@ -102,19 +111,19 @@ def check(connection_url: str) -> sa.URL:
             'postgresql://USER:PASSWORD@HOST/DATABASE or '
             'sqlite:////var/lib/my-service/claims.sqlite') from None
     known = ', '.join(['mysql', 'postgresql', 'sqlite'])
-    if url.drivername not in _DRIVERS:
+    if url.drivername not in _SCHEMES:
         near = _NEAR.get(url.drivername.partition('+')[0])
         hint = f'did you mean {near!r}? use' if near else 'use'
         raise exceptions.ConfigError(
             f'connection {shown!r}: there is no driver '
             f'{url.drivername!r} here; {hint} one of {known}')
-    driver, module, extra = _DRIVERS[url.drivername]
-    try:
-        __import__(module)
-    except ImportError:
+    drivers = _SCHEMES[url.drivername]
+    driver = next(filter(_is_installed, drivers), None)
+    if driver is None:
+        module, package = _DRIVERS[drivers[0]]
         raise exceptions.ConfigError(
             f'connection {shown!r} needs the Python module {module}; install '
-            f'it with: pip install distperiodic[{extra}]') from None
+            f'it with: pip install {package}')
     if not url.database:
         raise exceptions.ConfigError(
             f'connection {shown!r} names no database; claims are shared by '
@@ -131,6 +140,14 @@ def check(connection_url: str) -> sa.URL:
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(
         {k: v for k, v in waits.items() if k not in url.query})
+
+
+def _is_installed(driver: str) -> bool:
+    try:
+        __import__(_DRIVERS[driver][0])
+    except ImportError:
+        return False
+    return True
 
 
 def make_engine(connection_url: str, bounded: bool = True,
@@ -168,14 +185,19 @@ def make_engine(connection_url: str, bounded: bool = True,
 
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
-        # What somebody set for this user or in the URL stays.
+        # What somebody set for this user or in the URL stays. Every statement
+        # of ours has its index; a plan that was made for a table of a few
+        # rows, and is kept, must not read all of a million for one of them.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
             f"('lock_timeout', '{IDLE}s'), "
             f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
-            f"('statement_timeout', '{_STATEMENT}s')) AS bound(name, value) "
-            "WHERE current_setting(name) = '0'")
+            f"('statement_timeout', '{_STATEMENT}s'), "
+            "('enable_seqscan', 'off'), "
+            # It takes what must not be done for worth compiling.
+            "('jit', 'off')) AS bound(name, value) "
+            "WHERE current_setting(name) IN ('0', 'on')")
     # MySQL, to which the rest is a comment, does not know it.
     return (f'SET SESSION innodb_lock_wait_timeout = {IDLE} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
@@ -295,7 +317,8 @@ class Database:
             except (db_exception.DBError, sa_exception.DBAPIError,
                     sa_exception.TimeoutError) as exc:
                 self.close()
-                if used and attempt == 1 and _disconnected(exc):
+                if used and attempt == 1 and (
+                        _disconnected(exc) or _code(exc) in _UNPREPARED):
                     # It may have ended long ago, while nobody asked.
                     continue
                 if _fault_of_database(exc):
@@ -346,6 +369,12 @@ def _from_driver(exc: Exception) -> Exception:
     return getattr(exc, 'inner_exception', None) or exc
 
 
+def _code(exc: Exception) -> str | None:
+    """PostgreSQL's own code of an error."""
+    orig = getattr(_from_driver(exc), 'orig', None)
+    return getattr(orig, 'sqlstate', getattr(orig, 'pgcode', None))
+
+
 def _disconnected(exc: Exception) -> bool:
     return isinstance(exc, db_exception.DBConnectionError) or bool(
         getattr(_from_driver(exc), 'connection_invalidated', False))
@@ -354,13 +383,12 @@ def _disconnected(exc: Exception) -> bool:
 def _fault_of_database(exc: Exception) -> bool:
     """Whether the call was right, and might be answered at another time."""
     inner = _from_driver(exc)
-    orig = getattr(inner, 'orig', None)
     return isinstance(exc, (
         db_exception.DBConnectionError, sa_exception.TimeoutError)
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    ) or getattr(orig, 'pgcode', '') == _NO_RIGHTS
+    ) or _code(exc) == _NO_RIGHTS
 
 
 def reason_of(exc: Exception) -> str:

@@ -88,11 +88,17 @@ def of_postgresql(postgresql):
 
 
 @pytest.fixture(scope='session')
+def of_psycopg2(postgresql):
+    url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
+    return sql(url.render_as_string(hide_password=False))
+
+
+@pytest.fixture(scope='session')
 def of_mariadb(mariadb):
     return sql(mariadb.url)
 
 
-SHARED = ['sqlite', 'postgresql', 'mariadb']
+SHARED = ['sqlite', 'postgresql', 'psycopg2', 'mariadb']
 WORLDS = ['memory', *SHARED]
 
 

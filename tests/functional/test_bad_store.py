@@ -153,7 +153,8 @@ def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
 
 
 def test_a_driver_that_is_not_installed_is_refused_at_start(tmp_path):
-    (tmp_path / 'psycopg2.py').write_text('raise ImportError\n')
+    for module in 'psycopg', 'psycopg2':
+        (tmp_path / f'{module}.py').write_text('raise ImportError\n')
     service = Service(tmp_path, 'postgresql://me:sesame@host/db')
 
     assert 'pip install distperiodic[postgresql]' in service.refused(

@@ -4,12 +4,14 @@
 
 import contextlib
 import multiprocessing
+import re
 import socket
 import sqlite3
 import stat
 import sys
 import threading
 import time
+import types
 import uuid
 
 import pytest
@@ -28,6 +30,7 @@ from distperiodic.adapters import tables
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
 from tests import proxy
+from tests import waiting
 from tests.functional import commands
 
 
@@ -239,12 +242,31 @@ def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
     assert '\n' not in str(raised.value)
 
 
-def test_a_driver_that_is_not_installed_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, 'psycopg2', None)
+@pytest.mark.parametrize(('lacks', 'scheme', 'told'), [
+    (('psycopg', 'psycopg2'), 'postgresql', 'distperiodic[postgresql]'),
+    (('psycopg',), 'postgresql+psycopg', 'distperiodic[postgresql]'),
+    (('psycopg2',), 'postgresql+psycopg2', 'psycopg2-binary'),
+    (('pymysql',), 'mariadb', 'distperiodic[mysql]'),
+])
+def test_a_driver_that_is_not_installed_is_named(
+        monkeypatch, lacks, scheme, told):
+    for module in lacks:
+        monkeypatch.setitem(sys.modules, module, None)
 
     with pytest.raises(exceptions.ConfigError,
-                       match=r'pip install distperiodic\[postgresql\]'):
-        sql_store.SqlClaimStore('postgresql://me@host/db', space='tests')
+                       match=re.escape(f'pip install {told}') + '$'):
+        sql_store.SqlClaimStore(f'{scheme}://me@host/db', space='tests')
+
+
+@pytest.mark.parametrize(('lacks', 'driver'), [
+    ('none', 'psycopg'), ('psycopg2', 'psycopg'), ('psycopg', 'psycopg2')])
+def test_a_url_without_a_driver_takes_the_one_that_is_there(
+        monkeypatch, lacks, driver):
+    monkeypatch.setitem(sys.modules, lacks, None)
+
+    url = database.check('postgresql://me@host/db')
+
+    assert url.drivername == f'postgresql+{driver}'
 
 
 # A database that is gone.
@@ -270,7 +292,15 @@ def test_a_server_that_is_not_there_is_one_line(scheme):
         assert 'me:***@127.0.0.1' in unavailable(store)
 
 
-@pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
+@pytest.fixture
+def psycopg2(postgresql):
+    """The same server, by the other driver."""
+    url = sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2')
+    return types.SimpleNamespace(
+        url=url.render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize('service', ['postgresql', 'psycopg2', 'mariadb'])
 def test_a_password_that_is_wrong_is_one_line(request, service):
     url = request.getfixturevalue(service).url
     store = sql_store.SqlClaimStore(
@@ -301,6 +331,7 @@ def test_a_server_that_comes_back_is_used_again(request, service):
 @pytest.mark.parametrize('mode', ['drop', 'drop_s2c'])
 @pytest.mark.parametrize(('service', 'bounds'), [
     ('postgresql', {'connect_timeout': '2'}),
+    ('psycopg2', {'connect_timeout': '2'}),
     ('mariadb', {'connect_timeout': '2', 'read_timeout': '2'})])
 def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
         request, service, bounds, mode, monkeypatch):
@@ -321,6 +352,50 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
 
         assert claim(store, 'b', job=job).won
         store.close()
+
+
+@pytest.mark.parametrize('empty', ['postgresql'], indirect=True)
+def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
+    """What the server has prepared by then, it refuses."""
+    schema.sync(empty)
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    for tick in range(1, 10):
+        claim(store, 'a', tick=tick)
+    engine = database.make_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'ALTER TABLE distperiodic_claim ALTER attempt TYPE bigint'))
+    engine.dispose()
+
+    assert len(claim(store, 'b', tick=10).won) == 1
+    store.close()
+
+
+@pytest.mark.parametrize('empty', ['postgresql'], indirect=True)
+def test_what_was_planned_for_an_empty_table_does_not_read_a_full_one(
+        empty):
+    schema.sync(empty)
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    for tick in range(1, 10):
+        claim(store, 'a', tick=tick)
+
+    for first in range(0, 5000, 100):
+        claim(store, *(f'object-{n}' for n in range(first, first + 100)))
+    for tick in range(2, 20):
+        claim(store, *(f'object-{n}' for n in range(100)), tick=tick)
+    store.close()
+
+    engine = database.make_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(sa.text('SELECT pg_stat_clear_snapshot()'))
+
+        def read():
+            return connection.execute(sa.text(
+                'SELECT seq_tup_read, idx_scan FROM pg_stat_user_tables '
+                "WHERE relname = 'distperiodic_claim'")).one()
+        waiting.wait_until(lambda: read().idx_scan > 1000, 20)
+        assert read().seq_tup_read < 5000
+    engine.dispose()
 
 
 def test_a_server_that_may_only_be_read_is_one_line(postgresql):
