@@ -91,7 +91,7 @@ OPTS = [
              'message is lost. Never more than a worker has room for.'),
     cfg.StrOpt(
         'connection', secret=True, default='',
-        sample_default='postgresql+psycopg2://USER:PASSWORD@HOST/DATABASE',
+        sample_default='postgresql://USER:PASSWORD@HOST/DATABASE',
         help='Database that holds the claims, as an SQLAlchemy URL, the same '
              'for all schedulers and workers of the group: postgresql, mysql '
              '(or MariaDB), or sqlite:////FILE for the processes of one '

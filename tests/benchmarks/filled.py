@@ -2,7 +2,6 @@
 """Databases full of claims, for the benchmarks of the store."""
 
 import contextlib
-import io
 import random
 import sqlite3
 import uuid
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
-import psycopg2
+import psycopg
 import pymysql
 import sqlalchemy as sa
 
@@ -76,9 +75,9 @@ def insert(connection: Any, url: str, table: str, columns: Sequence[str],
     cursor = connection.cursor()
     names = ', '.join(columns)
     if url.startswith('postgresql'):
-        text = io.StringIO('\n'.join(
-            '\t'.join(map(str, row)) for row in rows))
-        cursor.copy_expert(f'COPY {table} ({names}) FROM STDIN', text)
+        with cursor.copy(f'COPY {table} ({names}) FROM STDIN') as copy:
+            for row in rows:
+                copy.write_row(row)
         return
     cursor.executemany(
         f'INSERT INTO {table} ({names}) '  # noqa: S608
@@ -118,7 +117,7 @@ def connected(url: str) -> Iterator[Any]:
     """A connection of the plain driver, in transactions."""
     at = sa.make_url(url)
     if url.startswith('postgresql'):
-        connection: Any = psycopg2.connect(url)
+        connection: Any = psycopg.connect(url)
     elif url.startswith('sqlite'):
         connection = sqlite3.connect(at.database)
         connection.execute('PRAGMA journal_mode = WAL')

@@ -6,7 +6,7 @@ import pathlib
 import signal
 from collections.abc import Iterator
 
-import psycopg2
+import psycopg
 from testcontainers.core.container import DockerContainer
 
 from tests.services import container
@@ -34,8 +34,8 @@ class PostgreSQL(server.Server):
 
     def answers(self) -> bool:
         try:
-            psycopg2.connect(self.url, connect_timeout=2).close()
-        except psycopg2.OperationalError as error:
+            psycopg.connect(self.url, connect_timeout=2).close()
+        except psycopg.OperationalError as error:
             raise OSError(str(error)) from error
         return True
 
