@@ -87,6 +87,8 @@ def _started_here(place: pathlib.Path, port: int, memory: str) -> MariaDB:
     first.write_text(FIRST)
     # The socket lies beside the data: its path must be short.
     start = (
+        # One that starts removes what it takes for its own leftovers there.
+        'TMPDIR="$0"; export TMPDIR; '
         'test -d "$0/mysql" || "$1" --no-defaults --datadir="$0" '
         '--auth-root-authentication-method=normal --skip-test-db '
         '>/dev/null && exec "$2" --no-defaults --datadir="$0" '
