@@ -24,8 +24,8 @@ _moment = configured.moment
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
-        'nobody knows the job {job!r}: neither the store{tasks}; correct '
-        'the name, see distperiodic job list',
+        '{knowers} the job {job!r}; correct the name, see distperiodic job '
+        'list',
     Reason.MEMBER_JOB:
         'the job runs in each member by itself, and nobody keeps a book of '
         'it; look at the logs of the schedulers',
@@ -37,7 +37,7 @@ SENTENCES = {
         'nobody ever claimed it: it is not in the catalogue, or its first '
         'tick is still to come; --tasks tells which',
     Reason.NOT_LISTED:
-        'the catalogue does not list it now; its last tick was {tick}',
+        'the catalogue does not list it now; its last tick: {tick}',
     Reason.NOT_DUE_YET:
         'it is listed, and its first tick is still to come: {next}',
     Reason.SKIPPED_BY_MISFIRE:
@@ -216,7 +216,8 @@ def _words(case: Case, facts: reason_.Facts,
     return {
         'job': case.job, 'object': case.object,
         'group': case.settings.group,
-        'tasks': '' if case.tasks is None else ' nor --tasks',
+        'knowers': 'the store does not know' if case.tasks is None
+        else 'neither the store nor --tasks knows',
         'tick': 'never' if claim is None else _moment(claim.tick),
         'settled': '' if claim is None else _moment(claim.settled),
         'due': '' if due is None else _moment(due),

@@ -14,6 +14,7 @@ from typing import Any
 
 from cliff import show
 
+from distperiodic import exceptions
 from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import listed
@@ -22,6 +23,7 @@ from distperiodic.cmd import ring as ring_cmd
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic.cmd import status as status_
+    from distperiodic.core import job as job_
     from distperiodic.core import member as member_
 
 
@@ -56,11 +58,7 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
         if parsed.members is not None:
             ring = placed(key, self.named(parsed))
         elif settings.backend_url or not settings.connection:
-            group, _ = self.group(parsed)
-            # What became of it can be told though nobody is there.
-            ring = [] if settings.connection and not any(
-                m.points for m in group.members) else placed(
-                    key, ring_cmd.on_ring(group, settings))
+            group, ring = self._placed(parsed, key, settings)
         else:
             ring = [('owner', 'the one process there is: backend_url is '
                      'empty')]
@@ -70,14 +68,47 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
         return tuple(name for name, _ in rows), tuple(
             value for _, value in rows)
 
+    def _placed(self, parsed: argparse.Namespace, key: str,
+                settings: 'opts.Settings') -> tuple[
+                    'status_.Group | None', list[tuple[str, Any]]]:
+        """The group and what the ring says. With a store what became of the
+        object can be told though nobody is there, or nobody knows who is.
+        """
+        try:
+            group, _ = self.group(parsed)
+        except exceptions.CoordinationUnavailable as exc:
+            if not settings.connection:
+                raise
+            return None, [('owner', f'not known: {configured.one_line(exc)}')]
+        if settings.connection and not any(m.points for m in group.members):
+            return group, []
+        return group, placed(key, ring_cmd.on_ring(group, settings))
+
     def _answer(self, parsed: argparse.Namespace, key: str,
                 group: 'status_.Group | None',
                 settings: 'opts.Settings') -> list[tuple[str, Any]]:
         tasks = listed.load(self, parsed)
+        if tasks is not None and parsed.job in tasks.jobs:
+            _check_object(tasks.jobs[parsed.job], parsed.object)
         with self.accounts(parsed) as accounts:
             found = accounts.object(parsed.job, key)
         return answers.rows(answers.Case(
             parsed.job, key, found, tasks, group, settings))
+
+
+def _check_object(job: 'job_.Job', key: str | None) -> None:
+    """:raises ConfigError: an object is named of a job that has none, or
+    none of one that has.
+    """
+    from distperiodic.core import job as job_
+    if job.scope is job_.Scope.GROUP and key is not None:
+        raise exceptions.ConfigError(
+            f'job {job.name!r} has no objects, so {key!r} is none of it; '
+            f'leave it out: distperiodic ring explain {job.name}')
+    if job.objects is not None and key is None:
+        raise exceptions.ConfigError(
+            f'job {job.name!r} has objects; name one of them: distperiodic '
+            f'ring explain {job.name} OBJECT')
 
 
 def placed(key: str, members: 'tuple[member_.Member, ...]'
@@ -105,8 +136,8 @@ def placed(key: str, members: 'tuple[member_.Member, ...]'
          f'of the {points[owner]} points of {owner} (from 0)'),
         ('successors',
          'nobody: it is alone' if not after else
-         f'{configured.listed(after)}, in this order, if '
-         f'{owner} is gone for its session timeout'),
+         f'{configured.listed(after)}, {"in this order, " * (len(after) > 1)}'
+         f'if {owner} is gone for its session timeout'),
         ('agreement', _agreement(members))]
 
 

@@ -78,7 +78,8 @@ class Place:
 
     def refuse(self, *argv):
         """Run a command that does not; its one line."""
-        told = commands.run(*argv, '--config-file', self.config)
+        told = commands.run(*argv, '--config-file', self.config,
+                            cwd=self.config.parent)
         assert (told.returncode, told.stdout) == (1, '')
         assert told.stderr.count('\n') == 1
         return told.stderr

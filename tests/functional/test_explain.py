@@ -16,7 +16,6 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from tests.functional.places import SECOND
 
-HOUR = 3600 * SECOND
 TASKS = """
     def hosts(self, context):
         return ['a', 'new']
@@ -33,6 +32,10 @@ TASKS = """
     def fresh(self, context, host):
         pass
 
+    @periodic_task(spacing=3600, scope='group', name='whole')
+    def whole(self, context):
+        pass
+
     @periodic_task(spacing=3600, name='own')
     def own(self, context):
         pass
@@ -45,10 +48,15 @@ class Scene:
     def __init__(self, place):
         self.place = place
         self.store = place.store
-        place.write_tasks(TASKS)
+        # Of a period that does not end while the test runs.
         now = self.store.now()
-        self.due = now - now % HOUR
-        self.before = self.due - HOUR
+        period = next(
+            seconds for seconds in range(3600, 7200, 60)
+            if seconds * SECOND - now % (seconds * SECOND) > 900 * SECOND)
+        self.tasks = TASKS.replace('3600', str(period))
+        place.write_tasks(self.tasks)
+        self.due = now - now % (period * SECOND)
+        self.before = self.due - period * SECOND
 
     def claim(self, tick, holder='api-1', seconds=600.0):
         assert self.store.claim(
@@ -76,7 +84,7 @@ class Scene:
         self.place.run('poll', tick, 'a')
 
     def explain(self, job='poll', *argv, tasks=True):
-        argv = argv or ['a']
+        argv = argv or (['a'] if job != 'whole' else [])
         told = self.place.ask(
             'ring', 'explain', job, *argv,
             *(['--tasks', 'tasks:Tasks'] if tasks else []), '-f', 'json')
@@ -179,8 +187,12 @@ def test_a_lease_has_ended(scene):
 
 
 def test_nobody_ever_claimed_it(scene):
-    assert scene.explain(tasks=False)['reason'] == 'job unknown'
-    assert scene.explain('nothing')['reason'] == 'job unknown'
+    told = scene.explain(tasks=False)
+    assert told['reason'] == 'job unknown'
+    assert told['answer'].startswith("the store does not know the job 'poll';")
+    told = scene.explain('nothing')
+    assert told['reason'] == 'job unknown'
+    assert told['answer'].startswith('neither the store nor --tasks knows')
     assert scene.explain('own')['reason'] == 'job of every member'
     assert scene.explain('fresh')['reason'] == 'job never scheduled'
     scene.ran(scene.due)
@@ -189,6 +201,17 @@ def test_nobody_ever_claimed_it(scene):
     assert scene.explain('poll', 'b', tasks=False)['reason'] == (
         'object unknown')
     assert scene.explain('off')['reason'] == 'job disabled'
+
+
+def test_an_object_is_named_where_the_job_has_objects_and_nowhere_else(
+        scene):
+    def refused(*argv):
+        return scene.place.refuse(
+            'ring', 'explain', *argv, '--tasks', 'tasks:Tasks')
+
+    assert 'name one of them' in refused('poll')
+    assert "has no objects, so 'a' is none of it" in refused('whole', 'a')
+    assert scene.explain('whole', tasks=True)['object'] == '(the job itself)'
 
 
 def test_nobody_has_claimed_the_last_tick(scene):
@@ -232,9 +255,22 @@ def test_who_held_it_is_gone_and_nobody_schedules(scene, tmp_path):
     assert scene.explain()['reason'] == 'no scheduler'
 
 
+def test_the_store_answers_where_nobody_knows_who_is_there(scene):
+    scene.place.config.write_text(
+        scene.place.config.read_text()
+        + 'backend_url = zookeeper://127.0.0.1:1\n')
+    scene.ran(scene.due)
+
+    told = scene.explain()
+
+    assert told['reason'] == 'ran'
+    assert told['owner'].startswith(
+        'not known: no server of zookeeper://127.0.0.1:1 can be reached')
+
+
 def test_a_catalogue_that_cannot_be_read_is_said(scene):
     scene.ran(scene.due)
-    scene.place.write_tasks(TASKS.replace("return ['a', 'new']",
+    scene.place.write_tasks(scene.tasks.replace("return ['a', 'new']",
                                           'raise OSError("no disk")'))
 
     told = scene.explain()
