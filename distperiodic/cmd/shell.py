@@ -8,7 +8,9 @@ failure. With ``--debug`` an error comes with its traceback.
 
 import argparse
 import importlib.metadata
+import io
 import logging
+import os
 import sys
 
 from cliff import app
@@ -16,6 +18,9 @@ from cliff import commandmanager
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+
+#: The exit code of a program that SIGPIPE ends, as the shell has it.
+_NOBODY_READS = 141
 
 
 class _OneLine(logging.Formatter):
@@ -93,7 +98,18 @@ class Shell(app.App):
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    return Shell().run(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Ids and errors are in any language, and a terminal is not.
+        sys.stdout.reconfigure(errors='backslashreplace')
+    code = Shell().run(sys.argv[1:] if argv is None else argv)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads, as "head" does, has read enough. What is left must
+        # not be written when the interpreter ends, where it would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _NOBODY_READS
+    return code
 
 
 if __name__ == '__main__':

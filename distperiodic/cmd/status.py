@@ -102,6 +102,8 @@ class Status(configured.Table, lister.Lister):
             again = parsed.watch is not None
             try:
                 super().run(parsed)
+            except BrokenPipeError:
+                raise
             except Exception as exc:
                 self.app.LOG.error(exc)
                 if self.app_args is not None and self.app_args.debug:
@@ -127,8 +129,9 @@ class Status(configured.Table, lister.Lister):
             self.app.stdout.write('\x1b[H\x1b[2J')
         self.code, text = judge(group, settings)
         at = datetime.datetime.fromtimestamp(
-            now.now() // 1000000).astimezone()
-        self.sentence = f'{at:%H:%M:%S}  {text}'
+            now.now() // 1000000, datetime.UTC)
+        # As the table has it, wherever whoever looks may be.
+        self.sentence = f'{at:%H:%M:%S}Z  {text}'
         return (('Role', 'Member', 'Host', 'Joined', 'Points', 'Share',
                  'Of fair', 'Partition', 'Slots'),
                 _rows(group, parsed.formatter == 'table'))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program: its commands, and errors of one line."""
 
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,8 @@ def test_a_command_that_is_not_there_is_one_line(capsys):
     ['status', '--nonsense'],
     ['ring', 'simulate', '--members', '0'],
     ['ring', 'simulate', '--members', 'many'],
+    ['ring', 'simulate', '--members', '9' * 20],
+    ['status', '--watch', '1e12'],
     ['ring', 'explain'],
     ['scheduler'],
     ['demo', '--seconds', '5'],
@@ -43,6 +46,50 @@ def test_a_wrong_option_is_one_line_and_code_1(argv, capsys):
     assert said.out == ''
     assert said.err.startswith('distperiodic: ')
     assert said.err.count('\n') == 1
+
+
+@pytest.mark.parametrize('content', [None, b'group = \xff\n'], ids=[
+    'directory', 'no text'])
+def test_a_file_that_cannot_be_read_is_named(content, tmp_path, capsys):
+    place = tmp_path
+    if content is not None:
+        place = tmp_path / 'latin.conf'
+        place.write_bytes(b'[distperiodic]\n' + content)
+
+    assert shell.main(['job', 'list', '--config-file', str(place)]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith(f'distperiodic: {place}: ')
+    assert 'correct --config-file' in said
+    assert said.count('\n') == 1
+
+
+@pytest.mark.parametrize('argv', [
+    ['ring', 'show', '--arcs', '--members', 'a=9000,b=9000'],
+    ['ring', 'show', '--members', 'a,b'],
+    ['status', '--config-file', '{place}/group.conf']],
+    ids=['much', 'little', 'status'])
+def test_whoever_has_read_enough_ends_it_quietly(argv, tmp_path):
+    (tmp_path / 'group.conf').write_text(
+        f'[distperiodic]\nbackend_url = file://{tmp_path}/members\n')
+    with subprocess.Popen(
+            [sys.executable, '-m', 'distperiodic.cmd.shell',
+             *(word.format(place=tmp_path) for word in argv)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.close()
+
+        assert running.stderr.read() == b''
+        assert running.wait(60) == 141
+
+
+def test_what_a_terminal_cannot_show_is_escaped():
+    told = subprocess.run(
+        [sys.executable, '-m', 'distperiodic.cmd.shell', 'ring', 'explain',
+         'prüfen', 'größe', '--members', 'a,b', '-f', 'value', '-c', 'object'],
+        env={**os.environ, 'PYTHONUTF8': '1', 'PYTHONIOENCODING': 'ascii'},
+        capture_output=True, check=True)
+
+    assert told.stdout == b'gr\\xf6\\xdfe\n'
 
 
 def test_an_error_of_ours_is_one_line_even_if_its_text_is_not(
