@@ -109,16 +109,19 @@ class Dead(NamedTuple):
     #: is pruned.
     at: int | None
     error: str
+    #: Empty as well where nobody asked for it.
+    traceback: str
 
 
 class Control(sql_store.SqlClaimStore):
     """The store of one group, for commands."""
 
-    def history(self, *, job: str | None, seconds: float,
+    def history(self, *, job: str | None, since: int,
                 limit: int) -> list[Ticked]:
-        """What became of the ticks of the last *seconds*, the newest first.
+        """What became of ticks, the newest first.
 
         :param job: of this one; None: of all.
+        :param since: the first tick, in microseconds.
         :raises ConfigError: there is no such job.
         """
         names = self._named(job)
@@ -133,8 +136,7 @@ class Control(sql_store.SqlClaimStore):
                 sa.func.count().label('members'),
                 sa.func.max(_history.c.latest).label('latest'),
                 sa.func.max(_history.c.reason).label('reason'))
-            .where(_history.c.job.in_(list(names)), _history.c.tick
-                   >= self._dialect.now - round(seconds * 1e6))
+            .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
             .group_by(_history.c.job, _history.c.tick)
             .order_by(_history.c.tick.desc(), _history.c.job)
             .limit(limit)).all())
@@ -147,26 +149,36 @@ class Control(sql_store.SqlClaimStore):
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
             row.reason or '') for row in found]
 
-    def dead(self, *, job: str | None, limit: int) -> list[Dead]:
+    def dead(self, *, job: str | None, limit: int,
+             key: str | None = None,
+             tracebacks: bool = False) -> list[Dead]:
         """What is dead, the newest ticks first.
 
         :param job: of this one; None: of all.
+        :param key: this object; None: all.
+        :param tracebacks: tell them, too; each may be long.
         :raises ConfigError: there is no such job.
         """
         names = self._named(job)
+        which: list[sa.ColumnElement[bool]] = [
+            _claim.c.job.in_(list(names)), _claim.c.state.in_(_DEAD)]
+        if key is not None:
+            which.append(_claim.c.object == key)
         found = self._database.look(lambda connection: connection.execute(
             sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
                       _claim.c.attempt, _claim.c.worker, _failure.c.at,
-                      _failure.c.error)
+                      _failure.c.error,
+                      (_failure.c.traceback if tracebacks else
+                       sa.literal('')).label('traceback'))
             .outerjoin_from(_claim, _failure, sa.and_(*(
                 _failure.c[name] == _claim.c[name]
                 for name in ('job', 'object', 'tick', 'fence'))))
-            .where(_claim.c.job.in_(list(names)),
-                   _claim.c.state.in_(_DEAD))
+            .where(*which)
             .order_by(_claim.c.tick.desc(), _claim.c.job, _claim.c.object)
             .limit(limit)).all())
         return [Dead(names[row.job], row.object, row.tick, row.attempt,
-                     row.worker or '', row.at, row.error or '')
+                     row.worker or '', row.at, row.error or '',
+                     row.traceback or '')
                 for row in found]
 
     def requeue(self, *, job: str | None, key: str | None) -> int:
@@ -267,13 +279,17 @@ class Control(sql_store.SqlClaimStore):
             'paused_by': by[:tables.LONGEST_REASON],
             'paused_why': why[:tables.LONGEST_REASON]})
 
-    def resume(self, job: str) -> None:
+    def resume(self, job: str) -> bool:
         """Let *job* go on with its next tick.
 
+        :returns: whether it was paused.
         :raises ConfigError: there is no such job.
         """
+        paused = any(one.name == job and one.paused_since is not None
+                     for one in self.jobs())
         self._set_paused(job, dict.fromkeys(
             ('paused_since', 'paused_by', 'paused_why')))
+        return paused
 
     def _set_paused(self, job: str, values: dict[str, Any]) -> None:
         [number] = self._named(job)

@@ -125,7 +125,7 @@ def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
     job = None if tasks is None else tasks.jobs.get(name)
     plan: audit.Plan | str = '--tasks is not given'
     if tasks is not None:
-        plan = _plan(tasks, job, since, accounts.now(), settings)
+        plan = _plan(tasks, job, accounts.now(), settings)
     spread = job is not None and job.spread
     if isinstance(plan, str):
         found = accounts.account(name, since, None)
@@ -136,9 +136,13 @@ def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
     found = accounts.account(name, since, newest, plan.own)
     if found.begins is None:
         return _Audited(name, {}, 'there is no history of it', spread)
+    since = max(since, found.begins)
+    if plan.rule.count(since, found.now) > _MOST_TICKS:
+        raise exceptions.ConfigError(
+            f'job {name!r} has more than {_MOST_TICKS:,} ticks '
+            f'({plan.rule.describe()}) in that time; give a shorter --since')
     ticks = audit.judge(
-        found.ticks, found.served, found.rows, plan,
-        max(since, found.begins), found.now)
+        found.ticks, found.served, found.rows, plan, since, found.now)
     return _Audited(name, {
         tick: _without_late(fates) if spread else fates
         for tick, fates in ticks.items()}, '', spread)
@@ -153,18 +157,13 @@ def _without_late(fates: collections.Counter[Fate]
 
 
 def _plan(tasks: 'periodic.PeriodicTasks', job: 'job_.Job | None',
-          since: int, now: int,
+          now: int,
           settings: 'opts.Settings') -> audit.Plan | str:
     """What should have been; or why nobody can say."""
     if job is None:
         return '--tasks has no such job'
     if not job.enabled:
         return 'it is disabled'
-    if job.schedule.count(since, now) > _MOST_TICKS:
-        raise exceptions.ConfigError(
-            f'job {job.name!r} has more than {_MOST_TICKS:,} ticks '
-            f'({job.schedule.describe()}) in that time; give a shorter '
-            '--since')
     found = listed.read(tasks, job, now)
     if isinstance(found, str):
         return found

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     _Store = TypeVar('_Store', bound=control.Control)
 
 
+#: What is counted in rows or seconds: every database and clock takes it.
+_MOST = 1_000_000_000
+
+
 def one_line(text: object) -> str:
     """*text* without line ends, for an error message."""
     return ' '.join(str(text).split())
@@ -50,9 +54,9 @@ def positive(text: str) -> int:
         number = int(text)
     except ValueError:
         number = 0
-    if number < 1:
+    if not 1 <= number <= _MOST:
         raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a whole number from 1')
+            f'{text!r} cannot be used; give a whole number from 1 to {_MOST}')
     return number
 
 
@@ -62,9 +66,10 @@ def seconds(text: str) -> float:
         number = float(text)
     except ValueError:
         number = 0.0
-    if not 0 < number < float('inf'):
+    if not 0 < number <= _MOST:
         raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a number of seconds above 0')
+            f'{text!r} cannot be used; give a number of seconds above 0, at '
+            f'most {_MOST}')
     return number
 
 
@@ -96,10 +101,18 @@ class Since(NamedTuple):
     instant: int = 0
 
     def before(self, now: int) -> int:
-        """The instant, in microseconds."""
-        if self.seconds is None:
-            return self.instant
-        return now - round(self.seconds * 1e6)
+        """The instant, in microseconds.
+
+        :raises ConfigError: it is still to come.
+        """
+        if self.seconds is not None:
+            return max(0, now - round(self.seconds * 1e6))
+        if self.instant > now:
+            raise exceptions.ConfigError(
+                f'--since {self.text} is still to come: by the clock of the '
+                f'database it is {moment(now)}; give an earlier instant, in '
+                'UTC unless it says otherwise')
+        return max(0, self.instant)
 
 
 def since(text: str) -> Since:
@@ -148,6 +161,21 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     parser.error = error  # type: ignore[method-assign]
 
 
+def check_file(connection_url: str) -> None:
+    """Looking into a file of SQLite must not make it.
+
+    :raises ConfigError: it is not there, or the URL cannot work.
+    """
+    from distperiodic.adapters import database
+    url = database.check(connection_url)
+    if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
+            not os.path.exists(url.database or '')):
+        raise exceptions.ConfigError(
+            f'there is no file {url.database}, which connection names; '
+            'correct it, or make the file with its tables: distperiodic db '
+            'sync')
+
+
 class Configured:
     """A part of a cliff command: the options that name configuration."""
 
@@ -192,10 +220,12 @@ class Configured:
         try:
             conf(arguments, project='distperiodic', prog='distperiodic',
                  default_config_dirs=[] if parsed.config_file else None)
-        except cfg.Error as exc:
+        except (cfg.Error, OSError, UnicodeDecodeError) as exc:
+            named = '' if isinstance(exc, cfg.Error) else (
+                f'{listed(parsed.config_file + parsed.config_dir)}: ')
             raise exceptions.ConfigError(
-                f'{one_line(exc)}; correct --config-file or --config-dir, or '
-                'the file itself') from exc
+                f'{named}{one_line(exc)}; correct --config-file or '
+                '--config-dir, or the file itself') from exc
         return conf
 
     def backend(self, parsed: argparse.Namespace
@@ -237,6 +267,8 @@ class Configured:
                 'backend_url and connection keeps its claims; name the file '
                 'that sets connection, or the state_path of the service, '
                 'with --config-file')
+        if made:
+            check_file(settings.connection)
         return settings
 
     def control(self, parsed: argparse.Namespace

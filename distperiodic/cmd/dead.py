@@ -21,23 +21,34 @@ class DeadList(configured.Table, lister.Lister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         configured.add_job(parser)
+        parser.add_argument(
+            '--object', metavar='OBJECT', help='this object only')
+        parser.add_argument(
+            '--traceback', action='store_true',
+            help='show where the handler raised, too')
         configured.add_limit(parser, 'objects, of the newest ticks')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         with self.control(parsed) as control:
-            found = control.dead(job=parsed.job, limit=parsed.limit)
+            found = control.dead(
+                job=parsed.job, limit=parsed.limit, key=parsed.object,
+                tracebacks=parsed.traceback)
         if not found:
-            self.sentence = 'Nothing is dead.'
+            self.sentence = (
+                'Nothing is dead.' if parsed.object is None else
+                f'Object {parsed.object!r} is not dead.')
         elif len(found) == parsed.limit:
             self.sentence = f'The newest {len(found)}; see --limit.'
+        whence = parsed.traceback
         return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'At',
-                 'Error'),
+                 'Error', *(['Traceback'] if whence else [])),
                 [(dead.job, dead.object, configured.moment(dead.tick),
                   dead.attempt, dead.worker,
                   '' if dead.at is None else configured.moment(dead.at),
-                  configured.one_line(dead.error)) for dead in found])
+                  configured.one_line(dead.error),
+                  *([dead.traceback] if whence else [])) for dead in found])
 
 
 class DeadRequeue(configured.Configured, command.Command):

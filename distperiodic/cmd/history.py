@@ -25,9 +25,9 @@ class History(configured.Table, lister.Lister):
         parser = super().get_parser(prog_name)
         configured.add_job(parser)
         parser.add_argument(
-            '--since', type=configured.duration, default='1h',
-            metavar='TIME',
-            help='ticks of so long, as in 90s, 30m, 1h or 7d; default: 1h')
+            '--since', type=configured.since, default='1h', metavar='TIME',
+            help='ticks of so long, as in 90s, 30m, 1h or 7d, or from an '
+                 'instant on, in UTC; default: 1h')
         configured.add_limit(parser, 'ticks')
         return parser
 
@@ -35,9 +35,13 @@ class History(configured.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         with self.control(parsed) as control:
             ticks = control.history(
-                job=parsed.job, seconds=parsed.since, limit=parsed.limit)
+                job=parsed.job, since=parsed.since.before(control.now()),
+                limit=parsed.limit)
         if not ticks:
-            self.sentence = 'No tick so late; see --since.'
+            self.sentence = (
+                f'No tick since {parsed.since.text}; go further back with '
+                '--since, or see whether anything runs: distperiodic job '
+                'list.')
         elif len(ticks) == parsed.limit:
             self.sentence = (
                 f'The newest {configured.plural(len(ticks), "tick")}; '

@@ -6,7 +6,9 @@ Schedulers read what is written here at their next sweep.
 
 import argparse
 import getpass
+import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 from typing import Any
 
 from cliff import command
@@ -14,20 +16,52 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import listed
+
+if TYPE_CHECKING:
+    from distperiodic.core import job as job_
 
 
 class JobList(configured.Table, lister.Lister):
-    """Show the jobs that were ever claimed, and which are paused."""
+    """Show the jobs that were ever claimed, and which are paused.
+
+    With --tasks also those that were not, and what the schedule of each is.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        listed.add_option(parser, 'it has the schedules')
+        return parser
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.adapters import control as control_
+        tasks = listed.load(self, parsed)
         with self.control(parsed) as control:
-            jobs = control.jobs()
+            jobs = {job.name: job for job in control.jobs()}
+            now = control.now()
         if not jobs:
             self.sentence = 'No scheduler has claimed anything yet.'
-        return (('Job', 'Last tick', 'Paused since', 'By', 'Why'),
-                [(job.name, _moment(job.tick), _moment(job.paused_since),
-                  job.paused_by, job.paused_why) for job in jobs])
+        defined = {} if tasks is None else tasks.jobs
+        plan = [] if tasks is None else ['Schedule', 'Next tick']
+        rows: list[Sequence[Any]] = []
+        for name in sorted({*jobs, *defined}):
+            job = jobs.get(name) or control_.Job(name, None, None, '', '')
+            rows.append((
+                name, *(_plan(defined.get(name), now) if plan else ()),
+                _moment(job.tick), _moment(job.paused_since),
+                job.paused_by, job.paused_why))
+        return ('Job', *plan, 'Last tick', 'Paused since', 'By',
+                'Why'), rows
+
+
+def _plan(job: 'job_.Job | None', now: int) -> tuple[str, str]:
+    """The schedule of a job, and its next tick; paused or not."""
+    if job is None:
+        return 'not in --tasks', ''
+    if not job.enabled:
+        return f'{job.schedule.describe()}, disabled', ''
+    return job.schedule.describe(), _moment(job.schedule.after(now))
 
 
 def _moment(micros: int | None) -> str:
@@ -62,11 +96,19 @@ class JobPause(_OfJob):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters import local
-        by = f'{getpass.getuser()}@{local.host_name()}'
+        by = f'{_user()}@{local.host_name()}'
         with self.control(parsed) as control:
             control.pause(parsed.job, by=by, why=parsed.why)
         self.say(f'paused {parsed.job}; schedulers notice at their next '
                  'sweep')
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as somebody that its files do not name.
+        return f'uid-{os.getuid()}'
 
 
 class JobResume(_OfJob):
@@ -74,7 +116,10 @@ class JobResume(_OfJob):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.control(parsed) as control:
-            control.resume(parsed.job)
+            paused = control.resume(parsed.job)
+        if not paused:
+            self.say(f'{parsed.job} was not paused; nothing was changed')
+            return
         self.say(f'resumed {parsed.job}; it goes on with its next tick')
 
 
@@ -96,10 +141,11 @@ class JobTrigger(_OfJob):
         with self.control(parsed) as control:
             told = control.trigger(parsed.job, key=parsed.object)
         if not told.objects:
-            what = ('no object' if parsed.object is None
-                    else f'object {parsed.object!r}')
+            what = (f'no object of job {parsed.job!r} can'
+                    if parsed.object is None else
+                    f'object {parsed.object!r} of job {parsed.job!r} cannot')
             raise exceptions.ConfigError(
-                f'{what} of job {parsed.job!r} can run now: '
+                f'{what} run now: '
                 + ('an earlier tick is not over; wait for its end' if told.busy
                    else 'nobody ever claimed it; a scheduler has to find it '
                    'in the catalogue first'))

@@ -11,7 +11,7 @@ from distperiodic.adapters import tables
 from tests.functional.places import SECOND
 
 LOOKS = {
-    'history': lambda one: one.history(job=None, seconds=60.0, limit=9),
+    'history': lambda one: one.history(job=None, since=0, limit=9),
     'dead': lambda one: one.dead(job=None, limit=9),
     'job list': lambda one: one.jobs(),
     'explain': lambda one: one.object('poll', 'a'),

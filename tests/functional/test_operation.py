@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an operator looks up in the store and does to it, by the commands."""
 
+import getpass
 import json
+import os
 import re
 
 import pytest
@@ -14,6 +16,8 @@ from distperiodic import service
 from distperiodic.adapters import control as control_
 from distperiodic.adapters import database
 from distperiodic.adapters import tables
+from distperiodic.cmd import shell
+from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
 from tests import waiting
 from tests.functional import commands
@@ -136,13 +140,20 @@ def test_the_history_tells_what_became_of_each_tick(place):
 
 def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
     place = place_of_sqlite
-    assert place.ask('history', '--since', '5m').startswith('No tick')
+    assert place.ask('history', '--since', '5m').startswith(
+        'No tick since 5m;')
     assert 'it has none before' in place.refuse('history', '--job', 'poll')
     place.run('poll', place.now, 'a')
     assert "it has 'poll'" in place.refuse('history', '--job', 'pol')
-    for since in '1', 'h', '1w', '-1h', '':
+    for since in '1', 'h', '1w', '-1h', '', '2026-13-01':
         assert 'cannot be used' in place.refuse('history',
                                                 f'--since={since}')
+    for command in 'history', 'audit':
+        assert 'is still to come: by the clock of the database it is 2' in (
+            place.refuse(command, '--since', '2999-01-01'))
+        assert 'poll' in place.ask(command, '--since', '1815-12-10')
+    assert 'from 1 to 1000000000' in place.refuse(
+        'history', '--limit', '99999999999999999999')
 
 
 def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
@@ -181,6 +192,25 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     assert {(row['Job'], row['Due'], row['Done'], row['Dead'], row['Open'])
             for row in told} == {('poll', 3, 2, 1, 0), ('poll', 1, 1, 0, 0),
                                  ('sync', 2, 1, 1, 0)}
+
+
+def test_where_the_handler_raised_is_told_of_one_object(place):
+    place.run('poll', place.now - SECOND, 'a', 'b', dead=['a'])
+    place.store.claim('poll', place.now, ['b'], lease='one', holder='api-1',
+                      seconds=60.0, supersede=False)
+    place.store.start('poll', place.now, ['b'], lease='one', into='two',
+                      holder='w-1', seconds=60.0)
+    place.store.fail('poll', place.now, [
+        Failure('b', 'b is ill', 'Traceback:\n  line 7')], lease='two',
+        into=None)
+
+    told = place.ask('dead', 'list', '--object', 'b', '--traceback',
+                     '-f', 'value', '-c', 'Traceback')
+
+    assert told == 'Traceback:\n  line 7\n'
+    assert 'Traceback' not in place.ask('dead', 'list')
+    assert place.ask('dead', 'list', '--object', 'c').startswith(
+        "Object 'c' is not dead.")
 
 
 def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
@@ -224,8 +254,49 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     assert poll['Last tick'].endswith('Z')
     assert sync == {**poll, 'Job': 'sync', 'Paused since': '', 'By': '',
                     'Why': ''}
-    place.ask('job', 'resume', 'poll')
+    assert place.ask('job', 'resume', 'poll').startswith('resumed poll;')
     assert place.store.paused(['poll', 'sync']) == {}
+    assert 'was not paused' in place.ask('job', 'resume', 'poll')
+
+
+def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
+    """A container may run as a user that is in none of its files."""
+    place = place_of_sqlite
+    place.run('poll', place.now, 'a')
+
+    def nobody():
+        raise KeyError('getpwuid(): uid not found: 12345')
+    monkeypatch.setattr(getpass, 'getuser', nobody)
+    assert shell.main(['job', 'pause', 'poll', '--why', 'x', '--config-file',
+                       str(place.config)]) == 0
+
+    [poll] = json.loads(place.ask('job', 'list', '-f', 'json'))
+    assert poll['By'].startswith(f'uid-{os.getuid()}@')
+
+
+def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
+    place = place_of_sqlite
+    place.write_tasks(POLL + """
+    @periodic_task(cron='0 3 * * *', objects='hosts', name='report')
+    def report(self, context, host):
+        pass
+
+    @periodic_task(spacing=9, objects='hosts', name='off', enabled=False)
+    def off(self, context, host):
+        pass
+""")
+    for name in 'poll', 'gone':
+        place.run(name, place.now, 'a')
+
+    told = {row.pop('Job'): row for row in json.loads(place.ask(
+        'job', 'list', '--tasks', 'tasks:Tasks', '-f', 'json'))}
+
+    assert [(name, row['Schedule']) for name, row in told.items()] == [
+        ('gone', 'not in --tasks'), ('off', 'every 9 s, disabled'),
+        ('poll', 'every 60 s'), ('report', "cron 0 3 * * * (UTC)")]
+    assert told['report']['Next tick'].endswith('T03:00:00Z')
+    assert told['report']['Last tick'] == told['off']['Next tick'] == ''
+    assert told['poll']['Next tick'] > told['poll']['Last tick']
 
 
 def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
@@ -321,8 +392,8 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
                  ['trigger', 'pol']):
         assert "it has 'poll'" in place.refuse('job', *argv)
     assert '--why' in place.refuse('job', 'pause', 'poll')
-    assert 'nobody ever claimed it' in place.refuse(
-        'job', 'trigger', 'poll', '--object', 'b')
+    assert "object 'b' of job 'poll' cannot run now: nobody ever" in (
+        place.refuse('job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
     place.store.overdue(['poll'], into='again', holder='w', seconds=60.0,
                         gone=[], limit=9)
