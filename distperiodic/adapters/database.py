@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import random
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -94,6 +95,8 @@ def mask(url: str) -> str:
     user, at, place = rest.rpartition('@')
     if at and ':' in user:
         user = user.partition(':')[0] + ':***'
+    # Drivers take it from there, too.
+    place = re.sub(r'(?<=[?&])(pass\w*=)[^&]*', r'\1***', place)
     return scheme + colon + user + at + place
 
 
@@ -388,7 +391,10 @@ def _fault_of_database(exc: Exception) -> bool:
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    ) or _code(exc) == _NO_RIGHTS
+    # What drivers cannot put into any other class, such as a file that is
+    # no database, or a connection that ended within an answer.
+    ) or type(inner) is sa_exception.DatabaseError or (
+        _code(exc) == _NO_RIGHTS)
 
 
 def reason_of(exc: Exception) -> str:

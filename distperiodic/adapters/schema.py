@@ -64,16 +64,29 @@ def sync(connection_url: str) -> tuple[str | None, str]:
     Doing it again changes nothing; of two that do it at once one waits.
 
     :returns: the versions before and after.
-    :raises SchemaError: the tables are newer than this release.
+    :raises SchemaError: the tables are newer than this release, or nobody
+        knows their version.
     """
     def work(connection: sa.Connection) -> tuple[str | None, str]:
         with _alone(connection):
             before = _version_of(connection)
-            if before is not None and before > VERSION:
+            if before is None:
+                _check_empty(connection, database.mask(connection_url))
+            elif before > VERSION:
                 raise _newer(database.mask(connection_url), before)
             if before != VERSION:
                 from alembic import command
-                command.upgrade(configuration(connection), 'head')
+                from alembic import util
+                try:
+                    command.upgrade(configuration(connection), 'head')
+                except util.CommandError as exc:
+                    raise exceptions.SchemaError(
+                        f'the tables in database '
+                        f'{database.mask(connection_url)} have version '
+                        f'{before}, from which this release knows no way to '
+                        f'{VERSION}; see that it is a database of '
+                        'distperiodic, or install the release between') from (
+                            exc)
             return before, VERSION
     for attempt in itertools.count(1):
         try:
@@ -178,6 +191,19 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
         f'the tables in database {shown} have version {found}, and this '
         f'release knows no later one than {VERSION}; install the release '
         'that made them, the one whose "distperiodic db sync" was run last')
+
+
+def _check_empty(connection: sa.Connection, shown: str) -> None:
+    # MySQL commits each table by itself, so a sync may have been cut short.
+    there = sorted(set(sa.inspect(connection).get_table_names())
+                   & set(tables.metadata.tables))
+    if there:
+        raise exceptions.SchemaError(
+            f'database {shown} has tables of distperiodic '
+            f'({", ".join(there)}) and not their version, so they may be half '
+            f'made; restore the table {VERSION_TABLE}, or drop all tables '
+            'that begin with distperiodic_ and make them anew with: '
+            'distperiodic db sync')
 
 
 def _version_of(connection: sa.Connection) -> str | None:

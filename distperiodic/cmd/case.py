@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic.cmd import configured
 from distperiodic.cmd import findings
 
 if TYPE_CHECKING:
@@ -146,13 +147,28 @@ class Case:
                       skews[0] if skews else None)
 
     @functools.cached_property
+    def _connected(self) -> (
+            'store_survey.StoreSurvey | exceptions.DistperiodicError'):
+        # One that is away may take long to say so: it is asked once.
+        try:
+            return self._connect()
+        except exceptions.DistperiodicError as exc:
+            return exc
+
+    @property
     def connected(self) -> 'store_survey.StoreSurvey':
         """The store, which answers and has our tables.
 
         :raises NotNow: there is none.
+        :raises ConfigError: its URL is of no use, or its file is not there.
         :raises StoreUnavailable: it does not answer.
         :raises SchemaError: its tables are not those of this release.
         """
+        if isinstance(self._connected, exceptions.DistperiodicError):
+            raise self._connected
+        return self._connected
+
+    def _connect(self) -> 'store_survey.StoreSurvey':
         from distperiodic.adapters import store_survey
         if not self.settings.connection:
             raise findings.NotNow(
@@ -161,6 +177,7 @@ class Case:
                 self.settings.store_file):
             raise findings.NotNow(
                 f'no service has made {self.settings.store_file} so far')
+        configured.check_file(self.settings.connection)
         found = self._stack.enter_context(contextlib.closing(
             store_survey.StoreSurvey(
                 self.settings.connection, space=self.settings.group)))

@@ -202,6 +202,8 @@ def test_tables_of_another_release_are_refused_in_one_line(
 
     with pytest.raises(exceptions.SchemaError) as raised:
         claim(store, 'a')
+    with pytest.raises(exceptions.SchemaError, match=f'version {version}'):
+        schema.sync(empty)
     set_version(empty, schema.VERSION)
 
     assert version in str(raised.value)
@@ -231,6 +233,7 @@ def test_a_database_without_tables_says_what_makes_them(empty):
     ('postgresql+asyncpg://me:sesame@host/db', 'use one of'),
     ('postgresql://me:sesame@host', 'names no database'),
     ('mysql://me:sesame@host:port/db', 'is not a URL'),
+    ('oracle://host/db?user=me&password=sesame', 'use one of mysql'),
     ('sqlite://', 'names no database'),
     ('sqlite:///:memory:', 'seen by nobody'),
 ])
@@ -613,6 +616,8 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
 
     def ask(*argv):
         return commands.run(*argv, '--config-file', config)
+    # A file without tables.
+    sqlite3.connect(sqlite_url.removeprefix('sqlite:///')).close()
     missing = ask('db', 'version', '-f', 'value')
     first, again = ask('db', 'sync'), ask('db', 'sync')
     there = ask('db', 'version', '-f', 'value')
@@ -628,6 +633,51 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
         schema.VERSION, schema.VERSION, 'nothing']
     with sqlite3.connect(sqlite_url.removeprefix('sqlite:///')) as opened:
         assert opened.execute('PRAGMA journal_mode').fetchone() == ('wal',)
+
+
+def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
+    config = configuration(tmp_path, sqlite_url)
+    for argv in ['db', 'version'], ['history'], ['job', 'list'], [
+            'doctor', '-f', 'json']:
+        told = commands.run(*argv, '--config-file', config)
+
+        assert told.returncode == (2 if argv[0] == 'doctor' else 1)
+        said = told.stdout + told.stderr
+        assert f'there is no file {tmp_path}/claims.sqlite' in said
+        assert 'distperiodic db sync' in said
+    assert [path.name for path in tmp_path.iterdir()] == [config.name]
+
+
+@pytest.mark.parametrize('command', [
+    ['db', 'sync'], ['db', 'version'], ['history'], ['audit']],
+    ids=' '.join)
+def test_a_file_that_is_no_database_is_one_line(
+        tmp_path, sqlite_url, command):
+    (tmp_path / 'claims.sqlite').write_text('no more than a text\n' * 99)
+
+    told = commands.run(*command, '--config-file',
+                        configuration(tmp_path, sqlite_url))
+
+    assert (told.returncode, told.stdout) == (1, '')
+    assert told.stderr.startswith(
+        f'distperiodic: database {sqlite_url}: file is not a database; ')
+    assert told.stderr.count('\n') == 1
+
+
+def test_tables_that_were_made_by_half_are_refused_in_one_line(empty):
+    """On MySQL a sync that is killed leaves the tables that it had made."""
+    schema.sync(empty)
+    engine = database.make_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f'DROP TABLE {schema.VERSION_TABLE}'))
+    engine.dispose()
+
+    with pytest.raises(exceptions.SchemaError) as raised:
+        schema.sync(empty)
+
+    assert 'drop all tables that begin with distperiodic_' in str(
+        raised.value)
+    assert 'distperiodic_claim' in str(raised.value)
 
 
 @pytest.mark.parametrize('command', ['sync', 'version'])

@@ -4,6 +4,8 @@ remedy.
 """
 
 import json
+import socketserver
+import threading
 import uuid
 
 import pytest
@@ -87,6 +89,30 @@ def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
     assert wrong(found) == {'store_reachable': 'fail'}
     assert 'db sync' in found['store_reachable']['Remedy']
     assert found['store_schema']['Finding'] == 'see store_reachable'
+
+
+def test_a_store_that_is_away_is_asked_once(tmp_path, examine):
+    """One that hangs takes ten seconds to be given up."""
+    asked = []
+
+    class HangUp(socketserver.BaseRequestHandler):
+        def handle(self):
+            asked.append(self.client_address)
+
+    with socketserver.TCPServer(('127.0.0.1', 0), HangUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = tmp_path / 'service.conf'
+        config.write_text(
+            '[distperiodic]\nconnection = postgresql://me@127.0.0.1:'
+            f'{server.server_address[1]}/db?sslmode=disable&'
+            'gssencmode=disable\n')
+        config.chmod(0o600)
+
+        found = examine(type('Place', (), {'config': config}))
+        server.shutdown()
+
+    assert wrong(found) == {'store_reachable': 'fail'}
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize(('statements', 'missing', 'refused'), [
