@@ -232,10 +232,12 @@ class Lifecycle(ServiceBase):
                 return True
             except (exceptions.BusUnavailable,
                     exceptions.StoreUnavailable) as exc:
-                LOG.error('%s not started: reason=%s; it is tried again in '
-                          '%.0f s', what, exc, pause)
-                self._stopping.wait(pause)
-                pause = min(pause * 2, 10.0)
+                reason = str(exc)
+            # Behind the handler: oslo.log would add the error once more.
+            LOG.error('%s not started: reason=%s; it is tried again in %g s',
+                      what, reason, pause)
+            self._stopping.wait(pause)
+            pause = min(pause * 2, 10.0)
         return False
 
     def _grace(self) -> float:
