@@ -91,10 +91,11 @@ def sync(connection_url: str) -> tuple[str | None, str]:
     for attempt in itertools.count(1):
         try:
             return _transaction(connection_url, work)
-        except exceptions.StoreUnavailable as exc:
+        except (_HalfMade, exceptions.StoreUnavailable) as exc:
             # MySQL's lock is one node's. On another node of a Galera cluster
             # somebody else may be about to make the same tables.
-            if attempt == _LOOKS or not _exists(exc.__cause__):
+            if attempt == _LOOKS or not (
+                    isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
                 raise
             threading.Event().wait(_PAUSE)
     raise AssertionError('there is no end to counting')
@@ -193,12 +194,18 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
         'that made them, the one whose "distperiodic db sync" was run last')
 
 
+class _HalfMade(exceptions.SchemaError):
+    """There are some tables, and not all of them, perhaps yet."""
+
+
 def _check_empty(connection: sa.Connection, shown: str) -> None:
     # MySQL commits each table by itself, so a sync may have been cut short.
     there = sorted(set(sa.inspect(connection).get_table_names())
                    & set(tables.metadata.tables))
     if there:
-        raise exceptions.SchemaError(
+        error = (_HalfMade if connection.dialect.name == 'mysql'
+                 else exceptions.SchemaError)
+        raise error(
             f'database {shown} has tables of distperiodic '
             f'({", ".join(there)}) and not their version, so they may be half '
             f'made; restore the table {VERSION_TABLE}, or drop all tables '
