@@ -63,10 +63,11 @@ class Reading:
 class JobState:
     """Where one job stands."""
 
-    __slots__ = ('asked', 'behind', 'claimed', 'due', 'held', 'immediate',
-                 'job', 'last', 'late_for', 'late_own', 'late_since',
-                 'looked', 'missed', 'own', 'partial', 'read', 'read_for',
-                 'reading', 'reading_since', 'since', 'ticket', 'wave')
+    __slots__ = ('again_at', 'asked', 'behind', 'claimed', 'due', 'failures',
+                 'held', 'immediate', 'job', 'last', 'late_for', 'late_own',
+                 'late_since', 'looked', 'missed', 'own', 'partial', 'read',
+                 'read_for', 'reading', 'reading_since', 'since', 'ticket',
+                 'wave')
 
     def __init__(self, job: job_.Job, last: Instant):
         self.job = job
@@ -85,6 +86,11 @@ class JobState:
         #: Of the read under way; None: there is none.
         self.ticket: int | None = None
         self.reading_since = 0.0
+        #: Reads that failed since one has not.
+        self.failures = 0
+        #: When, in seconds of the monotonic clock, it is read again for the
+        #: tick for which it failed; for a newer one it is at once.
+        self.again_at: tuple[float, Instant] = 0.0, last
         #: It is a read of another member's part, which may be late for this
         #: tick. None: it is one of ours.
         self.late_for: Instant | None = None

@@ -3,7 +3,7 @@
 
     due ─► sure of the view? ─► read the catalogue ─► mine by the ring?
       │          │ no                   │                     │
-      │        held                  failed                 claim ─► offer
+      │        held           failed: again later           claim ─► offer
       └─ dropped (misfire)                                    └─ busy (overlap)
 
 A tick that finds this member unsure of its view is *held*: the job's clock
@@ -48,6 +48,10 @@ from distperiodic.flow.clockwork import What
 LOG = logging.getLogger(__name__)
 
 _FOR_EVER = 3600.0
+# Seconds from a catalogue method that failed to the next attempt: the first,
+# and the longest. Each waits twice as long as the one before, and beyond the
+# first none waits longer than a quarter of the period.
+_PAUSES = 1.0, 60.0
 
 
 class Ticker:
@@ -299,6 +303,8 @@ class Ticker:
         if state.ticket is not None:
             self._still_reading(state, now)
             return
+        if state.failures and self._too_soon(state, now):
+            return
         if self._claimer.asked[job.name] or self._claimer.away:
             # The store is slow, or away. What is due then is decided when
             # it has answered.
@@ -341,7 +347,8 @@ class Ticker:
         # A grace may be shorter than the lateness of one tick.
         state.behind = job.grace is not None
         if state.immediate:
-            state.immediate = False
+            # Its catalogue may have to be read more than once.
+            state.immediate = job.scope is job_.Scope.OBJECTS
             state.last = now if newest is None else newest
             return (state.last,)
         if newest is None or newest <= state.last:
@@ -413,14 +420,9 @@ class Ticker:
                     job, state.job.objects, type(reading).__name__, reading)
             return
         if isinstance(reading, Exception):
-            state.since = None
-            self.counts[job, 'catalogue failed'] += len(ticks)
-            LOG.error(
-                'catalogue failed: job=%s method=%s ticks=%d error=%s: %s; '
-                'no object runs for this tick, the next one reads it again',
-                job, state.job.objects, len(ticks), type(reading).__name__,
-                reading)
+            self._read_failed(state, ticks, reading)
             return
+        state.failures = 0
         if late_for is not None:
             if state.late_own:
                 # Now it can be looked at, and whose turn it is beside us.
@@ -436,6 +438,7 @@ class Ticker:
             self._hold(state)
             return
         since, state.since = state.since, None
+        state.immediate = False
         state.partial = reading.partial
         if self._shared:
             state.read, state.read_for = reading, state.asked[0]
@@ -460,6 +463,38 @@ class Ticker:
         if ring is not view.ring and self._has_newcomers(state):
             state.since = asked
         self._dispatcher.pump_all()
+
+    def _read_failed(self, state: JobState, ticks: tuple[Instant, ...],
+                     error: Exception) -> None:
+        """Read it again, and decide by the misfire policy then."""
+        job = state.job
+        first, longest = _PAUSES
+        period = job.schedule.period_us(state.last) / SECOND
+        pause = min(first * 2 ** state.failures, max(first, period / 4),
+                    longest)
+        # No power of two is too big for a float before the longest is due.
+        state.failures = min(state.failures + 1, 64)
+        state.again_at = self._clock.monotonic() + pause, state.last
+        state.behind = True
+        if ticks:
+            state.last = ticks[0] - 1
+        self.counts[job.name, 'catalogue failed'] += len(ticks)
+        LOG.error(
+            'catalogue failed: job=%s method=%s ticks=%d error=%s: %s; it is '
+            'read again in %.0f s, or for the next tick if that is sooner',
+            job.name, job.objects, len(ticks), type(error).__name__, error,
+            pause)
+
+    def _too_soon(self, state: JobState, now: Instant) -> bool:
+        """Whether a catalogue that failed is left alone for now."""
+        again, failed_for = state.again_at
+        pause = again - self._clock.monotonic()
+        newest = state.job.schedule.at_or_before(now)
+        if pause <= 0 or newest is not None and newest > failed_for:
+            return False
+        state.behind = True
+        self._clockwork.push(now + int(pause * SECOND) + 1, state, What.LOOK)
+        return True
 
     def _in_time(self, state: JobState, ticks: tuple[Instant, ...],
                  now: Instant) -> tuple[Instant, ...]:

@@ -12,6 +12,7 @@ record is read::
 import collections
 import dataclasses
 import logging
+import random as random_
 
 from distperiodic.core import job as job_
 from distperiodic.core import partition
@@ -79,6 +80,9 @@ FAULTS = (
 NOISE = (
     'answer lost', 'message lost', 'message doubled', 'message unsent',
     'view lag', 'store slow', 'handlers fail', 'handlers slow')
+#: Noise that has a draw of its own, so that the seeds of before it came are
+#: the worlds that they were.
+CATALOGUE_FAILS = 'catalogue fails'
 
 
 @dataclasses.dataclass
@@ -137,6 +141,10 @@ class Cluster:
         random = self.world.random
         self.bug = bugs.BUGS[bug] if bug else bugs.Bug()
         self.setup = setup = draw(random, local, without)
+        if (CATALOGUE_FAILS not in without
+                and random_.Random(f'{CATALOGUE_FAILS} {seed}').random()
+                < 0.25):
+            setup.noise.append(CATALOGUE_FAILS)
         self.world.tell('SETUP %s', setup)
         self.jobs = {name: JOBS[name](period)
                      for name, period in setup.jobs.items()}
@@ -159,6 +167,8 @@ class Cluster:
             self.world, setup.session, 3.0 if 'view lag' in noise else 0.05)
         self._fails = 0.1 if 'handlers fail' in noise else 0.0
         self._slow = 0.02 if 'handlers slow' in noise else 0.0
+        #: How many reads of a catalogue fail.
+        self.unread = 0.1 if CATALOGUE_FAILS in noise else 0.0
         self.sweeps = self.bug.sweeps
         self._objects = {
             name: [f'{name}-{n}' for n in range(setup.objects)]

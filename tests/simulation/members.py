@@ -222,7 +222,8 @@ class Scheduler(world_.Process):
         setup = cluster.setup
         self.member = member_.Member(
             identity, self.nonce, 1, points=cluster.points[identity])
-        self.reader = wires.Reader(self, cluster.objects_of)
+        self.reader = wires.Reader(
+            self, cluster.objects_of, cluster.unread)
         local = setup.local
         self.flow = scheduling.Scheduling(
             cluster.jobs, clock=self.clock,

@@ -322,11 +322,16 @@ def _copy_of_report(report):
 class Reader:
     """Catalogues that answer later. See
     :class:`distperiodic.ports.CatalogueReader`.
+
+    :param unread: how many of the reads fail, each for once.
     """
 
-    def __init__(self, process, objects):
+    def __init__(self, process, objects, unread):
         self._process = process
         self._objects = objects
+        self._unread = unread
+        #: Jobs whose last read failed; their next one does not.
+        self._failed = set()
         self._known = {}
         self.hangs = False
         self._waiting = []
@@ -355,5 +360,11 @@ class Reader:
         known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
         objects, own, partial = self._objects(job, arcs)
         reading = clockwork_.Reading(known.of(objects), own, partial)
+        if (self._unread and job not in self._failed
+                and self._process.world.random.random() < self._unread):
+            self._failed.add(job)
+            reading = OSError('it was there a moment ago')
+        else:
+            self._failed.discard(job)
         self._process.look(
             self._process.flow.ticker.catalogue_read, job, ticket, reading)

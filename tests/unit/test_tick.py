@@ -353,24 +353,89 @@ def test_a_big_tick_does_not_delay_the_others(world):
     assert me.count('missed') == 0
 
 
-def test_a_catalogue_that_raises_costs_its_tick_and_nothing_else(
+def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
         world, caplog):
     me = world.scheduler(
         job('poll', objects=True), job('other', objects=True),
         catalogues={'poll': ['a'], 'other': ['a']})
-    world.advance(60)
-
+    world.advance(59)
     me.reader.given['poll'] = RuntimeError('no database')
-    world.advance(60)
+    world.advance(12)
+    me.reader.given['poll'] = ['a']
+    world.advance(50)
+
+    assert ran_at(me, 'poll') == [(60, 75), (120, 120)]
+    assert me.ticks('other') == [60, 120]
+    # After 1, 3, 7 and 15 s.
+    assert me.count('catalogue failed') == 4
+    line, *_, last = lines(caplog, 'catalogue failed')
+    assert 'job=poll method=list_poll ticks=1' in line
+    assert 'RuntimeError: no database' in line
+    assert 'in 1 s' in line and 'in 8 s' in last
+
+
+def ran_at(me, name):
+    """The ticks of a job and when they began, in seconds."""
+    return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
+
+
+def test_a_catalogue_that_raises_on_and_on_is_asked_once_a_minute(world):
+    me = world.scheduler(
+        job('poll', every=7200.0, objects=True), catalogues={'poll': ['a']})
+    world.advance(7199, sweep=None)
+    before = len(me.reader.asked)
+    me.reader.given['poll'] = RuntimeError('no database')
+    world.advance(3600, sweep=None)
+    asked = len(me.reader.asked) - before
+
+    me.reader.given['poll'] = ['a']
+    world.advance(61, sweep=None)
+
+    assert 60 <= asked <= 66
+    assert me.ticks('poll') == [7200]
+
+
+def test_the_next_tick_does_not_wait_for_a_catalogue_that_raised(world):
+    me = world.scheduler(
+        job('latest', every=10.0, objects=True),
+        job('skip', every=10.0, objects=True, misfire='skip', grace=2.0),
+        job('all', every=10.0, objects=True, misfire='all'),
+        catalogues=dict.fromkeys(
+            ('latest', 'skip', 'all'), RuntimeError('no database')))
+    world.advance(49)
+
+    me.reader.given.update(latest=['a'], skip=['a'], all=['a'])
+    world.advance(2)
+
+    assert me.ticks('latest') == [50]
+    assert me.ticks('skip') == [50]
+    assert me.ticks('all') == [10, 20, 30, 40, 50]
+    assert me.count('missed', 'latest') == me.count('missed', 'skip') == 4
+
+
+def test_a_first_run_waits_for_its_catalogue(world):
+    """It is not of the grid, so no misfire policy knows of it."""
+    me = world.scheduler(
+        job('poll', every=86400.0, objects=True, run_immediately=True),
+        catalogues={'poll': RuntimeError('no database')})
+    world.advance(5)
     me.reader.given['poll'] = ['a']
     world.advance(60)
 
-    assert me.ticks('poll') == [60, 180]
-    assert me.ticks('other') == [60, 120, 180]
-    assert me.count('catalogue failed') == 1
-    line, = lines(caplog, 'catalogue failed')
-    assert 'job=poll method=list_poll' in line
-    assert 'RuntimeError: no database' in line
+    assert len(me.starts) == 1
+
+
+def test_a_catalogue_that_raised_is_read_though_the_clock_was_set_back(world):
+    me = world.scheduler(job('poll', objects=True),
+                         catalogues={'poll': RuntimeError('no database')})
+    world.advance(3600)
+    world.clock.set_back(1800)
+    me.reader.given['poll'] = ['a']
+    before = len(me.reader.asked)
+    world.advance(120)
+
+    assert len(me.reader.asked) > before
+    assert len(me.starts) == 2
 
 
 def test_a_catalogue_that_never_returns_holds_its_own_job_only(
