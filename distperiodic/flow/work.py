@@ -395,12 +395,17 @@ class Workshop:
 
 
 def _text(exc: BaseException) -> str:
-    """An exception in one short text, whatever its own idea of that is."""
+    """An exception in one short line, whatever its own idea of that is: it
+    goes into logs and onto terminals.
+    """
     try:
         text = str(exc)
     except BaseException:
         text = 'an exception without a text'
-    return f'{type(exc).__name__}: {text}'[:_ERROR_LENGTH]
+    # More than that is cut off anyway.
+    shown = ''.join(letter if letter.isprintable() else ' '
+                    for letter in text[:2 * _ERROR_LENGTH])
+    return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]
 
 
 def _traceback(exc: BaseException) -> str:

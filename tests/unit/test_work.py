@@ -266,6 +266,8 @@ class _Wordless(Exception):
     (GeneratorExit(), 'GeneratorExit: '),
     (_Unheard('x'), '_Unheard: x'),
     (_Wordless(), '_Wordless: an exception without a text'),
+    (ValueError('not there:\n\t\x1b[31mnode-1\n'),
+     'ValueError: not there: [31mnode-1'),
     (ValueError('x' * 10 ** 6), 'ValueError: ' + 'x' * 988)])
 def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
     def handler(context, key):
