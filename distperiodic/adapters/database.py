@@ -68,8 +68,12 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
 #: Seconds. A process that is stopped inside a transaction must not stop the
-#: others for longer than that: the server ends its transaction for it.
-IDLE = 10
+#: others for longer than that: the server ends its transaction for it. Some
+#: milliseconds lie between our statements; it is to be over before the others
+#: see that the process is gone.
+IDLE = 2
+#: Seconds for which a lock is waited for.
+_LOCKED = 10
 #: Seconds of one statement. Each changes some hundred rows.
 _STATEMENT = 30
 #: What wsrep_sync_wait makes wait: whatever a transaction begins with.
@@ -194,7 +198,7 @@ def _bounds(dialect: str) -> str:
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
-            f"('lock_timeout', '{IDLE}s'), "
+            f"('lock_timeout', '{_LOCKED}s'), "
             f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
             f"('statement_timeout', '{_STATEMENT}s'), "
             "('enable_seqscan', 'off'), "
@@ -202,7 +206,7 @@ def _bounds(dialect: str) -> str:
             "('jit', 'off')) AS bound(name, value) "
             "WHERE current_setting(name) IN ('0', 'on')")
     # MySQL, to which the rest is a comment, does not know it.
-    return (f'SET SESSION innodb_lock_wait_timeout = {IDLE} '
+    return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
 
 

@@ -20,7 +20,15 @@ from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 
 _claim = tables.claim
+#: Seconds. What was ended and is not committed keeps others from taking it
+#: over, and those wait for it: so does all that they ask after it. A process
+#: that is stopped here, or whose host has lost its power, must not keep them.
+_IDLE = 5
 #: How databases say that there is no such table.
+_BOUND = sa.text(
+    "SELECT set_config(name, :value, true) FROM (SELECT "
+    "'idle_in_transaction_session_timeout' AS name) AS bound "
+    "WHERE current_setting(name) = '0'").bindparams(value=f'{_IDLE}s')
 _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 
@@ -33,6 +41,9 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     others until that session is over. It goes to a lease of its own, from
     which the store counts it.
 
+    From now on PostgreSQL ends the session's transaction when nothing is said
+    in it for some seconds, unless somebody has set a bound.
+
     :raises ConfigError: the session is one of another database.
     """
     bind = getattr(session, 'get_bind', lambda: session)()
@@ -43,6 +54,8 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     ours = _claim.c.job == number, _claim.c.object == key
     finished = claim_.finished_lease(lease)
     try:
+        if bind.dialect.name == 'postgresql':
+            session.execute(_BOUND)
         session.execute(sa.update(_claim).where(
             *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
                 state=after, lease=finished,
