@@ -483,8 +483,9 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
     runs = f'runs-{job}'
     store = sql_store.SqlClaimStore(postgresql.url, space='tests')
     claim(store, 'a', job=job)
-    [lease] = store.overdue([job], into=f'mine-{job}', holder='api-1', seconds=60.0,
-                            gone=['api-1'], limit=9)
+    [lease] = store.overdue(
+        [job], into=f'mine-{job}', holder='api-1', seconds=60.0,
+        gone=['api-1'], limit=9)
     assert store.start(job, 1, ['a'], lease=lease.id, into=runs,
                        holder='worker-1', seconds=60.0)
     engine = sa.create_engine(sa.make_url(postgresql.url).set(
@@ -496,8 +497,9 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         over = []
         while not over and time.monotonic() < began + 25:
             with contextlib.suppress(exceptions.StoreUnavailable):
-                over = store.overdue([job], into=f'again-{job}', holder='api-2',
-                                     seconds=60.0, gone=['worker-1'], limit=9)
+                over = store.overdue(
+                    [job], into=f'again-{job}', holder='api-2', seconds=60.0,
+                    gone=['worker-1'], limit=9)
         with pytest.raises(sa.exc.DBAPIError):
             session.commit()
             session.execute(sa.select(1))
