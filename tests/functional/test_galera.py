@@ -405,7 +405,6 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
 
 # Whole services.
 
-@pytest.mark.timeout(120)
 def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
         tmp_path, cluster, zookeeper, rabbitmq):
     """Each process has a node of its own, and comes to another if that
