@@ -25,7 +25,7 @@ WINDOW = 10
 STORM = 3.0
 # Looks at what is held, and the seconds between two of them: over a second
 # of time between the ticks, whatever their grid.
-_LOOKS, _BETWEEN = 8, 0.3
+_LOOKS, _BETWEEN = 20, 0.3
 
 
 class Rates:
