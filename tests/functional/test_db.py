@@ -462,8 +462,9 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
         over = []
         while not over and time.monotonic() < began + 20:
             with contextlib.suppress(exceptions.StoreUnavailable):
-                over = store.overdue([job], into='again', holder='api-2',
-                                     seconds=60.0, gone=['api-1'], limit=9)
+                over = store.overdue(
+                    [job], into=f'again-{job}', holder='api-2', seconds=60.0,
+                    gone=['api-1'], limit=9)
             took = time.monotonic() - began
         with contextlib.suppress(Exception):
             stopped.invalidate()
