@@ -14,6 +14,7 @@ What the broker does to that, and what is done against it, is in
 Nothing here imports oslo.messaging before ``start()``.
 """
 
+import abc
 import logging
 import os
 import threading
@@ -93,7 +94,7 @@ class _Drops:
             return dict(self._counts)
 
 
-class _Bus:
+class _Bus(abc.ABC):
     """What both ends have in common: an address, keys, and what it drops."""
 
     _link: Link | None = None
@@ -154,8 +155,9 @@ class _Bus:
         self._begin(link)
         self._link = link
 
+    @abc.abstractmethod
     def _begin(self, link: Link) -> None:
-        raise NotImplementedError
+        """Send through *link*, which is open, from now on."""
 
     def _unusable(self) -> str | None:
         """Why nothing can be sent now; None: it can."""
@@ -179,8 +181,9 @@ class _Bus:
         except Exception:
             LOG.exception('a message was lost in a callback')
 
+    @abc.abstractmethod
     def _take(self, received: Batch | Reports) -> None:
-        raise NotImplementedError
+        """Hand on what came, if it is for this process."""
 
 
 def _claimed_origin(payload: Any) -> str:

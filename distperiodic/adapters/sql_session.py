@@ -24,11 +24,11 @@ _claim = tables.claim
 #: over, and those wait for it: so does all that they ask after it. A process
 #: that is stopped here, or whose host has lost its power, must not keep them.
 _IDLE = 5
-#: How databases say that there is no such table.
 _BOUND = sa.text(
     "SELECT set_config(name, :value, true) FROM (SELECT "
     "'idle_in_transaction_session_timeout' AS name) AS bound "
     "WHERE current_setting(name) = '0'").bindparams(value=f'{_IDLE}s')
+#: How databases say that there is no such table.
 _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 

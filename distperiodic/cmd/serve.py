@@ -6,6 +6,7 @@ first fork: a mistake that shows itself in a forked process has it replaced
 by the next one, which makes the same mistake, for ever.
 """
 
+import abc
 import argparse
 import contextlib
 import gc
@@ -250,10 +251,11 @@ class _Serve(configured.Configured, command.Command):
             from distperiodic.adapters import broker
             broker.Broker(conf)
 
+    @abc.abstractmethod
     def _service(self, conf: 'cfg.ConfigOpts',
                  tasks: 'periodic.PeriodicTasks',
                  parsed: argparse.Namespace) -> Any:
-        raise NotImplementedError
+        """What a forked process runs."""
 
 
 class Scheduler(_Serve):

@@ -40,6 +40,7 @@ from distperiodic.flow import late
 from distperiodic.flow import off_grid
 from distperiodic.flow import own_part
 from distperiodic.flow import quiet
+from distperiodic.flow import work
 from distperiodic.flow.clockwork import LOOK_AGAIN
 from distperiodic.flow.clockwork import JobState
 from distperiodic.flow.clockwork import Reading
@@ -415,9 +416,9 @@ class Ticker:
         if isinstance(reading, Exception) and late_for is not None:
             if self._told.may('late ' + job):
                 LOG.warning(
-                    'late look failed: job=%s method=%s error=%s: %s; what '
+                    'late look failed: job=%s method=%s error=%s; what '
                     'another member did not claim stays for its next look',
-                    job, state.job.objects, type(reading).__name__, reading)
+                    job, state.job.objects, work.text_of(reading))
             return
         if isinstance(reading, Exception):
             self._read_failed(state, ticks, reading)
@@ -480,10 +481,9 @@ class Ticker:
             state.last = ticks[0] - 1
         self.counts[job.name, 'catalogue failed'] += len(ticks)
         LOG.error(
-            'catalogue failed: job=%s method=%s ticks=%d error=%s: %s; it is '
+            'catalogue failed: job=%s method=%s ticks=%d error=%s; it is '
             'read again in %.0f s, or for the next tick if that is sooner',
-            job.name, job.objects, len(ticks), type(error).__name__, error,
-            pause)
+            job.name, job.objects, len(ticks), work.text_of(error), pause)
 
     def _too_soon(self, state: JobState, now: Instant) -> bool:
         """Whether a catalogue that failed is left alone for now."""

@@ -201,7 +201,7 @@ class Workshop:
                     handler(context)
             except BaseException as exc:
                 # A handler may exit, or be interrupted; not this thread.
-                error = _text(exc)
+                error = text_of(exc)
                 self._tell_failure(load, index, error, exc)
                 if not job.tries_again(batch.attempts[index]):
                     traceback = _traceback(exc)
@@ -394,7 +394,7 @@ class Workshop:
             load.batch.attempts[index], error, exc_info=first)
 
 
-def _text(exc: BaseException) -> str:
+def text_of(exc: BaseException) -> str:
     """An exception in one short line, whatever its own idea of that is: it
     goes into logs and onto terminals.
     """
