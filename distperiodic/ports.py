@@ -8,10 +8,12 @@ port holds every adapter to it, and the flow knows nothing else.
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
 
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
@@ -40,6 +42,33 @@ class Membership(Protocol):
         """
 
 
+class Listed(NamedTuple):
+    """An object that a catalogue lists."""
+
+    object: str
+    #: The text of its own schedule; empty: it follows its job's.
+    rule: str
+    #: Its watermark, if it is new: the newest tick that came before it was
+    #: listed. A later watermark that the store has stays.
+    settled: int
+
+
+class JobStatus(NamedTuple):
+    """What the store keeps of one job."""
+
+    #: Why an operator paused it. None: it is not paused.
+    paused: str | None
+    #: The text of the schedule in force, and since when it holds: an instant,
+    #: or :data:`~distperiodic.core.due.ALWAYS`.
+    schedule: str
+    since: int
+    #: Since when schedulers have attended it without a gap. None: nobody
+    #: attends it now.
+    attended: int | None
+    #: Up to here all that was due was found claimed or settled.
+    checked: int
+
+
 class ClaimStore(Protocol):
     """Who may run what: one row per (job, object), and the leases.
 
@@ -63,30 +92,87 @@ class ClaimStore(Protocol):
         epoch.
         """
 
+    def adopt(self, schedules: Mapping[str, str]) -> None:
+        """Put these schedules in force, by the names of their jobs.
+
+        One that differs from what was in force holds from now on. A job that
+        the store does not know, or that has no schedule yet, has it for
+        :data:`~distperiodic.core.due.ALWAYS`.
+        """
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, JobStatus]:
+        """Record that a scheduler attends *jobs*, and read how they stand.
+
+        :param jobs: by name, the seconds without a scheduler after which the
+            series of attendances is broken: the next one begins a new one.
+        :param checked: jobs of which all that was due up to these instants
+            was found claimed or settled; the record only moves forward.
+        """
+
+    def sync(self, job: str, listed: Sequence[Listed],
+             delisted: Sequence[str], *, at: int) -> None:
+        """Record what a catalogue lists; only differences are written.
+
+        A new object, and one that was delisted, counts from *at* on, with
+        its watermark as given. One whose own schedule changed follows the
+        new one from *at* on. One whose schedule the store has not recorded
+        yet gets it, and counts from where it did. *delisted* objects are not
+        due until they are listed again; one that was listed after *at* stays.
+
+        :param at: the instant for which the catalogue was read.
+        """
+
+    def rows(self, job: str, low: int, high: int, *,
+             before: int | None = None, limit: int) -> list[due.Row]:
+        """The listed objects of *job* at positions from *low* to *high*, in
+        the order of their positions, up to *limit*.
+
+        Objects whose schedule the store has not recorded yet are among them,
+        with that of the job.
+
+        :param before: only those that follow a schedule of their own, and
+            those whose watermark is earlier than this tick; of neither kind
+            those whose schedule is not recorded yet. None: all.
+        """
+
+    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+        """Those of *objects* that are listed, in any order."""
+
+    def settled(self, job: str, tick: int) -> int:
+        """Number of objects that were claimed or skipped for exactly *tick*,
+        the newest one that they had.
+        """
+
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED) -> claim_.Claimed:
+              most: int = claim_.UNBOUNDED, rule: str = '') -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
         An object whose earlier tick is claimed but was not started is taken
-        over if *supersede*, and the old claim is void. One whose earlier
-        tick runs, or waits for a retry, is reported as busy and not taken.
+        over if *supersede*, and the old claim is void; else it is reported
+        as waiting. One whose earlier tick runs, or waits for a retry, is
+        reported as busy. Neither is taken.
 
         :param tick: microseconds since the epoch.
         :param lease: name of the lease that is to hold what was won; it is
             of the kind that waits. None is made if nothing was won.
         :param holder: who holds it.
         :param seconds: how long, from now.
-        :param fresh: whether objects that nobody ever claimed are taken.
-        :param after: the tick before this one; an object whose last tick,
-            claimed or skipped, is an earlier one is behind, and not taken,
-            whatever became of that. None: that is no matter.
+        :param fresh: whether objects that are not listed are: from *tick* on,
+            with the schedule *rule*, and claimed for it. If not, they are
+            left out.
+        :param after: the tick before this one; an object whose watermark is
+            earlier is behind, and not taken. None disables the check.
         :param most: attempts of a tick after which a run that is lost is
             dead. An object that came to as many has no other in this tick
             than the last of them, until a run of it is done. What is taken
             over goes on with the attempts that it had.
+        :param rule: the text of the schedule that *tick* belongs to; empty:
+            the job's. Objects that follow another one are left out, but for
+            those whose schedule is not recorded yet.
 
         Where members share the store, a tick that its clock has not come to
         (but for :data:`~distperiodic.core.claim.EARLIEST`) is nobody's yet.
@@ -196,9 +282,6 @@ class ClaimStore(Protocol):
             are none.
         :returns: how many objects counted.
         """
-
-    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
-        """Those of *jobs* that an operator has paused, and why."""
 
 
 _Answer = TypeVar('_Answer')

@@ -25,12 +25,16 @@ fence proves::
 import enum
 from typing import NamedTuple
 
+from distperiodic.core import due
+
 
 class State(enum.Enum):
     # Members are singletons; enum's own hash is a call into Python, twice
     # for each move of each object.
     __hash__ = object.__hash__
 
+    #: Listed by its job's catalogue, and never claimed.
+    LISTED = 'listed'
     #: Taken by a scheduler; not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
@@ -63,6 +67,8 @@ class SkippedBy(enum.Enum):
     OVERLAP = 'overlap'
     #: An operator had paused the job.
     PAUSE = 'pause'
+    #: Nobody claimed it in time, though schedulers attended the job.
+    LOST = 'lost'
 
 
 class Move(enum.Enum):
@@ -85,7 +91,7 @@ _OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
 #: Move to the states that it may leave, and the state that it enters.
 MOVES: dict[Move, tuple[frozenset[State], State]] = {
-    Move.CLAIM: (ENDINGS, State.CLAIMED),
+    Move.CLAIM: (ENDINGS | {State.LISTED}, State.CLAIMED),
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
@@ -130,8 +136,10 @@ class Claimed(NamedTuple):
     busy: list[str]
     #: Claims of earlier ticks that were not started and are void now.
     superseded: int
-    #: Objects that have missed more than this tick, and their last one.
-    behind: list[tuple[str, int]]
+    #: Objects that have missed more than this tick.
+    behind: list[due.Row]
+    #: Objects whose earlier tick is claimed and was not started.
+    waiting: list[str]
     #: Microseconds until the tick may be claimed by the store's clock; then
     #: nothing was taken. 0: it may be now.
     early: int = 0

@@ -11,6 +11,7 @@ import functools
 import re
 from typing import TypeVar
 
+from distperiodic.core import due
 from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
@@ -135,6 +136,25 @@ class Job:
             return min(self.schedule.period_us(tick), 60 * SECOND)
         return round(self.grace * SECOND)
 
+    def plan(self, since: Instant = due.ALWAYS,
+             own: Schedule | None = None) -> due.Plan:
+        """When its objects are due, and what becomes of ticks that they miss.
+
+        :param since: since when the job has its schedule.
+        :param own: that of the objects which carry one of their own; it is
+            in the rows since when they do. They have no phase.
+        """
+        if own is not None:
+            return due.Plan(own, self.misfire, self.grace,
+                            immediate=self.run_immediately)
+        return due.Plan(self.schedule, self.misfire, self.grace, self.spread,
+                        self.run_immediately, since)
+
+    def schedule_text(self) -> str:
+        """When its objects are due, as the store keeps it."""
+        text = text_of(self.schedule)
+        return f'{text} spread' if self.spread else text
+
     def too_late(self, tick: Instant, now: Instant) -> bool:
         """Whether *tick* runs no more, by ``misfire='skip'``."""
         return (self.misfire is Misfire.SKIP
@@ -193,6 +213,38 @@ def own_schedule(obj: object) -> Schedule | None:
     except InvalidSchedule as error:
         key = getattr(obj, 'id', obj)
         raise InvalidSchedule(f'object {key!r}: {error}') from None
+
+
+def text_of(schedule: Schedule) -> str:
+    """*schedule* as text, for a row of a store; see :func:`schedule_named`.
+
+    Equal schedules have equal texts.
+    """
+    if isinstance(schedule, Cron):
+        return f'cron {schedule.timezone} {schedule.line}'
+    assert isinstance(schedule, Every)
+    text = f'every {schedule.spacing_us}'
+    return f'{text} {schedule.offset_us}' if schedule.offset_us else text
+
+
+@functools.lru_cache(maxsize=4096)
+def schedule_named(text: str) -> Schedule:
+    """The schedule that :func:`text_of` wrote.
+
+    :raises InvalidSchedule: it is nothing that it would write.
+    """
+    kind, _, rest = text.partition(' ')
+    try:
+        if kind == 'cron':
+            timezone, _, line = rest.partition(' ')
+            return _shared_cron(line, timezone)
+        if kind == 'every':
+            return Every(*(int(number) / SECOND for number in rest.split()))
+    except (TypeError, ValueError):
+        pass
+    raise InvalidSchedule(
+        f'the store has the schedule {text!r}, which this release cannot '
+        'read; a newer one wrote it, so upgrade this process')
 
 
 def schedule_of(
