@@ -111,7 +111,7 @@ def test_run_immediately_runs_at_the_start_and_then_on_the_grid(
     world.advance(100)
 
     assert [(s.at, s.tick) for s in me.starts] == [
-        (20, 0), (60, 60), (120, 120)]
+        (20, 20), (60, 60), (120, 120)]
 
 
 # -- ticks that nobody ran in time
