@@ -329,7 +329,7 @@ class MemoryClaimStore:
                     behind.append(key)
                     continue
                 # As it ended, it left the fences of its own tick behind.
-                fence = max(first, claim_.first_fence(row.tick) + FENCES)
+                fence = max(newest, claim_.first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is held and row.state is State.CLAIMED:
                     # The answer that told of it was lost.
