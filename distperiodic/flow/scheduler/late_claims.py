@@ -2,13 +2,13 @@
 """What its owner has not claimed, others claim.
 
 The ring decides who tries first; the store decides who may. Once a tick is
-late, one member looks at the rows of all members and claims what it finds. The
-members take turns by the ring, and each next one waits longer, so in the usual
-case one of them looks, once::
+late, two members look at the rows of all members and claim what they find.
+Which ones follows from the ring; the others wait longer, two at a time, so in
+the usual case they have nothing to do::
 
-    tick        + late_after        + 2 late_after
-     |-- owners claim --|-- first looks --|-- second looks, if the first has
-                              not recorded that all was found claimed
+    tick        + late_after       + 2 late_after
+     |-- owners claim --|-- two look --|-- two others look, if the first have
+                             not recorded that all was found claimed
 
 Where the numbers of the store agree with the catalogue no row is read. A look
 that takes long is repeated less often: at most a fiftieth of the time is spent
@@ -29,6 +29,8 @@ from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import timers as timers_
 from distperiodic.flow.scheduler.timers import TimerKind
 
+# Members that look at the same time: if the first hangs, nobody waits longer.
+_TOGETHER = 2
 # A look is repeated after so many times what the last one took.
 _REST = 50
 
@@ -81,7 +83,8 @@ class LateClaimer:
             if not alike:
                 self._again(name, checked + 2 * grace, now)
             return
-        turn = max(last, checked) + grace * (1 + self._rank(name, view))
+        since = last if alike else checked + grace
+        turn = since + grace * (1 + self._rank(name, view) // _TOGETHER)
         if now < turn:
             self._timers.push(turn, name, TimerKind.LATE)
             return
