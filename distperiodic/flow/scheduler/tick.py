@@ -253,10 +253,16 @@ class Ticker:
             else:
                 self._tick(part, newest, now, view)
             return
-        if (job.scope is job_.Scope.OBJECTS and view is not None
-                and not self._reads.under_way(job.name)
-                and (part.reading is None or (
-                    part.reading.partial and part.ring is not view.ring))):
+        if part.of_member:
+            return
+        assert view is not None
+        reading = part.reading
+        if reading is not None and not (
+                reading.partial and part.ring is not view.ring):
+            if part.ring is None and part.walk is None:
+                # The store could not record all of it.
+                self._walk_gained(part, _listing(part, now), view, None)
+        elif not self._reads.under_way(job.name):
             pause = self._reads.pause(job.name, part.begun)
             if pause:
                 self._timers.push(now + int(pause * SECOND) + 1, job.name,
@@ -383,10 +389,15 @@ class Ticker:
 
     def _sync(self, job: job_.Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant) -> None:
+        def recorded(left: list[str]) -> None:
+            if left:
+                # Their rows are locked for the moment: compare once more.
+                self._parts[job.name].ring = None
+                self._timers.retry(job.name, TimerKind.LOOK)
         if listed or delisted:
             self._store.ask(
                 lambda store: store.sync(job.name, listed, delisted, at=at),
-                lambda _: None)
+                recorded)
 
     def _record_differences(self, part: part_.Part, before: Reading,
                             reading: Reading, at: Instant, now: Instant,
