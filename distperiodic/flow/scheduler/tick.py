@@ -221,8 +221,6 @@ class Ticker:
               view: member_.View | None) -> None:
         """A tick of the job has come."""
         job = part.job
-        if self._late is not None:
-            self._late.expect(job, tick)
         if not self._claimer.ready(job.name):
             # The store is slow, or away. What is due then is decided when it
             # has answered.
@@ -364,7 +362,7 @@ class Ticker:
                 return
             self._arm(part, at)
             if self._late is not None:
-                self._late.expect(job, now)
+                self._late.start(job)
         part.walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
