@@ -21,6 +21,7 @@ import hypothesis
 import pytest
 import sqlalchemy as sa
 from hypothesis import strategies as st
+from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -230,9 +231,10 @@ def drop(store, job, tick, objects, lease, ending):
 
 
 def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
-            into=None):
+            into=None, silent=0.0):
     return store.overdue([job], into=into or name(), holder=holder,
-                         seconds=seconds, gone=gone, limit=limit)
+                         seconds=seconds, gone=gone, limit=limit,
+                         silent=silent)
 
 
 def bring(store, job, tick, key, state):
@@ -686,6 +688,45 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
     assert store.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
+def test_what_the_gone_renew_is_theirs_until_they_are_silent(
+        store, job, tick):
+    """They may be alive, and cut off from the others alone."""
+    heard, _ = run(store, job, tick, 'a')
+    run(store, job, tick, 'b', seconds=LONG - 11.0)
+
+    [over] = overdue(store, job, gone=[WORKER], silent=10.0)
+
+    assert objects_of(over.claims) == ['b']
+    assert store.renew([heard], holder=WORKER, seconds=LONG) == {heard}
+
+
+def test_a_lease_that_is_renewed_as_somebody_takes_it_over_stays(
+        one, another, job, tick, monkeypatch):
+    lease, _ = run(one, job, tick, 'a', seconds=OVER)
+    found = one._run
+
+    def find(work):
+        answer = found(work)
+        monkeypatch.setattr(one, '_run', found)
+        another.renew([lease], holder=WORKER, seconds=LONG)
+        return answer
+    monkeypatch.setattr(one, '_run', find)
+
+    assert overdue(one, job) == []
+    assert another.finish(job, tick, ['a'], lease=lease) == {'a'}
+
+
+def test_what_is_taken_back_and_did_not_run_has_used_up_no_attempt(
+        store, job, tick):
+    """Or a healthy object that is refused six times would be dead."""
+    running, [held] = run(store, job, tick, 'a')
+
+    [anew] = take_back(store, job, tick, ['a'], running, ran=False)
+
+    assert anew.attempt == held.attempt
+    assert anew.fence > held.fence
+
+
 def test_what_waits_for_a_retry_is_not_taken_from_nobody(store, job, tick):
     retry, _ = bring(store, job, tick, 'a', State.RUNNING)
     assert fail(store, job, tick, ['a'], retry, name(), LONG) == {'a'}
@@ -970,6 +1011,37 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
         take(one, job, tick + SECOND, 'a')
         assert one.finish(job, tick, ['a'], lease=lease) == set()
         assert history(one, job, tick) == {'due': 2, 'done': 1}
+
+
+def test_a_run_that_was_taken_over_ends_in_no_session(one, job, tick):
+    lease, _ = run(one, job, tick, 'a', seconds=OVER)
+    [over] = overdue(one, job)
+    running = name()
+    assert begin(one, job, tick, ['a'], over.id, running)
+
+    assert not end_in_a_session(one, job, 'a', lease)
+
+    assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+
+
+def test_a_run_that_ended_under_another_lease_ended_in_no_session(
+        one, job, tick):
+    lease, _ = run(one, job, tick, 'a', seconds=OVER)
+    [over] = overdue(one, job)
+    running = name()
+    assert begin(one, job, tick, ['a'], over.id, running)
+    assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+
+    assert not end_in_a_session(one, job, 'a', lease)
+
+
+def test_a_session_ends_no_run_of_another_service(one, job, tick):
+    lease, _ = run(one, job, tick, 'a')
+
+    assert not one._database.run(lambda connection: sql_session.finish_in(
+        connection, space='others', job=job, key='a', lease=lease))
+
+    assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
 # What is skipped without a claim.
@@ -2176,6 +2248,16 @@ def test_a_lease_is_renewed_or_taken_over_and_never_both(
     over, renewed = together(shared, 2, ask)
 
     assert len(over) + sum(map(len, renewed)) == 30
+
+
+def test_the_database_itself_takes_one_row_of_an_object(one, job, tick):
+    take(one, job, tick, 'a')
+    columns = sa.select(*tables.claim.c).where(tables.claim.c.object == 'a')
+
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        one._database.run(lambda connection: connection.execute(
+            tables.claim.insert().from_select(
+                list(tables.claim.c), columns)))
 
 
 # What no store takes.
