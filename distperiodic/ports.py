@@ -131,7 +131,7 @@ class ClaimStore(Protocol):
         the order of their positions, up to *limit*.
 
         Objects whose schedule the store has not recorded yet are among them,
-        with that of the job.
+        with :data:`~distperiodic.core.due.UNRECORDED` in its place.
 
         :param before: only those that follow a schedule of their own, and
             those whose watermark is earlier than this tick; of neither kind

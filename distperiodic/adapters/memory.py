@@ -173,7 +173,7 @@ class _Rows(dict[str, '_Row | _Ended']):
 
 def _listed(key: str, position: int, row: _Row | _Ended,
             since: int) -> due.Row:
-    return due.Row(key, position, row.settled, since, row.rule or '',
+    return due.Row(key, position, row.settled, since, due.UNRECORDED if row.rule is None else row.rule,
                    isinstance(row, _Ended) or row.state in ENDINGS,
                    row.served)
 

@@ -32,7 +32,7 @@ _DELISTED: _Change = (('since', None),)
 def row_of(row: Any) -> due.Row:
     """A row of :attr:`sql_moves.Statements.look`."""
     return due.Row(row.object, row.position, row.settled, row.since,
-                   row.rule or '', row.state in sql_moves.CLOSED, row.served)
+                   due.UNRECORDED if row.rule is None else row.rule, row.state in sql_moves.CLOSED, row.served)
 
 
 def some(tx: sql_transaction.Transaction, number: int,

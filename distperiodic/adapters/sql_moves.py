@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
+from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import FINISHED
@@ -319,7 +320,8 @@ class Statements:
 def _listed_columns() -> list[Any]:
     """The fields of a :class:`distperiodic.core.due.Row`, in their order."""
     rule = sa.type_coerce(
-        sa.func.coalesce(_claim.c.rule, ''), _claim.c.rule.type)
+        sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
+        _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, _in_state(CLOSED), _claim.c.served]
 
