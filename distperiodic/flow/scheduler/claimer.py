@@ -283,7 +283,8 @@ class Claimer:
                 job.name, tick, question.objects, lease=lease,
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
-                fresh=False, after=question.after, most=again.most_attempts(job), rule=question.rule),
+                fresh=False, after=question.after,
+                most=again.most_attempts(job), rule=question.rule),
             claimed, failed)
 
     def _ask_later(self, question: _Question, seconds: float) -> None:
