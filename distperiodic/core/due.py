@@ -246,13 +246,14 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
 class _Judge:
     """One plan at one instant, with what was judged before."""
 
-    __slots__ = ('_known', '_newest', '_now', '_plan')
+    __slots__ = ('_grid', '_known', '_newest', '_now', '_plan')
 
     def __init__(self, plan: Plan, now: Instant):
-        self._plan = plan
+        self._grid = schedule_.Remembered(plan.schedule)
+        self._plan = dataclasses.replace(plan, schedule=self._grid)
         self._now = now
         self._newest = None if plan.spread else plan.newest(now)
-        self._known: dict[tuple[Instant, Instant], Verdict] = {}
+        self._known: dict[tuple[Instant | None, Instant], Verdict] = {}
 
     def verdict(self, row: Row) -> Verdict:
         plan = self._plan
@@ -264,8 +265,9 @@ class _Judge:
             newest = plan.newest(self._now, row.position)
         if newest is None or newest <= row.settled:
             return NOTHING
-        floor = plan.floor(row.settled, row.since, row.position)
-        key = floor, newest
+        # Wherever between two ticks they begin to count, the same are due.
+        key = self._grid.at_or_before(plan.floor(
+            row.settled, row.since, row.position)), newest
         verdict = self._known.get(key)
         if verdict is None:
             verdict = self._known[key] = plan.verdict(row, self._now)
