@@ -23,6 +23,8 @@ import sqlalchemy as sa
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import clock
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
@@ -30,11 +32,14 @@ from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
+from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from tests.simulation import store as simulated
 
 SECOND = 1_000_000
 #: Instants of ticks, each later than those of any test before.
@@ -78,6 +83,13 @@ def of_memory():
 
 
 @pytest.fixture(scope='session')
+def of_simulation():
+    """That of the simulation; all its members call the same object."""
+    shared = simulated.SharedStore(clock.SystemClock())
+    return World(lambda: shared, shared=False)
+
+
+@pytest.fixture(scope='session')
 def of_sqlite(tmp_path_factory):
     return sql(f'sqlite:///{tmp_path_factory.mktemp("claims")}/claims.sqlite')
 
@@ -99,7 +111,7 @@ def of_mariadb(mariadb):
 
 
 SHARED = ['sqlite', 'postgresql', 'mariadb']
-WORLDS = ['memory', *SHARED]
+WORLDS = ['memory', 'simulation', *SHARED]
 
 
 @pytest.fixture(params=WORLDS)
@@ -164,6 +176,16 @@ def objects_of(claims):
     return [one.object for one in claims]
 
 
+def enlist(store, job, tick, *keys, at=None, rule=''):
+    """List objects that were settled up to *tick*."""
+    assert store.sync(job, [ports.Listed(key, rule, tick) for key in keys],
+                      [], at=tick + 1 if at is None else at) == []
+
+
+def delist(store, job, at, *keys):
+    assert store.sync(job, [], keys, at=at) == []
+
+
 def claim(store, job, tick, objects, lease=None, **options):
     return store.claim(job, tick, objects, lease=lease or name(), **{
         'holder': SCHEDULER, 'seconds': LONG, 'supersede': False, **options})
@@ -215,8 +237,11 @@ def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
 
 def bring(store, job, tick, key, state):
     """Bring a free object's tick to *state*; the lease it is in, and the
-    newest claim.
+    newest claim, if there is one.
     """
+    if state is State.LISTED:
+        enlist(store, job, tick - SECOND, key)
+        return '', None
     lease, [newest] = take(store, job, tick, key)
     if state is State.CLAIMED:
         return lease, newest
@@ -313,8 +338,12 @@ def test_nothing_is_won_where_nothing_is_asked_for(store, job, tick):
     assert overdue(store, job) == []
 
 
+#: Those that a claim is in.
+CLAIM_STATES = [state for state in State if state is not State.LISTED]
+
+
 @pytest.mark.parametrize('supersede', [False, True])
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
 def test_a_tick_of_an_object_is_won_once_whatever_became_of_it(
         store, job, tick, supersede, state):
     bring(store, job, tick, 'a', state)
@@ -355,7 +384,9 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
 
     assert objects_of(claimed.won) == ['d', 'e']
     assert claimed.busy == []
-    assert sorted(claimed.behind) == [('a', tick), ('b', tick), ('c', tick)]
+    assert sorted((row.object, row.settled, row.free)
+                  for row in claimed.behind) == [
+        ('a', tick, True), ('b', tick, True), ('c', tick, False)]
     caught_up = claim(store, job, tick + SECOND, ['a', 'b'], after=tick)
     assert objects_of(caught_up.won) == ['a', 'b']
     assert list(caught_up.behind) == []
@@ -473,14 +504,16 @@ def test_a_tick_that_was_not_started_is_superseded_by_the_next(
 @pytest.mark.parametrize(('state', 'supersede'), [
     (State.CLAIMED, False), (State.RUNNING, False), (State.RUNNING, True),
     (State.RETRY, False), (State.RETRY, True)], ids=value)
-def test_an_object_that_is_not_through_with_its_tick_is_busy(
+def test_an_object_that_is_not_through_with_its_tick_is_busy_or_waits(
         store, job, tick, state, supersede):
     lease, held = bring(store, job, tick, 'a', state)
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b'],
                     supersede=supersede)
 
-    assert claimed.busy == ['a']
+    waits = state is State.CLAIMED
+    assert (claimed.waiting if waits else claimed.busy) == ['a']
+    assert (claimed.busy if waits else claimed.waiting) == []
     assert objects_of(claimed.won) == ['b']
     assert claimed.superseded == 0
     if state is State.CLAIMED:
@@ -493,11 +526,11 @@ def test_an_object_that_is_not_through_with_its_tick_is_busy(
 
 
 def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
-    for state in State:
+    for state in CLAIM_STATES:
         bring(one, job, tick, state.value, state)
 
-    claimed = claim(one, job, tick - SECOND, [s.value for s in State],
-                    supersede=True)
+    claimed = claim(one, job, tick - SECOND,
+                    [state.value for state in CLAIM_STATES], supersede=True)
 
     assert claimed[:3] == ([], [], 0)
 
@@ -528,7 +561,7 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
 
     for wrong in other, name(), '', lease.upper() + 'x':
         assert not made(store, job, tick, 'a', wrong, move)
-    if state not in ENDINGS:
+    if state not in ENDINGS and state is not State.LISTED:
         right = next(m for m in Move if claim_.allowed(m, state))
         assert made(store, job, tick, 'a', lease, right), 'it was disturbed'
 
@@ -719,12 +752,6 @@ def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
     assert [over.claims[0].object for over in overdue(store, job)] == ['a']
 
 
-def test_a_job_that_nobody_paused_is_not_paused(store, job, tick):
-    take(store, job, tick, 'a')
-
-    assert store.paused([job, 'unheard of']) == {}
-
-
 # Retries.
 
 def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
@@ -797,7 +824,7 @@ def assert_adds_up(store, job, tick, still_open=0):
         found.get(state.value, 0) for state in ENDINGS)
 
 
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
 def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
     bring(one, job, tick, 'a', state)
 
@@ -1028,10 +1055,11 @@ def test_a_claim_is_late_by_its_tick(one, job):
 
 
 def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
-    for state in State:
+    for state in CLAIM_STATES:
         bring(one, job, tick, state.value, state)
 
-    assert skip(one, job, tick, *(state.value for state in State)) == 0
+    assert skip(one, job, tick, *(
+        state.value for state in CLAIM_STATES)) == 0
     assert skip(one, job, tick - SECOND, 'done') == 0
     assert skip(one, job, tick) == 0
     assert 'skipped' not in history(one, job, tick - SECOND)
@@ -1047,7 +1075,8 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
         'due': 9, 'skipped': 9, 'by_pause': 9, 'missed': 8}
     claimed = claim(one, job, tick + 11 * SECOND, ['a'],
                     after=tick + 10 * SECOND)
-    assert list(claimed.behind) == [('a', tick + 9 * SECOND)]
+    assert [(row.object, row.settled) for row in claimed.behind] == [
+        ('a', tick + 9 * SECOND)]
 
 
 def each_second_until(tick):
@@ -1224,7 +1253,9 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     told = claim(one, job, tick + SECOND, objects, lease, supersede=True,
                  after=tick)
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
-        3, ['busy'], 1, [('behind', tick - SECOND)])
+        3, ['busy'], 1, [due.Row(
+            'behind', ring_.position_of('behind'), tick - SECOND,
+            tick - SECOND, '', True, told.behind[0].served)])
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,
@@ -1607,7 +1638,8 @@ class Forgetful:
 @pytest.fixture(params=[(name, heard) for name in (*WORLDS, 'psycopg2')
                         for heard in ('heard', 'lost')
                         # No answer is lost inside a process.
-                        if heard == 'heard' or name != 'memory'],
+                        if heard == 'heard' or name in SHARED
+                        or name == 'psycopg2'],
                 ids=' '.join)
 def told(request):
     """A store, and one whose answers are lost."""
