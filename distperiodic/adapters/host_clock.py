@@ -27,6 +27,7 @@ agree, those of now and later ones:
 """
 
 import functools
+import logging
 import pathlib
 from typing import Any
 from typing import NamedTuple
@@ -36,6 +37,8 @@ import sqlalchemy as sa
 from distperiodic import ports
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import tables
+
+LOG = logging.getLogger(__name__)
 
 _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
@@ -49,6 +52,9 @@ _READINGS = 3
 # Microseconds after which it is recorded that the host is still up: after a
 # boot whose wall clock is behind, the clocks go on from there.
 _RECORDED = 60_000_000
+
+# Seconds by which a wall clock may be put right without a warning.
+_TOLD = 1.0
 
 #: SQL functions of a connection to SQLite, and what they take.
 NOW = 'distperiodic_now'
@@ -173,6 +179,7 @@ class HostClock:
         # Only now, or it could be older than the row.
         read = self.read()
         if not _is_recorded(state, read):
+            _warn(state, read)
             state = state.at(read)._replace(seen=read.up)
             connection.execute(sa.update(_clock).values(**state._asdict()))
         self._known = state
@@ -180,6 +187,23 @@ class HostClock:
     def now_in(self, session: Any) -> int:
         """The clock that ticks go by, in a session of somebody else's."""
         return now(_state_in(session), self.read())
+
+
+def _warn(state: State, read: Reading) -> None:
+    """Log that somebody has set the wall clock."""
+    after = state.at(read)
+    if state.boot != after.boot:
+        return
+    ahead = (read.wall - state.now(read.up)) / 1e6
+    if after.knee is not None and state.knee is None:
+        LOG.warning(
+            'wall clock set back: seconds=%.1f; ticks come at half speed '
+            'until it has caught up, and none comes twice; leases are not '
+            'affected', -ahead)
+    elif after.offset != state.offset and ahead > _TOLD:
+        LOG.warning(
+            'wall clock set forward: seconds=%.1f; what was due meanwhile is '
+            'decided by the misfire policies; leases are not affected', ahead)
 
 
 def _is_recorded(state: State, read: Reading) -> bool:

@@ -256,8 +256,8 @@ history = sa.Table(
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
-#: How the clocks of a SQLite file's host follow from the time since its boot,
-#: in microseconds; see :mod:`distperiodic.adapters.host_clock`. It has one row.
+#: One row: how the clocks of a SQLite file's host follow from the time since
+#: its boot, in microseconds; see :mod:`distperiodic.adapters.host_clock`.
 clock = sa.Table(
     'distperiodic_clock', metadata,
     sa.Column('boot', sa.String(64), primary_key=True),
