@@ -5,6 +5,7 @@ schedulers attend it.
 
 import random
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
@@ -47,11 +48,13 @@ class Numbers:
         """The number of a job, which has one from now on."""
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _BELIEVED):
-            self._numbers.clear()
+            self._database.look(lambda connection: self._keep(
+                _read(connection, self._space)))
         number = self._numbers.get(job)
         if number is None:
-            number = self._database.run(
-                lambda connection: self.read(connection, [job]))[job].id
+            number = self._database.run(lambda connection: _made(
+                connection, self._space, {job}))[job].id
+            self._numbers[job] = number
         return number
 
     def forget(self) -> None:
@@ -62,28 +65,40 @@ class Numbers:
              needed: Iterable[str]) -> dict[str, Any]:
         """The rows of all jobs, by name; those *needed* are made."""
         rows = _read(connection, self._space)
-        dialect = dialect_.Dialect(connection.dialect)
-        missing = sorted(set(needed).difference(rows))
-        while missing:
-            # A number that is another's inserts nothing.
-            dialect.insert_new(
-                connection, _job,
-                {'name': missing, 'id': random.sample(
-                    range(*_NUMBERS), len(missing))},
-                space=self._space, kind=tables.KIND)
-            rows = _read(connection, self._space)
-            missing = [name for name in missing if name not in rows]
+        if missing := set(needed).difference(rows):
+            rows |= _made(connection, self._space, missing)
+        self._keep(rows)
+        return rows
+
+    def _keep(self, rows: Mapping[str, Any]) -> None:
         self._numbers = {name: row.id for name, row in rows.items()}
         self._opened = self._database.opened
         self._read_at = self._monotonic()
-        return rows
 
 
-def _read(connection: sa.Connection, space: str) -> dict[str, Any]:
+def _read(connection: sa.Connection, space: str,
+          names: Collection[str] | None = None) -> dict[str, Any]:
+    """The rows of jobs, by name. None: of all."""
     now = sa.select(dialect_.Dialect(connection.dialect).now)
-    return {row.name: row for row in connection.execute(
-        sa.select(_job, now.scalar_subquery().label('now')).where(
-            _job.c.space == space, _job.c.kind == tables.KIND))}
+    query = sa.select(_job, now.scalar_subquery().label('now')).where(
+        _job.c.space == space, _job.c.kind == tables.KIND)
+    if names is not None:
+        query = query.where(_job.c.name.in_(sorted(names)))
+    return {row.name: row for row in connection.execute(query)}
+
+
+def _made(connection: sa.Connection, space: str,
+          names: set[str]) -> dict[str, Any]:
+    """The rows of these jobs; those that nobody knows are made."""
+    rows = _read(connection, space, names)
+    while missing := sorted(names.difference(rows)):
+        # A number that is another's inserts nothing.
+        numbers = random.sample(range(*_NUMBERS), len(missing))
+        dialect_.Dialect(connection.dialect).insert_new(
+            connection, _job, {'name': missing, 'id': numbers},
+            space=space, kind=tables.KIND)
+        rows = _read(connection, space, names)
+    return rows
 
 
 def adopt(connection: sa.Connection, rows: Mapping[str, Any],
