@@ -50,6 +50,8 @@ class StoreTime:
         self._shown: tuple[Instant, Instant] = 0, 0
         self._next = clock.monotonic()
         self._asking = False
+        #: Until when it is looked at often.
+        self._restless = self._next
         #: What the wall clock was ahead of the monotonic one at that time.
         self._wall = self._wall_base()
         self._told = quiet.Quiet(clock, 600.0)
@@ -67,8 +69,12 @@ class StoreTime:
     def sweep(self) -> None:
         """Look at the store's clock when it is time to; call it often."""
         # The clock that was set may be the store's, too.
-        was_set = abs(self._wall_base() - self._wall) > _TOLERATED * SECOND
-        if was_set or self._clock.monotonic() >= self._next:
+        now = self._clock.monotonic()
+        if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
+            # A store that goes by it may change its speed a little later.
+            self._restless = now + _EVERY
+            self.look()
+        elif now >= self._next:
             self.look()
 
     def look(self) -> None:
@@ -99,8 +105,10 @@ class StoreTime:
         self._shown = (base + up if first else self.now()), up
         self._base = base
         behind = (self._shown[0] - base - up) / SECOND
-        self._next = self._clock.monotonic() + (
-            _EVERY if took <= _SOON and behind <= _EXPECTED else _SOON)
+        now = self._clock.monotonic()
+        calm = (took <= _SOON and behind <= _EXPECTED
+                and now >= self._restless)
+        self._next = now + (_EVERY if calm else _SOON)
         self._compare_with_wall(took)
         if behind > _TOLERATED + took and self._told.may('set back'):
             LOG.warning(

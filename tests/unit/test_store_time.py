@@ -134,6 +134,27 @@ def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
     assert max(ahead) < claim_.EARLIEST / SECOND
 
 
+def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
+        world, store, caplog):
+    """The store of a file does so at its next write."""
+    queue = Slow(world, store, 0.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time.sweep()
+    world.clock.set_back(3600)
+    store.clock.skew += 3600
+
+    ahead = []
+    for step in range(400):
+        world.clock.pass_us(SECOND // 4)
+        if step > 20:
+            store.clock.skew -= 1 / 8
+        time.sweep()
+        ahead.append((time.now() - store.now()) / SECOND)
+
+    assert max(ahead) < claim_.EARLIEST / SECOND
+    assert 'store clock set back' not in caplog.text
+
+
 @settings(max_examples=40)
 @given(st.lists(st.tuples(
     st.integers(-100, 100), st.integers(0, 90)), max_size=8))
