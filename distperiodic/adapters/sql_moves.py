@@ -194,7 +194,7 @@ class Statements:
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
         self.renew = sa.update(_lease).where(some, held).values(
-            until=dialect.now + sa.bindparam(
+            until=dialect.lease_now + sa.bindparam(
                 'microseconds', type_=sa.BigInteger))
         self.renewed = sa.select(_lease.c.id).where(some, held)
 
@@ -202,7 +202,7 @@ class Statements:
             _lease.c.job, sa.func.sum(_lease.c.remaining)).where(
                 _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
                 _lease.c.state == _RUNS).group_by(_lease.c.job)
-        self.make = sa.insert(_lease).values(_made(dialect.now))
+        self.make = sa.insert(_lease).values(_made(dialect.lease_now))
         #: ``claim_ended``, and if all were won also the count of them and
         #: their lease. None: that is no one statement in this database.
         self.claim_at_once: Any = None

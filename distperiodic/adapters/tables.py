@@ -256,6 +256,17 @@ history = sa.Table(
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
+#: One row: how the clocks of a SQLite file's host follow from the time since
+#: its boot, in microseconds; see :mod:`distperiodic.adapters.host_clock`.
+clock = sa.Table(
+    'distperiodic_clock', metadata,
+    sa.Column('boot', sa.String(64), primary_key=True),
+    sa.Column('lease', sa.BigInteger, nullable=False),
+    sa.Column('offset', sa.BigInteger, nullable=False),
+    sa.Column('knee', sa.BigInteger),
+    sa.Column('seen', sa.BigInteger, nullable=False),
+    **_OF_TABLES)
+
 #: Runs that failed for the last time.
 failure = sa.Table(
     'distperiodic_failure', metadata,

@@ -165,7 +165,7 @@ class Plan:
         """What is due of *row* by *now*.
 
         On a grid the cost does not grow with the number of missed ticks, but
-        for :data:`CATCH_UP` of them; a cron line counts its days.
+        for :data:`CATCH_UP` of them; a cron line counts its years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -296,6 +296,8 @@ class _Judge:
     __slots__ = ('_around', '_known', '_now', '_plan', '_present', '_shared')
 
     def __init__(self, plan: Plan, now: Instant):
+        plan = dataclasses.replace(
+            plan, schedule=schedule_.Remembered(plan.schedule))
         self._plan = plan
         self._now = now
         self._present = plan._around(now)
@@ -311,11 +313,11 @@ class _Judge:
         key = row.settled, row.since
         verdict = self._shared.get(key)
         if verdict is None:
-            verdict = self._shared[key] = self._plan.verdict(row, self._now)
+            verdict = self._shared[key] = self._of_its_own(row)
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """The same, where its phase matters."""
+        """The same of one object, with its phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
         floor = plan._floor(row.settled, row.since, row.position,
@@ -328,6 +330,10 @@ class _Judge:
         in_time = plan.misfire is not Misfire.SKIP or newest is None or (
             plan._late(newest, row.position, self._now)
             <= plan.grace_us(newest))
+        # Wherever between two ticks they begin to count, the same are due.
+        begin = plan.schedule.at_or_before(floor)
+        if begin is not None:
+            floor = begin
         key = newest, floor, first, in_time
         verdict = self._known.get(key)
         if verdict is None:

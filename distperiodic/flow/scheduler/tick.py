@@ -141,9 +141,9 @@ class Ticker:
 
     def _clock_set_back(self, seen: Instant, now: Instant) -> None:
         LOG.warning(
-            'clock set back: seconds=%.1f; without a store all jobs go on '
-            'from their next tick of the new time, and ticks may run a second '
-            'time', (seen - now) / SECOND)
+            'clock set back: seconds=%.1f; jobs without a store go on from '
+            'their next tick of the new time, and those ticks may run a '
+            'second time', (seen - now) / SECOND)
         for part in self._parts.values():
             part.restart(now)
             self._arm(part, now)
