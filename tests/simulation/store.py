@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The database of the simulated cluster, and what it takes down."""
 
+from distperiodic import ports
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
@@ -28,31 +29,28 @@ class SharedStore(memory.MemoryClaimStore):
         self.accounts = {}
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
-              fresh=True, after=None, **options):
+              fresh=True, rule='', **options):
         early = tick - claim_.EARLIEST - self.now()
         if early > 0:
-            return claim_.Claimed([], [], 0, [], early)
-        rows = self._rows.get(job, {})
+            return claim_.Claimed([], [], 0, [], [], early)
+        rows = self._rows_of(job)
         open_ = {}
         asked = []
-        behind = []
         for key in objects:
             row = rows.get(key)
             if row is not None:
-                last = row if isinstance(row, int) else row.tick
-                settled = self.accounts[job, key].last
-                if settled > tick or settled == tick != last:
+                if row.settled > tick or row.settled == tick != row.tick:
+                    if fresh and row.since is None:
+                        self.sync(job, [ports.Listed(key, rule, tick - 1)],
+                                  [], at=tick)
                     continue
-                if after is not None and settled < after:
-                    behind.append((key, settled))
-                    continue
-                if (not isinstance(row, int) and last < tick
+                if (row.tick < tick and isinstance(row, memory._Row)
                         and row.state not in claim_.ENDINGS):
-                    open_[key] = last
+                    open_[key] = row.tick
             asked.append(key)
         answer = super().claim(
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
-            supersede=supersede, fresh=fresh, **options)
+            supersede=supersede, fresh=fresh, rule=rule, **options)
         for won in answer.won:
             self.accounts.setdefault(
                 (job, won.object), checker.Account(tick)).last = tick
@@ -60,19 +58,20 @@ class SharedStore(memory.MemoryClaimStore):
                 self._note_end(job, won.object, open_[won.object],
                                State.SUPERSEDED)
             self._note_claim(job, won, lease)
-        return answer._replace(behind=behind)
+        return answer
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
         if tick - claim_.EARLIEST > self.now():
             return 0
-        counted = 0
-        for key in dict.fromkeys(objects):
-            account = self.accounts.get((job, key))
-            if account is not None and account.last < tick:
-                account.skipped += 1 + (missed(account.last) if missed else 0)
-                account.last = tick
-                counted += 1
-        return counted
+        before = {row.object: row.settled for row in self.look(job, objects)
+                  if row.settled < tick}
+        for key, settled in before.items():
+            account = self.accounts.setdefault(
+                (job, key), checker.Account(tick))
+            account.skipped += 1 + (missed(settled) if missed else 0)
+            account.last = tick
+        return super().skip(job, tick, objects, holder=holder, by=by,
+                            reason=reason, missed=missed)
 
     def _note_claim(self, job, won, lease):
         key = job, won.object, won.tick
