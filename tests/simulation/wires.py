@@ -8,7 +8,6 @@ from distperiodic import exceptions
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
-from distperiodic.flow import clockwork as clockwork_
 from tests.simulation import world as world_
 
 SCHEDULERS = 'group'
@@ -359,7 +358,7 @@ class Reader:
             return
         known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
         objects, own, partial = self._objects(job, arcs)
-        reading = clockwork_.Reading(known.of(objects), own, partial)
+        reading = catalogue_.Reading(known.of(objects), own, partial)
         if (self._unread and job not in self._failed
                 and self._process.world.random.random() < self._unread):
             self._failed.add(job)
