@@ -292,8 +292,9 @@ _Answer = TypeVar('_Answer')
 class StoreQueue(Protocol):
     """The way of the flow to its store, which may be slow, or away."""
 
-    #: Whether the store is away; what is asked waits until it is back.
-    away: bool
+    @property
+    def away(self) -> bool:
+        """True while the store is unreachable; what is asked waits."""
 
     def ask(self, call: Callable[[ClaimStore], _Answer],
             then: Callable[[_Answer], None],
