@@ -35,6 +35,8 @@ from distperiodic.core.schedule import Schedule
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
+#: In the place of a schedule: the store has not recorded it yet.
+UNRECORDED = '?'
 #: Missed ticks of one object that ``misfire='all'`` runs at most.
 CATCH_UP = 100
 # Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
@@ -52,7 +54,8 @@ class Row(NamedTuple):
     settled: Instant
     #: The instant from which its schedule counts.
     since: Instant
-    #: The text of its own schedule; empty: it follows its job's.
+    #: The text of its own schedule; empty: it follows its job's. It may be
+    #: :data:`UNRECORDED`.
     rule: str = ''
     #: Whether no claim of it is open.
     free: bool = True
@@ -162,7 +165,7 @@ class Plan:
         """What is due of *row* by *now*.
 
         On a grid the cost does not grow with the number of missed ticks, but
-        for :data:`CATCH_UP` of them; a cron line counts its days.
+        for :data:`CATCH_UP` of them; a cron line counts its years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -293,6 +296,8 @@ class _Judge:
     __slots__ = ('_around', '_known', '_now', '_plan', '_present', '_shared')
 
     def __init__(self, plan: Plan, now: Instant):
+        plan = dataclasses.replace(
+            plan, schedule=schedule_.Remembered(plan.schedule))
         self._plan = plan
         self._now = now
         self._present = plan._around(now)
@@ -308,11 +313,11 @@ class _Judge:
         key = row.settled, row.since
         verdict = self._shared.get(key)
         if verdict is None:
-            verdict = self._shared[key] = self._plan.verdict(row, self._now)
+            verdict = self._shared[key] = self._of_its_own(row)
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """The same, where its phase matters."""
+        """The same of one object, with its phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
         floor = plan._floor(row.settled, row.since, row.position,
@@ -325,6 +330,10 @@ class _Judge:
         in_time = plan.misfire is not Misfire.SKIP or newest is None or (
             plan._late(newest, row.position, self._now)
             <= plan.grace_us(newest))
+        # Wherever between two ticks they begin to count, the same are due.
+        begin = plan.schedule.at_or_before(floor)
+        if begin is not None:
+            floor = begin
         key = newest, floor, first, in_time
         verdict = self._known.get(key)
         if verdict is None:

@@ -11,6 +11,7 @@ from the table in ``core/claim.py``.
 
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import threading
@@ -29,6 +30,7 @@ from distperiodic.adapters import clock
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
+from distperiodic.adapters import sql_overdue
 from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
@@ -231,10 +233,9 @@ def drop(store, job, tick, objects, lease, ending):
 
 
 def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
-            into=None, silent=0.0):
+            into=None):
     return store.overdue([job], into=into or name(), holder=holder,
-                         seconds=seconds, gone=gone, limit=limit,
-                         silent=silent)
+                         seconds=seconds, gone=gone, limit=limit)
 
 
 def bring(store, job, tick, key, state):
@@ -688,43 +689,40 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
     assert store.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
-def test_what_the_gone_renew_is_theirs_until_they_are_silent(
+def test_what_the_gone_held_is_left_to_them_while_they_renew(
         store, job, tick):
-    """They may be alive, and cut off from the others alone."""
-    heard, _ = run(store, job, tick, 'a')
-    run(store, job, tick, 'b', seconds=LONG - 11.0)
+    """They are merely cut off from the others."""
+    lease, _ = run(store, job, tick, 'a')
+    over = functools.partial(store.overdue, [job], holder=OTHER, limit=9,
+                             seconds=LONG, gone=[WORKER])
 
-    [over] = overdue(store, job, gone=[WORKER], silent=10.0)
+    assert over(into=name(), silent=60.0) == []
+    store.renew([lease], holder=WORKER, seconds=LONG - 59)
+    assert over(into=name(), silent=60.0) == []
+    store.renew([lease], holder=WORKER, seconds=LONG - 61)
+    assert [objects_of(one.claims)
+            for one in over(into=name(), silent=60.0)] == [['a']]
 
-    assert objects_of(over.claims) == ['b']
-    assert store.renew([heard], holder=WORKER, seconds=LONG) == {heard}
 
-
-def test_a_lease_that_is_renewed_as_somebody_takes_it_over_stays(
+def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
         one, another, job, tick, monkeypatch):
+    """It is judged again when it is taken."""
     lease, _ = run(one, job, tick, 'a', seconds=OVER)
-    found = one._run
+    take_over = sql_overdue.take_over
 
-    def find(work):
-        answer = found(work)
-        monkeypatch.setattr(one, '_run', found)
-        another.renew([lease], holder=WORKER, seconds=LONG)
-        return answer
-    monkeypatch.setattr(one, '_run', find)
+    judged = []
 
-    assert overdue(one, job) == []
-    assert another.finish(job, tick, ['a'], lease=lease) == {'a'}
+    def taken(tx, *, old, **options):
+        judged.append(old.id)
+        tx.connection.execute(sa.update(tables.lease).values(
+            until=one._dialect.now + 60 * SECOND).where(
+                tables.lease.c.id == lease))
+        return take_over(tx, old=old, **options)
+    monkeypatch.setattr(sql_overdue, 'take_over', taken)
 
-
-def test_what_is_taken_back_and_did_not_run_has_used_up_no_attempt(
-        store, job, tick):
-    """Or a healthy object that is refused six times would be dead."""
-    running, [held] = run(store, job, tick, 'a')
-
-    [anew] = take_back(store, job, tick, ['a'], running, ran=False)
-
-    assert anew.attempt == held.attempt
-    assert anew.fence > held.fence
+    assert overdue(another, job) == []
+    assert judged == [lease]
+    assert one.renew([lease], holder=WORKER, seconds=LONG) == {lease}
 
 
 def test_what_waits_for_a_retry_is_not_taken_from_nobody(store, job, tick):
@@ -783,6 +781,24 @@ def test_a_lease_is_renewed_by_its_holder(store, job, tick):
 
     assert overdue(store, job) == []
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+
+
+def test_a_lease_is_not_renewed_by_somebody_else(store, job, tick):
+    lease, _ = run(store, job, tick, 'a', seconds=OVER)
+
+    assert store.renew([lease], holder=OTHER, seconds=LONG) == set()
+
+    assert [objects_of(one.claims) for one in overdue(store, job)] == [['a']]
+
+
+def test_a_skip_of_an_earlier_tick_changes_nothing(store, job, tick):
+    lease, _ = run(store, job, tick, 'a')
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+
+    assert store.skip(job, tick - SECOND, ['a'], holder=SCHEDULER,
+                      by=SkippedBy.MISFIRE, reason='late') == 0
+
+    assert claim(store, job, tick, ['a']).won == []
 
 
 def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
@@ -978,6 +994,20 @@ def end_in_a_session(store, job, key, lease):
         connection, space='tests', job=job, key=key, lease=lease))
 
 
+def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
+        one, job, tick):
+    old, _ = run(one, job, tick, 'a')
+    into, lease = name(), name()
+    take_back(one, job, tick, ['a'], old, into=into)
+    assert not end_in_a_session(one, job, 'a', into), 'it does not run'
+    begin(one, job, tick, ['a'], into, lease)
+
+    assert not end_in_a_session(one, job, 'a', old)
+    assert not end_in_a_session(one, f'{job}-2', 'a', lease)
+    assert [row.free for row in one.look(job, ['a'])] == [False]
+    assert end_in_a_session(one, job, 'a', lease)
+
+
 @pytest.mark.parametrize('then', [
     'told', 'taken over', 'failed', 'dead', 'claimed'])
 def test_a_run_that_was_ended_in_a_session_is_counted_once(
@@ -1011,17 +1041,6 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
         take(one, job, tick + SECOND, 'a')
         assert one.finish(job, tick, ['a'], lease=lease) == set()
         assert history(one, job, tick) == {'due': 2, 'done': 1}
-
-
-def test_a_run_that_was_taken_over_ends_in_no_session(one, job, tick):
-    lease, _ = run(one, job, tick, 'a', seconds=OVER)
-    [over] = overdue(one, job)
-    running = name()
-    assert begin(one, job, tick, ['a'], over.id, running)
-
-    assert not end_in_a_session(one, job, 'a', lease)
-
-    assert one.finish(job, tick, ['a'], lease=running) == {'a'}
 
 
 def test_a_run_that_ended_under_another_lease_ended_in_no_session(
@@ -1351,6 +1370,16 @@ def test_many_that_list_the_same_at_once_list_it_once(
 
     assert listed(one, job) == dict.fromkeys(
         keys, (tick, tick + 9, 'every 9'))
+
+
+def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
+    """Whatever the statements say: the key is what keeps two from one."""
+    take(one, job, tick, 'a')
+    found = columns(one, tables.claim, job, *tables.claim.c.keys())
+
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        one._database.run(lambda connection: connection.execute(
+            sa.insert(tables.claim).values(**found._mapping)))
 
 
 # To read what is listed.
@@ -1875,6 +1904,19 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
     assert store.finish(job, tick, ['a', 'b'], lease=running) == {'a', 'b'}
 
 
+@pytest.mark.parametrize('ran', [False, True])
+def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
+    """A worker that refuses what it was granted uses no attempt up."""
+    lease, [held] = run(store, job, tick, 'a')
+    for _ in range(3):
+        into, running = name(), name()
+        [held] = take_back(store, job, tick, ['a'], lease, into=into, ran=ran)
+        begin(store, job, tick, ['a'], into, running)
+        lease = running
+
+    assert held.attempt == (4 if ran else 1)
+
+
 def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
 
@@ -2248,16 +2290,6 @@ def test_a_lease_is_renewed_or_taken_over_and_never_both(
     over, renewed = together(shared, 2, ask)
 
     assert len(over) + sum(map(len, renewed)) == 30
-
-
-def test_the_database_itself_takes_one_row_of_an_object(one, job, tick):
-    take(one, job, tick, 'a')
-    columns = sa.select(*tables.claim.c).where(tables.claim.c.object == 'a')
-
-    with pytest.raises(db_exception.DBDuplicateEntry):
-        one._database.run(lambda connection: connection.execute(
-            tables.claim.insert().from_select(
-                list(tables.claim.c), columns)))
 
 
 # What no store takes.

@@ -14,8 +14,8 @@ import sys
 from typing import NamedTuple
 
 #: Seconds for a test, and for a suite, after which a bug makes it hang.
-TEST, SUITE = 20, 180
-SEEDS = 60
+TEST, SUITE = 30, 300
+SEEDS = 40
 
 _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider',
            '--no-header', '--tb=no', f'--timeout={TEST}',
