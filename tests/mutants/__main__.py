@@ -43,10 +43,13 @@ def _tried(bugs, jobs):
     runner = runner_.Runner()
     width = max(len(bug.name) for bug in bugs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for one in pool.map(runner.try_bug, bugs):
-            print(f'{one.bug.name:{width}}  {one.seconds:6.1f} s  '
-                  f'{one.suite or "-":24}  {one.told}', flush=True)
-            yield one
+        try:
+            for one in pool.map(runner.try_bug, bugs):
+                print(f'{one.bug.name:{width}}  {one.seconds:6.1f} s  '
+                      f'{one.suite or "-":24}  {one.told}', flush=True)
+                yield one
+        finally:
+            runner.stop()
 
 
 def _summarise(outcomes, seconds):

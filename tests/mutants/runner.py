@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants a bug in a copy of the package and runs the suites there."""
 
+import contextlib
 import importlib.util
 import os
 import pathlib
@@ -38,8 +39,18 @@ class Runner:
     def __init__(self, root=bug_.ROOT):
         self._root = root
         self._lock = threading.Lock()
-        #: For each suite whether it passes where no bug is.
+        #: For each suite a lock, and what it finds where no bug is; None: it
+        #: was not tried.
         self._sound = {}
+        self._processes = set()
+        self._stopped = False
+
+    def stop(self):
+        """End all that was started; what is tried ends at once."""
+        with self._lock:
+            self._stopped = True
+            for process in self._processes:
+                _kill(process)
 
     def try_bug(self, bug):
         """See which suite catches *bug*."""
@@ -54,7 +65,7 @@ class Runner:
                 bug.plant(tree)
                 _forget_compiled(tree / bug.path)
                 for suite in bug.suites:
-                    told = _run(suite, tree)
+                    told = self._run(suite, tree)
                     if told is not None:
                         self._check(suite)
                         return outcome(suite, told)
@@ -73,7 +84,7 @@ class Runner:
             if lock[1] is None:
                 with tempfile.TemporaryDirectory(prefix='sound-') as name:
                     self._copy(pathlib.Path(name))
-                    lock[1] = _run(suite, pathlib.Path(name)) or ''
+                    lock[1] = self._run(suite, pathlib.Path(name)) or ''
         if lock[1]:
             raise suite_.Unusable(
                 f'{suite} fails without a bug, too: {lock[1]}')
@@ -86,6 +97,47 @@ class Runner:
             else:
                 shutil.copy2(source, tree / name)
 
+    def _run(self, name, tree):
+        """What the suite *name* finds in *tree*; None: nothing."""
+        suite = suite_.suite(name)
+        process = self._start(suite, tree)
+        late = threading.Event()
+
+        def give_up():
+            late.set()
+            _kill(process)
+        timer = threading.Timer(suite_.SUITE, give_up)
+        timer.start()
+        lines = []
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if suite.last is not None and suite.last.search(line):
+                    _kill(process)
+                    break
+            code = process.wait()
+        finally:
+            timer.cancel()
+            process.stdout.close()
+            with self._lock:
+                self._processes.discard(process)
+        if late.is_set():
+            return f'took more than {suite_.SUITE} s'
+        return suite.caught(code, ''.join(lines))
+
+    def _start(self, suite, tree):
+        environment = {**os.environ, 'PYTHONPATH': str(tree),
+                       'PYTHONUNBUFFERED': '1'}
+        with self._lock:
+            if self._stopped:
+                raise suite_.Unusable('stopped')
+            process = subprocess.Popen(
+                suite.command, cwd=tree, text=True, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, start_new_session=True)
+            self._processes.add(process)
+        return process
+
 
 def _forget_compiled(path):
     """What was compiled before a bug came would hide it."""
@@ -93,43 +145,8 @@ def _forget_compiled(path):
         missing_ok=True)
 
 
-def _run(name, tree):
-    """What the suite *name* finds in *tree*; None: nothing."""
-    suite = suite_.suite(name)
-    process = subprocess.Popen(
-        suite.command, cwd=tree, text=True, stdin=subprocess.DEVNULL,
-        env={**os.environ, 'PYTHONPATH': str(tree), 'PYTHONUNBUFFERED': '1'},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True)
-    late = threading.Event()
-
-    def give_up():
-        late.set()
-        _kill(process)
-    timer = threading.Timer(suite_.SUITE, give_up)
-    timer.start()
-    lines = []
-    try:
-        for line in process.stdout:
-            lines.append(line)
-            if suite.last is not None and suite.last.search(line):
-                _kill(process)
-                break
-        code = process.wait()
-    except BaseException:
-        _kill(process)
-        raise
-    finally:
-        timer.cancel()
-        process.stdout.close()
-    if late.is_set():
-        return f'took more than {suite_.SUITE} s'
-    return suite.caught(code, ''.join(lines))
-
-
 def _kill(process):
     """End it with all that it has started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)

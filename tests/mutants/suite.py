@@ -17,9 +17,9 @@ from typing import NamedTuple
 TEST, SUITE = 30, 300
 SEEDS = 40
 
-_PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q', '-p', 'no:cacheprovider',
-           '--no-header', '--tb=no', f'--timeout={TEST}',
-           '--hypothesis-profile=first')
+_PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
+           '-p', 'no:cacheprovider', '--no-header', '--tb=no',
+           f'--timeout={TEST}', '--hypothesis-profile=first')
 _FAILED = re.compile(r'^(?:FAILED|ERROR) (?:tests/\w+/)?(\S+)', re.MULTILINE)
 _SEED = re.compile(r'^seed \d+', re.MULTILINE)
 
