@@ -8,6 +8,7 @@ or file has that text in it.
 import argparse
 import collections
 import concurrent.futures
+import signal
 import sys
 import time
 
@@ -32,6 +33,8 @@ def main(arguments=None):
         for bug in bugs:
             print(f'{bug.name}\n    {bug.path}: {", ".join(bug.suites)}')
         return 0
+    # Nothing that was started may outlive this.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
     outcomes = list(_tried(bugs, options.jobs))
     _summarise(outcomes, time.monotonic() - began)
