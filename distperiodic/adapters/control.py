@@ -147,7 +147,8 @@ class Control(sql_store.SqlClaimStore):
         return [Ticked(
             names[row.job], row.tick, row.due, row.done, row.dead,
             row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
-            row.by_lost, row.superseded, row.cancelled, row.retried, row.taken_over,
+            row.by_lost, row.superseded, row.cancelled, row.retried,
+            row.taken_over,
             row.members,
             # What was skipped was not claimed.
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
