@@ -153,6 +153,8 @@ job = sa.Table(
     sa.Column('attended_until', sa.BigInteger),
     #: Up to here all that was due was found claimed or settled.
     sa.Column('checked', sa.BigInteger),
+    #: The history of ticks before this may be pruned. None: of none is.
+    sa.Column('pruned_before', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 

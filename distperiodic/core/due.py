@@ -35,6 +35,8 @@ from distperiodic.core.schedule import Schedule
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
+#: In the place of a schedule: the store has not recorded it yet.
+UNRECORDED = '?'
 #: Missed ticks of one object that ``misfire='all'`` runs at most.
 CATCH_UP = 100
 # Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
@@ -52,7 +54,8 @@ class Row(NamedTuple):
     settled: Instant
     #: The instant from which its schedule counts.
     since: Instant
-    #: The text of its own schedule; empty: it follows its job's.
+    #: The text of its own schedule; empty: it follows its job's. It may be
+    #: :data:`UNRECORDED`.
     rule: str = ''
     #: Whether no claim of it is open.
     free: bool = True

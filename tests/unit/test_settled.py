@@ -185,7 +185,7 @@ def test_what_was_due_while_nobody_was_there_is_taken_down(
         1 + round((max(per_tick) - min(per_tick)) / 10))
     assert ended['due'] == ended['done'] + ended['skipped']
     assert 2 * number < ended['skipped'] < 6 * number
-    assert 'misfire=latest runs the newest tick only' in reasons(store)
+    assert any(reason.startswith('misfire=') for reason in reasons(store))
 
 
 @pytest.mark.parametrize('overlap', list(schedule.Overlap))
@@ -358,7 +358,7 @@ def test_an_object_that_is_years_behind_costs_no_time(world, store):
         new.ticks()[-1] - first + 1)
 
 
-def test_a_tick_that_waits_and_is_overtaken_by_another_member_is_taken_down(
+def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
         world, store):
     poll = world_.job(every=10.0, objects=True,
                       overlap=schedule.Overlap.WAIT)
@@ -376,14 +376,14 @@ def test_a_tick_that_waits_and_is_overtaken_by_another_member_is_taken_down(
     world.advance(7)
     store.finish('poll', owner.bus.batches[0].tick, ['a'],
                  lease=owner.flow.grants.lease_of(owner.bus.batches[0]))
-    # Nor does the other come to it before the tick that follows.
-    world.advance(8, sweep=None)
+    world.advance(8)
     stands.finish()
     world.advance(0.5)
+    stands.finish()
 
-    assert stands.ticks() == [30.0]
+    assert stands.ticks() == [20.0, 30.0]
     assert history(store) == {10.0: {'due': 1, 'done': 1},
-                              20.0: {'due': 1, 'skipped': 1},
+                              20.0: {'due': 1, 'done': 1},
                               30.0: {'due': 1, 'done': 1}}
 
 
@@ -434,7 +434,7 @@ def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
 
     ended = sum((collections.Counter(one) for one in history(
         store, _ENDS | {'missed'}).values()), collections.Counter())
-    assert ended == {'due': 5, 'done': 1, 'skipped': 4, 'missed': 1}
+    assert ended == {'due': 5, 'done': 1, 'skipped': 4}
 
 
 def test_a_process_that_begins_knows_first_what_is_paused(world, store):

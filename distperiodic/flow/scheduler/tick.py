@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from distperiodic import ports
-from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
@@ -355,7 +354,6 @@ class Ticker:
 
         def end(complete: bool) -> None:
             part.walk = None
-            now = self._clock.now()
             if not complete:
                 part.ring = None
                 self._timers.retry(job.name, TimerKind.LOOK)
