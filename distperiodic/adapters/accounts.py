@@ -142,7 +142,7 @@ class Accounts(control.Control):
             return Object(
                 now, known, reason.Standing(
                     row.tick, row.settled, row.skipped_by, row.state,
-                    row.holder or '', row.until),
+                    row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
                 row.served, row.told or '',
                 [Failed(*one) for one in failed])

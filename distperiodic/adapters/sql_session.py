@@ -67,7 +67,8 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
                 served=now))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         said = database.reason_of(exc)
-        if not (any(table.name in said for table in (_claim, tables.job))
+        if not (any(table.name in said
+                    for table in (_claim, tables.job, tables.clock))
                 and any(words in said for words in _MISSING)):
             raise
         shown = bind.engine.url.render_as_string(hide_password=True)

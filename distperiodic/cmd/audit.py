@@ -41,7 +41,7 @@ class _Audited(NamedTuple):
     ticks: Mapping[int, collections.Counter[Fate]]
     #: What cannot be known, and why; empty: all is.
     unknown: str
-    #: Classes that nobody can count.
+    #: Classes that nobody can count; what is recorded of them is shown.
     blank: frozenset[Fate]
 
     @property
@@ -112,8 +112,9 @@ def _cells(audited: _Audited, fates: collections.Counter[Fate],
            parsed: argparse.Namespace) -> Sequence[Any]:
     """The numbers; of what nobody knows none, which people see as a dash."""
     none = '-' if parsed.formatter == 'table' else None
-    return (_due(fates), *(none if fate in audited.blank else fates[fate]
-                           for fate in Fate))
+    return (_due(fates), *(
+        none if fate in audited.blank and not fates[fate] else fates[fate]
+        for fate in Fate))
 
 
 def _due(fates: collections.Counter[Fate]) -> int:

@@ -35,6 +35,7 @@ cluster are judged by the same lines.
 
 import collections
 import enum
+import functools
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -253,6 +254,7 @@ class _Due:
     def __init__(self, job: Job, since: Instant):
         self._job = job
         self._since = since
+        self._around = functools.lru_cache(maxsize=1024)(job.plan.around)
         #: By schedule, how many objects come or go after an instant.
         self._changes: dict[Plan, collections.Counter[Instant]] = {}
         self._first: collections.Counter[Instant] = collections.Counter()
@@ -263,7 +265,8 @@ class _Due:
         """Count the ticks up to its watermark for which *row* was due."""
         plan = self._job.plan_of(row.rule)
         last = row.settled
-        floor = plan.floor(self._since - 1, row.since, row.position)
+        floor = plan.floor(self._since - 1, row.since, row.position,
+                           self._around if not row.rule else None)
         if plan.spread and not self._job.known:
             # It may have run at once, instead of in its phase.
             floor = max(floor, row.since)
@@ -298,7 +301,9 @@ class _Due:
         if verdict.until is None:
             return
         for row in rows:
-            floor = plan.floor(row.settled, row.since, row.position)
+            floor = plan.floor(row.settled, row.since, row.position,
+                               self._around if plan is self._job.plan
+                               else None)
             if plan.immediate and row.settled < row.since:
                 self._count(plan, row.since, [row], number, True)
             for tick in ticks_of(plan.schedule, floor, verdict.until):

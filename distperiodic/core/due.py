@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
 NOTHING = Verdict((), 0, None, '')
 
 
-class _Around(NamedTuple):
+class Around(NamedTuple):
     """The ticks of a schedule for which objects may be due at an instant."""
 
     now: Instant
@@ -124,18 +124,16 @@ class Plan:
         """The newest tick for which an object is due by *now*; None: there
         is none.
         """
-        return self._around(now).newest(position)
+        return self.around(now).newest(position)
 
-    def floor(self, settled: Instant, since: Instant,
-              position: int = 0) -> Instant:
+    def floor(self, settled: Instant, since: Instant, position: int = 0,
+              around: Callable[[Instant], Around] | None = None) -> Instant:
         """The instant after which the ticks of the schedule count for an
         object: the later of its watermark and of the last tick for which it
         was not listed yet.
-        """
-        return self._floor(settled, since, position, self._around)
 
-    def _floor(self, settled: Instant, since: Instant, position: int,
-               around: Callable[[Instant], _Around]) -> Instant:
+        :param around: :meth:`around`, or what remembers its answers.
+        """
         if self.immediate:
             # The instant of its listing is its first tick.
             settled, since = max(settled, since), self.since
@@ -145,14 +143,17 @@ class Plan:
             return settled
         if not self.spread:
             return since - 1
-        newest = around(since - 1).newest(position)
+        newest = (around or self.around)(since - 1).newest(position)
         return settled if newest is None else max(settled, newest)
 
-    def _around(self, now: Instant) -> _Around:
+    def around(self, now: Instant) -> Around:
+        """The ticks for which objects may be due at *now*, whatever their
+        phase.
+        """
         tick = self.schedule.at_or_before(now)
         if tick is None or not self.spread:
-            return _Around(now, tick)
-        return _Around(now, tick, self.schedule.period_us(tick),
+            return Around(now, tick)
+        return Around(now, tick, self.schedule.period_us(tick),
                        self.schedule.at_or_before(tick - 1))
 
     def grace_us(self, tick: Instant) -> int:
@@ -300,8 +301,8 @@ class _Judge:
             plan, schedule=schedule_.Remembered(plan.schedule))
         self._plan = plan
         self._now = now
-        self._present = plan._around(now)
-        self._around = functools.lru_cache(maxsize=1024)(plan._around)
+        self._present = plan.around(now)
+        self._around = functools.lru_cache(maxsize=1024)(plan.around)
         #: By watermark and listing; of objects without a phase.
         self._shared: dict[tuple[Instant, Instant], Verdict] = {}
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
@@ -320,8 +321,8 @@ class _Judge:
         """The same of one object, with its phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
-        floor = plan._floor(row.settled, row.since, row.position,
-                            self._around)
+        floor = plan.floor(row.settled, row.since, row.position,
+                           self._around)
         first = plan._first(row, self._now) if plan.immediate else None
         if newest is None or newest <= floor:
             newest = None

@@ -133,6 +133,28 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
     flow.stop()
 
 
+def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
+    """The database refuses the call at last, and it is made again."""
+    store.there.clear()
+    renewals = Store()
+    stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
+    flow = Flow(store, lambda: stores[threading.current_thread().name])
+    flow.line.start()
+    flow.ask(1)
+    wait_until(lambda: flow.line.away)
+
+    for number in range(3):
+        flow.line.ask(lambda store, number=number: store.call(number),
+                      flow.told.append, first=True)
+    wait_until(lambda: len(flow.read()) == 3)
+
+    assert flow.line.away
+    store.there.set()
+    assert flow.line.flush(SOON)
+    assert numbers(store) == [1]
+    flow.stop()
+
+
 @pytest.mark.parametrize('urgent', [False, True])
 def test_a_store_that_is_away_for_both_is_told_of_once(
         flow, store, caplog, urgent):
