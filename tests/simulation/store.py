@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of the simulated cluster, and what it takes down."""
+"""The store of the simulated cluster that is kept in memory."""
 
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
-from tests import checker
 
 _END = {move: state for state, move in claim_.ENDING_MOVES.items()}
 
@@ -14,18 +13,18 @@ class SharedStore(memory.MemoryClaimStore):
     of: a tick before an object's last one is nobody's, so is one that has not
     come, and whatever ended is told again to who asks again.
 
-    :param clock: of the store; it does not step.
+    :param clock: of the store.
     """
 
-    def __init__(self, clock):
+    def __init__(self, clock, journal):
         super().__init__(clock)
-        #: (job, object, tick) to its claim.
-        self.claims = {}
-        #: (lease, object) to the fence that was granted in it.
-        self.granted = {}
+        self.journal = journal
+        self._store_clock = clock
         self._ends = {}
-        #: (job, object) to its account.
-        self.accounts = {}
+        self._paused = {}
+
+    def now(self):
+        return self._store_clock.now()
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
               fresh=True, after=None, **options):
@@ -40,7 +39,7 @@ class SharedStore(memory.MemoryClaimStore):
             row = rows.get(key)
             if row is not None:
                 last = row if isinstance(row, int) else row.tick
-                settled = self.accounts[job, key].last
+                settled = self.journal.settled[job, key]
                 if settled > tick or settled == tick != last:
                     continue
                 if after is not None and settled < after:
@@ -54,12 +53,10 @@ class SharedStore(memory.MemoryClaimStore):
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
             supersede=supersede, fresh=fresh, **options)
         for won in answer.won:
-            self.accounts.setdefault(
-                (job, won.object), checker.Account(tick)).last = tick
             if won.object in open_:
-                self._note_end(job, won.object, open_[won.object],
-                               State.SUPERSEDED)
-            self._note_claim(job, won, lease)
+                self.journal.end(job, won.object, open_[won.object],
+                                 State.SUPERSEDED.value)
+            self.journal.claim(job, won.object, won.tick, lease)
         return answer._replace(behind=behind)
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
@@ -67,27 +64,11 @@ class SharedStore(memory.MemoryClaimStore):
             return 0
         counted = 0
         for key in dict.fromkeys(objects):
-            account = self.accounts.get((job, key))
-            if account is not None and account.last < tick:
-                account.skipped += 1 + (missed(account.last) if missed else 0)
-                account.last = tick
+            settled = self.journal.settled.get((job, key))
+            if settled is not None and settled < tick:
+                self.journal.skip(job, key, settled, tick, by.value)
                 counted += 1
         return counted
-
-    def _note_claim(self, job, won, lease):
-        key = job, won.object, won.tick
-        known = self.claims.get(key)
-        if known is None:
-            self.claims[key] = checker.Claim(*key, self.now())
-            self._ends[key] = lease
-        elif self._ends[key] != lease:
-            known.claimed += 1
-
-    def _note_end(self, job, name, tick, state, lease=''):
-        claim = self.claims[job, name, tick]
-        claim.endings.append((self.now(), state.value))
-        if state is State.DONE:
-            claim.counted.append(self.granted.get((lease, name), 0))
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds):
         known = into in self._leases
@@ -95,23 +76,31 @@ class SharedStore(memory.MemoryClaimStore):
                                 holder=holder, seconds=seconds)
         if not known:
             for one in granted:
-                self.claims[job, one.object, one.tick].grants.append(
-                    one.fence)
-                self.granted[into, one.object] = one.fence
+                self.journal.grant(job, one.object, one.tick, one.fence, into)
         return granted
 
     def _end(self, objects, lease, move):
         held = self._leases.get(lease)
         if held is not None:
             for key, row in list(self._standing(lease, objects, move)):
-                self._note_end(
-                    held.job, key, row.tick, _END[move], lease)
+                self.journal.end(
+                    held.job, key, row.tick, _END[move].value,
+                    self.journal.granted.get((lease, key), 0))
                 self._ends[lease, key, move] = True
         super()._end(objects, lease, move)
         return {key for key in objects if (lease, key, move) in self._ends}
 
+    def pause(self, job):
+        self._paused[job] = 'by an operator'
+
+    def resume(self, job):
+        self._paused.pop(job, None)
+
+    def paused(self, jobs):
+        return {job: why for job, why in self._paused.items() if job in jobs}
+
     def told(self, tell):
-        """The same store, with each call told to *tell*."""
+        """Have each call told to *tell*."""
         def telling(name, call):
             def told(*args, **options):
                 answer = call(*args, **options)
