@@ -64,6 +64,8 @@ class Claim:
     endings: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: The fences under which runs were granted, in the order of the grants.
     grants: list[int] = dataclasses.field(default_factory=list)
+    #: When its first run was granted.
+    granted: int | None = None
     #: The fences of the runs whose finish counted.
     counted: list[int] = dataclasses.field(default_factory=list)
     #: How often it was claimed as new.

@@ -94,6 +94,9 @@ class Bounds(NamedTuple):
     #: From the moment when any member may claim to the claim of what the
     #: owner leaves undone.
     late: int
+    #: From one look at what is paused, and at what waits for a run that
+    #: somebody else has, to the next.
+    sweep: int
     #: By how much a decision may lie past the end of a grace, and a change
     #: may still be unknown.
     slack: int

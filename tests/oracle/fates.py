@@ -55,12 +55,13 @@ class Object:
              started: bool = False) -> Iterator[Span]:
         """When claims of ticks before *but* were open, between two times.
 
-        :param started: only those of which a run was granted.
+        :param started: only those of which a run was granted by then.
         """
         for claim in self._in_order:
             if claim.at > end:
                 break
-            if claim.tick >= but or started and not claim.grants:
+            if claim.tick >= but or started and (
+                    claim.granted is None or claim.granted > end):
                 continue
             ended = FOREVER if claim.ended is None else claim.ended
             if ended >= begin:
@@ -166,7 +167,7 @@ class Oracle:
                          default=since)
             if max(busy, paused) <= since:
                 return deadline
-            since = max(busy, paused)
+            since = max(busy, paused) + self._facts.bounds.sweep
 
     def _pauses(self, pair: Pair) -> list[Span]:
         return self._facts.pauses.get(pair[0], [])

@@ -71,7 +71,8 @@ class Cluster:
         self.ensemble = ensemble.Ensemble(
             self.world, setup.session, setup.lag)
         self.catalogues = reading.Catalogues(
-            self.world, setup.jobs, setup.objects, setup.life.rules)
+            self.world, setup.jobs, setup.objects,
+            setup.rules or setup.life.rules)
         #: How many reads of a catalogue fail.
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
         self._fails = 0.1 if 'handlers fail' in noise else 0.0
@@ -258,7 +259,7 @@ class Cluster:
     def facts(self):
         """What the oracle must know."""
         setup = self.setup
-        prompt = 1.0 + setup.lag + setup.sweep
+        prompt = 1.0 + setup.lag
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
         schedulers = [process.facts()
@@ -270,7 +271,7 @@ class Cluster:
             self.world.begin, self.world.now,
             facts_.Bounds(*(int(seconds * SECOND) for seconds in (
                 prompt, prompt + setup.late_after * setup.schedulers,
-                prompt + 2.0))),
+                setup.sweep, prompt + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force,
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

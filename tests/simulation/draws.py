@@ -38,20 +38,11 @@ SHORT = Life(
     (schedule.Every(3), schedule.Every(5), schedule.Every(7)),
     (2.0, 3.0, 5.0), (4.0, 6.0, 10.0), (0.25, 0.25, 1.0), 40.0)
 LONG = Life(
-    300.0, 7500.0, (300, 600, 900, 3600, 3600),
+    300.0, 5400.0, (300, 600, 900, 1800, 3600),
     ('30 * * * *', '*/20 * * * *', '30 2 * * *', '0,30 1-3 * * *'),
     (schedule.Every(240), schedule.Every(900), schedule.Every(1800),
      cron.Cron('*/15 * * * *', _BERLIN), cron.Cron('10,40 2 * * *', _BERLIN)),
-    (5.0, 10.0), (10.0, 30.0, 60.0), (1.0, 2.5), 900.0)
-
-
-def _job(name, rule, **options):
-    if options.pop('group', False):
-        options['scope'] = job_.Scope.GROUP
-    else:
-        options['scope'] = job_.Scope.OBJECTS
-        options['objects'] = f'list_{name}'
-    return job_.Job(name, rule, **options)
+    (5.0, 10.0), (10.0, 30.0, 60.0), (5.0, 10.0), 900.0)
 
 
 #: What a seed may draw.
@@ -116,6 +107,8 @@ class Setup:
     jobs: dict[str, job_.Job]
     faults: list[str]
     noise: list[str]
+    #: Schedules that objects may have of their own; empty: those of its life.
+    rules: tuple[schedule.Schedule, ...] = ()
 
     @property
     def life(self):
@@ -125,6 +118,17 @@ class Setup:
     def lag(self):
         """Seconds by which a view comes late at the most."""
         return 3.0 if 'view lag' in self.noise else 0.05
+
+
+def job_of(name, rule):
+    """The job of that name, with any schedule."""
+    options = dict(JOBS[name])
+    if options.pop('group', False):
+        options['scope'] = job_.Scope.GROUP
+    else:
+        options['scope'] = job_.Scope.OBJECTS
+        options['objects'] = f'list_{name}'
+    return job_.Job(name, rule, **options)
 
 
 def schedule_of(random, life, name):
@@ -144,10 +148,8 @@ def draw(random: random_.Random, **given):
     long = given.get('long', random.random() < 0.4)
     sql = given.get('sql', random.random() < 0.15)
     life = LONG if long else SHORT
-    names = given.pop('jobs', None) or random.sample(
-        sorted(JOBS), random.randint(2, 4))
-    jobs = {name: _job(name, schedule_of(random, life, name), **JOBS[name])
-            for name in names}
+    jobs = {name: job_of(name, schedule_of(random, life, name))
+            for name in random.sample(sorted(JOBS), random.randint(2, 4))}
 
     def some(of, share):
         return [one for one in of if random.random() < share

@@ -40,7 +40,10 @@ class Journal:
             self.settled[job, name] = tick
 
     def grant(self, job, name, tick, fence, lease):
-        self.claims[job, name, tick].grants.append(fence)
+        claim = self.claims[job, name, tick]
+        if claim.granted is None:
+            claim.granted = self._now()
+        claim.grants.append(fence)
         self.granted[lease, name] = fence
 
     def end(self, job, name, tick, state, fence=None):
