@@ -111,7 +111,7 @@ class ClaimStore(Protocol):
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
-             delisted: Sequence[str], *, at: int) -> None:
+             delisted: Sequence[str], *, at: int) -> list[str]:
         """Record what a catalogue lists; only differences are written.
 
         A new object, and one that was delisted, counts from *at* on, with
@@ -121,6 +121,8 @@ class ClaimStore(Protocol):
         due until they are listed again; one that was listed after *at* stays.
 
         :param at: the instant for which the catalogue was read.
+        :returns: objects of which nothing could be recorded now, since their
+            rows are locked: a handler ends its run in a session. Call again.
         """
 
     def rows(self, job: str, low: int, high: int, *,

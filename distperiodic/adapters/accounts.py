@@ -37,7 +37,7 @@ _KEYS = 1000
 # Failures that are told of one object.
 _FAILED = 3
 _STANDS_OPEN = sa.or_(
-    _claim.c.state.in_(set(State) - ENDINGS),
+    _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED}),
     # Ended in a session of its handler's, and not counted yet.
     _claim.c.lease.like(f'%{FINISHED}'))
 

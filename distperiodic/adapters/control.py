@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters import sql_claiming
 from distperiodic.adapters import sql_history
+from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.adapters.sql_transaction import Transaction
-from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
@@ -302,7 +302,7 @@ class Control(sql_store.SqlClaimStore):
         was due before is settled by it: the job's own policies decide on
         that, as if nobody had triggered.
 
-        :param key: this object; None: all that were ever claimed.
+        :param key: this object; None: all. Only those that are listed are.
         :raises ConfigError: there is no such job.
         """
         [number] = self._named(job)
@@ -328,22 +328,24 @@ class Control(sql_store.SqlClaimStore):
                         [one.object for one in claimed.won], '', 0.0,
                         counted=sql_history.more(
                             number, tick, '', due=won, late=won))
-            return won, len(claimed.busy)
+            return won, len(claimed.busy) + len(claimed.waiting)
 
         def again(tx: Transaction) -> tuple[int, int]:
             won = len(tx.standing(number, keys, name))
-            return won, sum(row.tick < tick and row.state not in ENDINGS
+            return won, sum(row.tick < tick
+                            and row.state not in sql_moves.CLOSED
                             for row in tx.look(number, keys).values())
         return self._once(work, again)
 
     def _objects(self, number: int) -> Iterator[list[str]]:
-        """All that were ever claimed of a job, some at a time."""
+        """All objects that a job has listed, some at a time."""
         last = ''
         while True:
             found = [row.object for row in self._database.look(
                 functools.partial(
                     _read, sa.select(_claim.c.object).where(
-                        _claim.c.job == number, _claim.c.object > last)
+                        _claim.c.job == number, _claim.c.object > last,
+                        _claim.c.since.is_not(None))
                     .order_by(_claim.c.object).limit(_IN_A_LEASE)))]
             if not found:
                 return

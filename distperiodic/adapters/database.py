@@ -277,6 +277,8 @@ class Database:
         #: The name of the database; with SQLite, its file.
         self.name = self._engine.url.database or ''
         self._connection: sa.Connection | None = None
+        #: Number of connections that were opened so far.
+        self.opened = 0
         self._pid = os.getpid()
         self._monotonic = clock.SystemClock().monotonic
         self.dialect = dialect_.Dialect(self._engine.dialect)
@@ -349,6 +351,7 @@ class Database:
                 connection.close()
                 raise
             self._connection = connection
+            self.opened += 1
         return self._connection
 
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:

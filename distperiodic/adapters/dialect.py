@@ -45,6 +45,9 @@ class Dialect:
     def __init__(self, dialect: Any):
         self.name: str = dialect.name
         self.returning: bool = dialect.update_returning
+        #: Whether an UPDATE passes over rows that others have locked, if what
+        #: is committed of them does not meet its condition.
+        self.passes_locked: bool = self.name != 'mysql'
         self.now: sa.ColumnElement[int] = sa.literal_column(
             f'({self._NOW[self.name]})', sa.BigInteger)
 

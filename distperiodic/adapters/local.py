@@ -141,8 +141,9 @@ class ThreadReader:
                     'duplicate id: job=%s method=%s id=%r; the object runs '
                     'once a tick; give each object an id of its own',
                     job.name, job.objects, duplicate)
+        # Here and not in the thread of the flow: both are long sorts.
+        found.index()
         if job.spread:
-            # Here and not in the thread of the flow: it is a long sort.
             found.by_phase(job.schedule.period_us(tick))
         return found, own, takes_arcs
 

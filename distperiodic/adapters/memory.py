@@ -6,17 +6,24 @@ a tick twice or overlapping with itself; it knows nothing of other members,
 so between them only the ring decides, and it is gone with the process.
 """
 
+import array
+import bisect
+import collections
+import itertools
 import secrets
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.adapters import clock as clock_
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
@@ -36,8 +43,10 @@ _TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
 
 _Answer = TypeVar('_Answer')
 
-# Ended claims of a job that are kept at the least, for what they cost.
+# Objects that were delisted and are kept at the least, for what they cost.
 _KEPT = 10_000
+# Ticks of a job that are counted at the most.
+_TICKS = 1000
 
 
 class _Held:
@@ -55,54 +64,135 @@ class _Held:
         self.rows: dict[str, _Row] = {}
 
 
-class _Row:
-    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'state', 'tick')
+class _Ended(NamedTuple):
+    """An object of which no claim is open. What ended together shares one."""
 
-    def __init__(self, tick: int, fence: int, lease: _Held, attempt: int):
-        self.tick = tick
+    #: The last tick that it was claimed for; of what never was, its watermark.
+    tick: int
+    settled: int
+    #: None: it is not listed.
+    since: int | None
+    rule: str | None
+    served: int | None
+
+
+class _Row:
+    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
+                 'settled', 'since', 'state', 'tick')
+
+    def __init__(self, tick: int, fence: int, lease: _Held, attempt: int,
+                 since: int | None, rule: str | None, served: int | None):
+        self.tick = self.settled = tick
         self.state = State.CLAIMED
         self.fence = fence
         self.attempt = attempt
         self.lease = lease
         self.progress: str | None = None
+        self.since = since
+        self.rule = rule
+        self.served = served
 
 
-class _Rows(dict[str, '_Row | int']):
-    """The claims of one job: open ones as rows, ended ones as their tick;
-    as rows too where the fence does not follow from the tick (the clock was
-    set back), or where more than one attempt did not do it.
+class _Rows(dict[str, '_Row | _Ended']):
+    """What is known of the objects of one job: of those with an open claim as
+    a row; as a row too where the fence does not follow from the tick (the
+    clock was set back), or where more than one attempt did not do it.
     """
 
-    __slots__ = ('floor', 'look_at')
+    __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
+                 'look_at', 'settled')
 
     def __init__(self) -> None:
         super().__init__()
-        #: How many claims there may be until the next look.
+        #: How many objects were delisted, and may be until the next look.
+        self.delisted = 0
         self.look_at = _KEPT
         #: Beyond the fences of all that was forgotten.
         self.floor = 0
+        #: Number of objects that were claimed or skipped for a tick.
+        self.settled: collections.Counter[int] = collections.Counter()
+        # Objects by their places on the ring, and those without one yet.
+        self._positions = array.array('q')
+        self._keys: list[str] = []
+        self._unplaced: list[str] = []
 
-    def forget(self, tick: int) -> None:
-        """Forget the ended claims of ticks before *tick*: nobody asks for
-        these again.
+    def add(self, key: str, row: '_Row | _Ended') -> None:
+        """Keep a new object."""
+        self[key] = row
+        self._unplaced.append(key)
+
+    def settle(self, tick: int, number: int) -> None:
+        """Count objects that were settled for *tick*."""
+        self.settled[tick] += number
+        if len(self.settled) > _TICKS:
+            for old in sorted(self.settled)[:_TICKS // 2]:
+                del self.settled[old]
+
+    def between(self, low: int, high: int) -> Iterator[due.Row]:
+        """The listed objects at these positions, in their order."""
+        if self._unplaced:
+            self._place([*zip(self._positions, self._keys, strict=True), *zip(
+                ring_.positions_of(self._unplaced), self._unplaced,
+                strict=True)])
+        for at in range(bisect.bisect_left(self._positions, low),
+                        len(self._positions)):
+            position = self._positions[at]
+            if position > high:
+                return
+            key = self._keys[at]
+            row = self[key]
+            if row.since is not None:
+                yield _listed(key, position, row, row.since)
+
+    def _place(self, found: list[tuple[int, str]]) -> None:
+        found.sort()
+        self._positions = array.array('q', [place for place, _ in found])
+        self._keys = [key for _, key in found]
+        self._unplaced = []
+
+    def delist(self, tick: int) -> None:
+        """Count one more, and perhaps forget what was settled before *tick*:
+        nobody asks for these again.
         """
-        old = [key for key, row in self.items() if (
-            row < tick if isinstance(row, int)
-            else row.tick < tick and row.state in ENDINGS)]
-        for key in old:
+        self.delisted += 1
+        if self.delisted <= self.look_at:
+            return
+        for key in [key for key, row in self.items() if (
+                row.since is None and row.settled < tick and (
+                    isinstance(row, _Ended) or row.state in ENDINGS))]:
             row = self.pop(key)
             self.floor = max(
-                self.floor, claim_.first_fence(row) + FENCES
-                if isinstance(row, int) else row.fence + 1)
-        self.look_at = max(_KEPT, 2 * len(self))
+                self.floor, claim_.first_fence(row.tick) + FENCES
+                if isinstance(row, _Ended) else row.fence + 1)
+        self._place([(place, key) for place, key in zip(
+            self._positions, self._keys, strict=True) if key in self])
+        self._unplaced = [key for key in self._unplaced if key in self]
+        self.delisted = sum(row.since is None for row in self.values())
+        self.look_at = max(_KEPT, 2 * self.delisted)
+
+
+def _listed(key: str, position: int, row: _Row | _Ended,
+            since: int) -> due.Row:
+    return due.Row(key, position, row.settled, since, row.rule or '',
+                   isinstance(row, _Ended) or row.state in ENDINGS,
+                   row.served)
+
+
+def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:
+    """*row* with other values."""
+    if isinstance(row, _Ended):
+        return row._replace(**values)
+    for name, value in values.items():
+        setattr(row, name, value)
+    return row
 
 
 class MemoryClaimStore:
     """See :class:`distperiodic.ports.ClaimStore`.
 
-    Of an ended claim only its tick is kept: a million objects cost one
-    dictionary. Those of objects that are gone are forgotten in time. Not
-    thread-safe; it belongs to the thread of its flow.
+    Objects whose claims ended together share what is kept of them: a million
+    objects cost one dictionary. Those that are delisted are forgotten in
+    time. Not thread-safe; it belongs to the thread of its flow.
 
     No other member asks here, so an earlier tick than the last one is only
     asked for after the clock was set back, and then it is granted: refusing
@@ -115,6 +205,9 @@ class MemoryClaimStore:
         self._epoch = self._clock.now() - int(
             self._clock.monotonic() * SECOND)
         self._rows: dict[str, _Rows] = {}
+        #: The schedule of each job, and since when it holds.
+        self._schedules: dict[str, tuple[str, int]] = {}
+        self._checked: dict[str, int] = {}
         self._leases: dict[str, _Held] = {}
         #: A lease, an ending, and what has come to it there last.
         self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
@@ -125,13 +218,78 @@ class MemoryClaimStore:
     def now(self) -> int:
         return self._epoch + int(self._clock.monotonic() * SECOND)
 
-    def claim(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED) -> Claimed:
+    # Jobs, and what their catalogues list.
+
+    def adopt(self, schedules: Mapping[str, str]) -> None:
+        for job, text in schedules.items():
+            known = self._schedules.get(job)
+            if known is None:
+                self._schedules[job] = text, due.ALWAYS
+            elif known[0] != text:
+                self._schedules[job] = text, self.now()
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+        """No operator has a way into this process, so nothing is paused; and
+        what happened while nobody attended is unknown.
+        """
+        for job, until in checked.items():
+            self._checked[job] = max(
+                until, self._checked.get(job, due.ALWAYS))
+        return {job: ports.JobStatus(
+            None, *self._schedules.get(job, ('', due.ALWAYS)), None,
+            self._checked.get(job, due.ALWAYS)) for job in jobs}
+
+    def sync(self, job: str, listed: Sequence[ports.Listed],
+             delisted: Sequence[str], *, at: int) -> list[str]:
+        rows = self._rows_of(job)
+        for key, rule, settled in listed:
+            row = rows.get(key)
+            if row is None:
+                rows.add(key, _Ended(settled, settled, at, rule, None))
+            elif row.since is None or (row.rule != rule and row.since <= at):
+                rows.delisted -= row.since is None
+                rows[key] = _with(row, since=at, rule=rule,
+                                  settled=max(row.settled, settled))
+        for key in set(delisted).difference(one.object for one in listed):
+            row = rows.get(key)
+            if row is not None and row.since is not None and row.since <= at:
+                rows[key] = _with(row, since=None)
+                rows.delist(at)
+        return []
+
+    def rows(self, job: str, low: int, high: int, *,
+             before: int | None = None, limit: int) -> list[due.Row]:
+        found = self._rows_of(job).between(low, high)
+        if before is not None:
+            found = (row for row in found
+                     if row.rule or row.settled < before)
+        return list(itertools.islice(found, limit))
+
+    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+        rows = self._rows_of(job)
+        there = [key for key in dict.fromkeys(objects) if key in rows]
+        return [_listed(key, position, row, row.since)
+                for key, position in zip(
+                    there, ring_.positions_of(there), strict=True)
+                if (row := rows[key]).since is not None]
+
+    def settled(self, job: str, tick: int) -> int:
+        return self._rows_of(job).settled[tick]
+
+    def _rows_of(self, job: str) -> _Rows:
         rows = self._rows.get(job)
         if rows is None:
             rows = self._rows[job] = _Rows()
+        return rows
+
+    # What goes into a new lease.
+
+    def claim(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, holder: str, seconds: float, supersede: bool,
+              fresh: bool = True, after: int | None = None,
+              most: int = claim_.UNBOUNDED, rule: str = '') -> Claimed:
+        rows = self._rows_of(job)
         held = self._leases.get(lease)
         if held is None:
             held = _Held(lease, job, tick, holder, self._until(seconds))
@@ -139,50 +297,73 @@ class MemoryClaimStore:
         newest = max(first, rows.floor)
         won: list[Claim] = []
         busy: list[str] = []
-        behind: list[tuple[str, int]] = []
+        waiting: list[str] = []
+        behind: list[str] = []
         superseded = 0
+        known = 0
         for key in dict.fromkeys(objects):
             row = rows.get(key)
-            if (after is not None and row is not None
-                    and (row if isinstance(row, int) else row.tick) < after):
-                behind.append((key, row if isinstance(row, int)
-                               else row.tick))
-                continue
-            attempt = 1
             if row is None:
+                if fresh:
+                    row = _Row(tick, newest, held, 1, tick, rule, None)
+                    rows.add(key, row)
+                    held.rows[key] = row
+                    won.append(_new(Claim, (key, newest, 1, tick)))
+                continue
+            since = row.since
+            if since is None:
                 if not fresh:
                     continue
-                fence = newest
-            elif isinstance(row, int):
-                if row == tick:
+                rows.delisted -= 1
+                since = tick
+                row = rows[key] = _with(row, since=tick, rule=rule,
+                                        settled=max(row.settled, tick - 1))
+            its = row.rule
+            if its != rule and its is not None:
+                continue
+            attempt = 1
+            if isinstance(row, _Ended):
+                if row.settled == tick:
+                    continue
+                if after is not None and row.settled < after:
+                    behind.append(key)
                     continue
                 # As it ended, it left the fences of its own tick behind.
-                fence = max(first, claim_.first_fence(row) + FENCES)
-            elif row.tick == tick:
+                fence = max(newest, claim_.first_fence(row.tick) + FENCES)
+            elif row.tick == tick or row.settled == tick:
                 if row.lease is held and row.state is State.CLAIMED:
                     # The answer that told of it was lost.
                     won.append(_claim_of(key, row))
+                    known += 1
+                continue
+            elif after is not None and row.settled < after:
+                behind.append(key)
                 continue
             elif row.state in ENDINGS:
                 fence = max(first, row.fence + 1)
                 if row.attempt >= most and row.state is not State.DONE:
                     attempt = most
-            elif supersede and row.state in _SUPERSEDED_FROM:
+            elif row.state not in _SUPERSEDED_FROM:
+                busy.append(key)
+                continue
+            elif supersede:
                 superseded += 1
                 self._leave(key, row)
                 fence = max(first, row.fence + 1)
                 attempt = min(row.attempt, most)
             else:
-                busy.append(key)
+                waiting.append(key)
                 continue
-            rows[key] = held.rows[key] = _Row(tick, fence, held, attempt)
+            rows[key] = held.rows[key] = _Row(
+                tick, fence, held, attempt, since, its, row.served)
             # As Claim() does it, without the call.
             won.append(_new(Claim, (key, fence, attempt, tick)))
         if held.rows:
             self._leases[lease] = held
-        if len(rows) > rows.look_at:
-            rows.forget(tick)
-        return Claimed(won, busy, superseded, behind)
+        if len(won) > known:
+            rows.settle(tick, len(won) - known)
+        return Claimed(won, busy, superseded, self.look(job, behind),
+                       waiting)
 
     def _until(self, seconds: float) -> int:
         return self.now() + int(seconds * SECOND)
@@ -239,12 +420,18 @@ class MemoryClaimStore:
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: claim_.SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None) -> int:
-        """Nothing: nobody else could claim them, and no history is kept."""
-        return 0
-
-    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
-        """None: no operator has a way into this process."""
-        return {}
+        """No history is kept, so nobody asks how many were missed."""
+        rows = self._rows_of(job)
+        skipped = 0
+        for key in dict.fromkeys(objects):
+            row = rows.get(key)
+            if (row is not None and row.since is not None
+                    and row.settled < tick):
+                rows[key] = _with(row, settled=tick)
+                skipped += 1
+        if skipped:
+            rows.settle(tick, skipped)
+        return skipped
 
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:
@@ -257,12 +444,20 @@ class MemoryClaimStore:
         held = self._leases.get(lease)
         if held is not None:
             rows = self._rows[held.job]
+            now = self.now() if after is State.DONE else None
+            alike = None
             for key, row in self._standing(lease, objects, move):
                 row.state = after
+                if now is not None:
+                    row.served = now
                 self._leave(key, row)
                 if (row.fence < claim_.first_fence(row.tick) + FENCES
                         and (row.attempt == 1 or after is State.DONE)):
-                    rows[key] = row.tick
+                    it = _new(_Ended, (row.tick, row.settled, row.since,
+                                       row.rule, row.served))
+                    if it != alike:
+                        alike = it
+                    rows[key] = alike
                 ended.add(key)
         return ended.intersection(objects)
 

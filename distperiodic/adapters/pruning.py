@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from distperiodic.adapters import control
 from distperiodic.adapters import sql_history
 from distperiodic.adapters import tables
+from distperiodic.adapters.sql_moves import CLOSED
 from distperiodic.adapters.sql_transaction import Transaction
-from distperiodic.core.claim import ENDINGS
 
 _claim = tables.claim
 _failure = tables.failure
@@ -98,7 +98,7 @@ class Pruner(control.Control):
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
             if number not in unused:
-                old.append(_claim.c.state.in_(ENDINGS))
+                old.append(_claim.c.state.in_(CLOSED))
             pruned += self._until_few(functools.partial(
                 self._prune_some_claims, number=number, old=old))
         self._database.run(lambda connection: connection.execute(
@@ -116,7 +116,7 @@ class Pruner(control.Control):
         # What nobody ended is ended here, or it would be open for ever.
         for tick, still_open in connection.execute(
                 sa.select(_claim.c.tick, sa.func.count())
-                .where(*some, _claim.c.state.not_in(ENDINGS))
+                .where(*some, _claim.c.state.not_in(CLOSED))
                 .group_by(_claim.c.tick)).all():
             sql_history.count(
                 tx, number, tick, '', cancelled=still_open)

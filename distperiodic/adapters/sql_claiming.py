@@ -2,20 +2,23 @@
 """How objects are claimed for a tick in a database.
 
 In the steady state each object ended its last tick, and one UPDATE claims
-them all. What is left is looked at and taken by what it is: never claimed,
+them all. What is left is looked at and taken by what it is: never listed,
 ended since, or claimed and not started. Whoever was faster has it.
 """
 
 import collections
+from typing import Any
 
 import sqlalchemy as sa
 
 from distperiodic.adapters import sql_history
+from distperiodic.adapters import sql_listing
+from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
 from distperiodic.core import ring as ring_
-from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
@@ -33,13 +36,16 @@ _LOOKS = 20
 
 def take(tx: sql_transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, fresh: bool,
-         least: int = FIRST, most: int = claim_.UNBOUNDED, settle: bool = True,
-         won: dict[str, Claim] | None = None
+         least: int = FIRST, most: int = claim_.UNBOUNDED, rule: str = '',
+         settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Take what may be taken of *keys*; the lease is not made.
 
-    :param least: what had its last tick before this one is behind.
-    :param most: attempts, as in the port.
+    It waits for no row that a handler keeps: only claims that are closed or
+    wait are changed, and none of them is a handler's.
+
+    :param least: what has a watermark before this one is behind.
+    :param most: attempts, as in the port; so is *rule*.
     :param settle: whether nobody may claim this tick or an earlier one from
         now on. If not, it is none of the schedule, and what was due stays due.
     :param won: those of *keys* that had ended and are in the lease by now.
@@ -47,25 +53,29 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     :returns: what became of them, and how many of which tick are void.
     """
     busy: list[str] = []
-    behind: list[tuple[str, int]] = []
+    waiting: list[str] = []
+    behind: list[due.Row] = []
     void: collections.Counter[int] = collections.Counter()
-    into = {'into': lease, 'of_tick': tick, 'most': most}
+    into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
+            'first': claim_.first_fence(tick)}
     ended_into = {**into, 'least': least} if settle else into
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
-        # In the steady state each object ended its last tick, and this is all
-        # there is to do.
         won = {}
-        tx.move(step, number, keys, won, ended_into)
+        if tx.dialect.passes_locked:
+            # In the steady state each object ended its last tick, and this
+            # is all there is to do.
+            tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
-    # Not if some were won: what is said to be early must have no lease.
-    if rest and not won and (early := _early(tx, tick)):
-        return Claimed([], [], 0, [], early), void
-    for _ in range(_LOOKS):
+    for look in range(_LOOKS):
         if not rest:
             break
         rows = tx.look(number, rest)
+        # Not if some were won: what is said to be early must have no lease.
+        if not (look or won) and (early := _early(tx, tick, rows)):
+            return Claimed([], [], 0, [], [], early), void
         new: list[str] = []
+        delisted: list[str] = []
         ended: list[str] = []
         unstarted: dict[tuple[str, int], list[str]] = (
             collections.defaultdict(list))
@@ -77,24 +87,34 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
                     new.append(key)
             elif row.lease == lease:
                 won[key] = sql_transaction.claim_of(row)
-            elif row.settled >= tick or not settle and row.tick >= tick:
+            elif row.since is None:
+                if fresh:
+                    delisted.append(key)
+            elif (row.settled >= tick
+                  or not settle and row.tick >= tick
+                  or settle and not follows(row, rule)):
                 continue
             elif row.settled < least:
-                behind.append((key, row.settled))
-            elif row.state in ENDINGS:
+                behind.append(sql_listing.row_of(row))
+            elif row.state in sql_moves.CLOSED:
                 ended.append(key)
                 if row.lease.endswith(FINISHED):
                     uncounted[row.lease.removesuffix(FINISHED)].append(key)
-            elif supersede and row.state in _SUPERSEDED_FROM:
+            elif row.state not in _SUPERSEDED_FROM:
+                busy.append(key)
+            elif supersede:
                 unstarted[row.lease, row.tick].append(key)
             else:
-                busy.append(key)
+                waiting.append(key)
         if new:
             tx.dialect.insert_new(
                 tx.connection, tables.claim,
                 {'object': new, 'position': ring_.positions_of(new)},
                 job=number, tick=tick, settled=tick, state=State.CLAIMED,
-                fence=claim_.first_fence(tick), attempt=1, lease=lease)
+                fence=claim_.first_fence(tick), attempt=1, lease=lease,
+                since=tick, rule=rule)
+        again = _relisted(tx, number, tick, delisted, rule)
+        busy += [key for key in delisted if key not in again]
         for old in sorted(uncounted):
             tx.leave(old, sql_history.count_finished(
                 tx, number, uncounted[old], old))
@@ -107,15 +127,34 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
             void[its_tick] += moved
             tx.leave(old, moved)
         # Somebody may have been faster: see what became of it.
-        rest = [key for key in (*new, *ended, *(
+        rest = [key for key in (*new, *again, *ended, *(
             key for some in unstarted.values() for key in some))
             if key not in won]
     busy += rest
     return Claimed([won[key] for key in keys if key in won], busy,
-                   void.total(), behind), void
+                   void.total(), behind, waiting), void
 
 
-def _early(tx: sql_transaction.Transaction, tick: int) -> int:
+def follows(row: Any, rule: str) -> bool:
+    """Whether an object may be claimed by that schedule."""
+    return row.rule is None or row.rule == rule
+
+
+def _relisted(tx: sql_transaction.Transaction, number: int, tick: int,
+              delisted: list[str], rule: str) -> set[str]:
+    """List objects again that were delisted; those that nobody keeps."""
+    free = tx.unlocked(number, delisted)
+    if free:
+        tx.connection.execute(tx.sql.relist, {
+            'of_job': number, 'keys': tx.dialect.keys(free),
+            'of_tick': tick, 'of_rule': rule})
+    return set(free)
+
+
+def _early(tx: sql_transaction.Transaction, tick: int,
+           rows: dict[str, Any]) -> int:
     """Microseconds until *tick* may be claimed."""
-    return max(0, tick - claim_.EARLIEST - tx.connection.execute(
-        sa.select(tx.dialect.now)).scalar_one())
+    now = next((row.now for row in rows.values()), None)
+    if now is None:
+        now = tx.connection.execute(sa.select(tx.dialect.now)).scalar_one()
+    return max(0, tick - claim_.EARLIEST - now)

@@ -17,7 +17,6 @@ from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
-from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
@@ -32,13 +31,15 @@ GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: What is taken over was run, or failed: it has its next attempt.
 _TRIED = (MOVES[Move.TAKE_BACK][0] | MOVES[Move.AGAIN][0]) - _WAITS_FROM
-_OPEN = set(State) - ENDINGS
+#: No claim is open in these.
+CLOSED = MOVES[Move.CLAIM][0]
+_OPEN = set(State) - CLOSED
 
 
 #: What is counted in the history, in objects.
 COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
-           'by_pause', 'missed', 'superseded', 'cancelled', 'retried',
-           'taken_over')
+           'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
+           'retried', 'taken_over')
 
 
 class Step(NamedTuple):
@@ -88,10 +89,15 @@ class Statements:
         spent = _claim.c.attempt >= most
         anew: list[tuple[Any, Any]] = [
             # MySQL sets from left to right: the old tick while it is there.
-            (_claim.c.previous, _claim.c.tick),
+            (_claim.c.previous, sa.case(
+                (_in_state([State.LISTED]), sa.null()),
+                else_=_claim.c.tick)),
             (_claim.c.tick, sa.bindparam('of_tick')),
             (_claim.c.settled, sa.bindparam('of_tick')),
-            (_claim.c.fence, _claim.c.fence + 1),
+            (_claim.c.fence, sa.case(
+                (_in_state([State.LISTED]), sa.bindparam(
+                    'first', type_=sa.BigInteger)),
+                else_=_claim.c.fence + 1)),
             # What its workers die of costs one of them a tick, not all anew.
             (_claim.c.attempt, sa.case((sa.and_(
                 spent, _claim.c.state != State.DONE), most), else_=1)),
@@ -104,13 +110,16 @@ class Statements:
         come = self._now >= sa.bindparam(
             'of_tick', type_=sa.BigInteger) - EARLIEST
         before, state = MOVES[Move.CLAIM]
+        listed = _claim.c.since.is_not(None)
+        rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)
+        follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
         self.claim_ended = self._step(
-            before, state, anew, earlier, come,
+            before, state, anew, earlier, come, listed, follows,
             _claim.c.settled >= sa.bindparam('least'),
             # First its end is counted.
             _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
         self.trigger = self._step(
-            before, state, between, earlier,
+            before, state, between, earlier, listed,
             # Not twice, though nothing is settled by it.
             _claim.c.tick < sa.bindparam('of_tick'),
             _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
@@ -121,7 +130,17 @@ class Statements:
             before, state, [
                 (column, lost if column is _claim.c.attempt else value)
                 for column, value in anew],
-            earlier, self._stands, reads_back=False)
+            earlier, listed, follows, self._stands, reads_back=False)
+        # What was due before it was listed again is not due.
+        just_before = sa.bindparam('of_tick', type_=sa.BigInteger) - 1
+        self.relist = sa.update(_claim).where(
+            self._of, self._among, _claim.c.since.is_(None)
+        ).values(since=sa.bindparam('of_tick'), rule=rule, settled=sa.case(
+            (_claim.c.settled < just_before, just_before),
+            else_=_claim.c.settled))
+        #: The rows that nobody else changes now, kept so.
+        self.unlocked = sa.select(_claim.c.object).where(
+            self._of, self._among).with_for_update(skip_locked=True)
 
         self.start = self._step(
             _WAITS_FROM, _RUNS,
@@ -146,7 +165,10 @@ class Statements:
             _in_state(_OPEN))
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
+            _claim.c.position, _claim.c.since, _claim.c.rule,
+            _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
+        self._list(sa.select(*_listed_columns()).where(self._of, listed))
 
         said = (self._of, self._stands, _claim.c.state == _RUNS)
         self.save = sa.update(_claim).where(
@@ -158,10 +180,10 @@ class Statements:
                     for ending, move in ENDING_MOVES.items()}
         self.finished = self._counted_at_last()
         self.skip = self._change(
-            (self._of, self._among, earlier, come),
+            (self._of, self._among, earlier, come, listed),
             {'settled': sa.bindparam('of_tick'),
              'skipped_by': sa.bindparam('by')},
-            [_claim.c.object, _claim.c.settled])
+            [_claim.c.object, _claim.c.settled], waits=False)
         self.count_of = self._count(dialect, sa.bindparam('runner'))
         self.count_in = self._count(dialect, sa.func.coalesce(
             sa.select(_lease.c.holder).where(
@@ -233,10 +255,24 @@ class Statements:
             (_claim.c.tick, _claim.c.worker))
 
     def _change(self, found: Any, values: dict[str, Any],
-                told: Sequence[Any]) -> Change:
+                told: Sequence[Any], waits: bool = True) -> Change:
         move = sa.update(_claim).where(*found).values(values)
         return Change(move, move.returning(*told),
-                      sa.select(*told).where(*found).with_for_update())
+                      sa.select(*told).where(*found).with_for_update(
+                          skip_locked=not waits))
+
+    def _list(self, listed: Any) -> None:
+        """Make the statements that read what is listed."""
+        self.list_some = listed.where(self._among)
+        self.list_range = listed.where(_claim.c.position.between(
+            sa.bindparam('low', type_=sa.BigInteger),
+            sa.bindparam('high', type_=sa.BigInteger))
+        ).order_by(_claim.c.position, _claim.c.object).limit(
+            sa.bindparam('at_most', type_=sa.Integer))
+        self.list_behind = self.list_range.where(
+            _claim.c.rule.is_not(None), sa.or_(
+                _claim.c.rule != '',
+                _claim.c.settled < sa.bindparam('of_tick')))
 
     def _at_once(self, dialect: dialect_.Dialect, move: Any) -> Any:
         """A move, and if it moved all: what it does to the history, and the
@@ -278,6 +314,14 @@ class Statements:
             'reason': sa.bindparam('because', type_=sa.String),
         }, greatest=['latest'], newest=['reason'], given=given,
             nothing=[name for name in COUNTED if name not in counted])
+
+
+def _listed_columns() -> list[Any]:
+    """The fields of a :class:`distperiodic.core.due.Row`, in their order."""
+    rule = sa.type_coerce(
+        sa.func.coalesce(_claim.c.rule, ''), _claim.c.rule.type)
+    return [_claim.c.object, _claim.c.position, _claim.c.settled,
+            _claim.c.since, rule, _in_state(CLOSED), _claim.c.served]
 
 
 def _made(now: Any) -> dict[str, Any]:

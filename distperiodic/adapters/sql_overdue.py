@@ -22,6 +22,12 @@ from distperiodic.core.claim import State
 _lease = tables.lease
 
 
+class Kept(Exception):
+    """A handler's open session keeps a claim of a lease; whoever asks again
+    finds it ended, or free.
+    """
+
+
 def is_over(dialect: dialect_.Dialect, gone: Sequence[str], seconds: float,
             silent: float) -> sa.ColumnElement[bool]:
     """Whether a lease ended, or its holder is gone and silent for long
@@ -70,6 +76,7 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
     """Claim anew what is open in the lease *old*, if it is still over.
 
     :param name: what it is called from now on.
+    :raises Kept: and nothing may be committed.
     """
     tx.connection.execute(
         sa.update(_lease).where(_lease.c.id == old.id, over)
@@ -81,6 +88,9 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
         # Somebody else was first, or its holder is there again.
         return []
     keys = json.loads(objects)
+    standing = {one.object for one in tx.standing(old.job, keys, old.id)}
+    if not standing.issubset(tx.unlocked(old.job, sorted(standing))):
+        raise Kept
     anew: dict[str, Claim] = {}
     tx.move(tx.sql.take_over, old.job, keys, anew,
             {'stands_in': old.id, 'into': name, 'tries': 1})

@@ -27,10 +27,14 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import clock
 from distperiodic.adapters import database
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_claiming
 from distperiodic.adapters import sql_history
+from distperiodic.adapters import sql_jobs
+from distperiodic.adapters import sql_listing
 from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_overdue
 from distperiodic.adapters import tables
@@ -38,6 +42,7 @@ from distperiodic.adapters.sql_transaction import Transaction
 from distperiodic.adapters.sql_transaction import claim_of
 from distperiodic.adapters.sql_transaction import in_order
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
@@ -78,7 +83,8 @@ class SqlClaimStore:
             connection_url, schema.check_connection, **options)
         self._dialect = self._database.dialect
         self._space = space
-        self._jobs: dict[str, int] = {}
+        self._numbers = sql_jobs.Numbers(
+            self._database, space, clock.SystemClock().monotonic)
         self._sql = sql_moves.Statements(self._dialect, late_after)
 
     def close(self) -> None:
@@ -97,21 +103,69 @@ class SqlClaimStore:
             connection.execute(sa.delete(tables.job).where(
                 tables.job.c.space == self._space))
         self._database.run(work)
-        self._jobs.clear()
+        self._numbers.forget()
 
     def now(self) -> int:
         return self._database.look(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
+
+    # Jobs, and what their catalogues list.
+
+    def adopt(self, schedules: Mapping[str, str]) -> None:
+        def work(connection: sa.Connection) -> None:
+            sql_jobs.adopt(connection, self._numbers.read(
+                connection, schedules), schedules)
+        if schedules:
+            self._database.run(work)
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+        return self._database.run(lambda connection: sql_jobs.attend(
+            connection, self._numbers.read(connection, jobs), jobs, checked))
+
+    def sync(self, job: str, listed: Sequence[ports.Listed],
+             delisted: Sequence[str], *, at: int) -> list[str]:
+        by_key = {one.object: one for one in listed}
+        _usable(by_key)
+        for one in listed:
+            if len(one.rule) > tables.LONGEST_RULE:
+                raise exceptions.InvalidObject(
+                    f'the schedule of object {one.object!r} is a text of '
+                    f'{len(one.rule)} characters; the store takes up to '
+                    f'{tables.LONGEST_RULE}')
+        gone = _usable(delisted)
+        if not by_key and not gone:
+            return []
+        number = self._number(job)
+        return self._run(lambda tx: sql_listing.sync(
+            tx, number, by_key, gone, at))
+
+    def rows(self, job: str, low: int, high: int, *,
+             before: int | None = None, limit: int) -> list[due.Row]:
+        number = self._number(job)
+        return self._look(lambda tx: sql_listing.between(
+            tx, number, low, high, before, limit))
+
+    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+        keys = _usable(objects)
+        if not keys:
+            return []
+        number = self._number(job)
+        return self._look(lambda tx: sql_listing.some(tx, number, keys))
+
+    def settled(self, job: str, tick: int) -> int:
+        number = self._number(job)
+        return self._look(lambda tx: sql_listing.settled(tx, number, tick))
 
     # What goes into a new lease.
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED) -> Claimed:
+              most: int = claim_.UNBOUNDED, rule: str = '') -> Claimed:
         keys = _usable(objects)
         if not keys:
-            return Claimed([], [], 0, [])
+            return Claimed([], [], 0, [], [])
         number = self._number(job)
         least = sql_claiming.FIRST if after is None else after
 
@@ -119,13 +173,14 @@ class SqlClaimStore:
             ended = None
             if self._sql.claim_at_once is not None:
                 ended = tx.claim_at_once(
-                    number, tick, keys, lease, least, most, holder,
+                    number, tick, keys, lease, least, most, rule, holder,
                     seconds)
                 if len(ended) == len(keys):
-                    return Claimed(in_order(keys, ended), [], 0, [])
+                    return Claimed(in_order(keys, ended), [], 0, [], [])
             claimed, void = sql_claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
-                fresh=fresh, least=least, most=most, won=ended)
+                fresh=fresh, least=least, most=most, rule=rule,
+                won=ended)
             for old in sorted(void):
                 sql_history.count(tx, number, old, holder,
                                   superseded=void[old])
@@ -142,17 +197,21 @@ class SqlClaimStore:
             rows = tx.look(number, keys)
             there = [rows[key] for key in keys if key in rows]
             # What is of an earlier tick it would have taken if it could.
-            late = {row.object: row.settled for row in there
-                    if row.settled < least}
+            left = [row for row in there
+                    if row.since is not None and row.settled < tick
+                    and sql_claiming.follows(row, rule)]
+            held = [row for row in left if row.settled >= least]
             return Claimed(
                 [claim_of(row) for row in there
                  if row.lease == lease and row.state in _WAITS_FROM],
-                [row.object for row in there
-                 if row.settled < tick and row.object not in late],
+                [row.object for row in held
+                 if row.state not in _WAITS_FROM],
                 tx.connection.scalar(
                     sa.select(_lease.c.superseded)
                     .where(_lease.c.id == lease)) or 0,
-                list(late.items()))
+                [sql_listing.row_of(row) for row in left
+                 if row.settled < least],
+                [row.object for row in held if row.state in _WAITS_FROM])
         return self._once(work, again)
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -241,8 +300,10 @@ class SqlClaimStore:
         def work(tx: Transaction) -> list[Claim]:
             anew: dict[str, Claim] = {}
             left: dict[str, int] = {}
+            # What a handler's session keeps is about to end.
+            free = tx.unlocked(number, keys)
             for old in sorted(set(leases)):
-                if rest := [key for key in keys if key not in anew]:
+                if rest := [key for key in free if key not in anew]:
                     left[old] = tx.move(
                         tx.sql.take_back, number, rest, anew,
                         {'stands_in': old, 'into': into, 'tries': int(ran)})
@@ -303,15 +364,6 @@ class SqlClaimStore:
             return len(settled)
         return self._run(work)
 
-    def paused(self, jobs: Sequence[str]) -> dict[str, str]:
-        rows = self._database.look(lambda connection: connection.execute(
-            sa.select(tables.job.c.name, tables.job.c.paused_why).where(
-                tables.job.c.space == self._space,
-                tables.job.c.kind == tables.KIND,
-                tables.job.c.paused_since.is_not(None))).all())
-        return {row.name: row.paused_why or '' for row in rows
-                if row.name in jobs}
-
     # Leases.
 
     def renew(self, leases: Sequence[str], *, holder: str,
@@ -351,9 +403,12 @@ class SqlClaimStore:
         for old in found:
             if old.id in names or not free:
                 continue
-            claims = self._run(functools.partial(
-                sql_overdue.take_over, old=old, name=free[0], over=over,
-                holder=holder, seconds=seconds))
+            try:
+                claims = self._run(functools.partial(
+                    sql_overdue.take_over, old=old, name=free[0], over=over,
+                    holder=holder, seconds=seconds))
+            except sql_overdue.Kept:
+                continue
             if claims:
                 taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
                                    claims, old.state))
@@ -385,25 +440,14 @@ class SqlClaimStore:
         except db_exception.DBDuplicateEntry:
             return self._run(again)
 
+    def _look(self, work: Callable[[Transaction], T]) -> T:
+        """Do *work*, which only reads."""
+        return self._database.look(lambda connection: work(Transaction(
+            connection, self._dialect, self._sql)))
+
     def _number(self, job: str) -> int:
         """What the rows have in the place of the job's name."""
-        number = self._jobs.get(job)
-        if number is None:
-            number = self._jobs[job] = self._database.run(
-                lambda connection: self._find_job(connection, job))
-        return number
-
-    def _find_job(self, connection: sa.Connection, job: str) -> int:
-        names = {'space': self._space, 'kind': tables.KIND, 'name': job}
-        find = sa.select(tables.job.c.id).where(*(
-            tables.job.c[column] == name for column, name in names.items()))
-        number = connection.scalar(find)
-        if number is None:
-            self._dialect.insert_new(connection, tables.job, {
-                column: [name] for column, name in names.items()})
-            number = connection.scalar(find)
-        assert number is not None
-        return number
+        return self._numbers.of(job)
 
 
 def _usable(objects: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import sql_moves
+from distperiodic.core import claim as claim_
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
@@ -57,14 +58,14 @@ class Transaction:
         return len(moved) - before
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
-                      name: str, least: int, most: int, holder: str,
-                      seconds: float) -> dict[str, Claim]:
+                      name: str, least: int, most: int, rule: str,
+                      holder: str, seconds: float) -> dict[str, Claim]:
         """Claim what has ended its last tick; if that is all, the history
         has it and the lease is made.
 
         :param name: of the lease.
         :param least: what had its last tick before this one stays.
-        :param most: attempts, as in the port.
+        :param most: attempts, as in the port; so is the rule.
         :raises DBDuplicateEntry: it is there: all of this was done before.
         """
         every = len(keys)
@@ -72,6 +73,7 @@ class Transaction:
             **self._lease(name, State.CLAIMED, number, tick, keys, holder,
                           seconds),
             'of_job': number, 'of_tick': tick, 'least': least, 'most': most,
+            'of_rule': rule, 'first': claim_.first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
             'more_due': every, 'more_late': every}).all()
@@ -95,12 +97,24 @@ class Transaction:
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': tick, 'by': by}
         # No database but the newest tells what a row had before its change.
+        # What somebody else has locked is not waited for.
         rows = self.connection.execute(
             self.sql.skip.before, parameters).all()
         if rows:
             self.connection.execute(self.sql.skip.move, parameters | {
                 'keys': self.dialect.keys([row.object for row in rows])})
         return [row.settled for row in rows]
+
+    def unlocked(self, number: int, keys: Sequence[str]) -> list[str]:
+        """Lock those rows of *keys* that nobody else has locked; which they
+        are. It waits for nobody: a handler that ends its run in a session
+        keeps its row for as long as that session is open.
+        """
+        if self.dialect.name == 'sqlite' or not keys:
+            # Whoever writes there is alone.
+            return list(keys)
+        return list(self.connection.execute(self.sql.unlocked, {
+            'of_job': number, 'keys': self.dialect.keys(keys)}).scalars())
 
     def standing(self, number: int, keys: Sequence[str],
                  lease: str) -> list[Claim]:

@@ -24,17 +24,20 @@ LONGEST_ID = 255
 LONGEST_HOLDER = 255
 #: The longest reason for which something was skipped, in characters.
 LONGEST_REASON = 200
+#: The longest text of an object's own schedule, in characters.
+LONGEST_RULE = 300
 
 _MYSQL = ('mysql', 'mariadb')
 #: What the columns hold; never change a number, tables are full of them.
 STATE_CODES = {
-    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3,
+    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
     State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
     State.SUPERSEDED: 13, State.CANCELLED: 14,
 }
 _STATES = {code: state for state, code in STATE_CODES.items()}
 SKIPPED_CODES = {
     SkippedBy.MISFIRE: 1, SkippedBy.OVERLAP: 2, SkippedBy.PAUSE: 3,
+    SkippedBy.LOST: 4,
 }
 _SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
 
@@ -130,6 +133,8 @@ metadata = sa.MetaData()
 #: What claims are of, by name. The claims have its number: a name is long.
 job = sa.Table(
     'distperiodic_job', metadata,
+    #: A random number, so that none comes again when the tables are made
+    #: anew: a process that still has one of the old tables finds nothing.
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('kind', Exact(20), nullable=False),
@@ -138,13 +143,23 @@ job = sa.Table(
     sa.Column('paused_since', sa.BigInteger),
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
+    #: The text of the schedule in force. None: not recorded yet.
+    sa.Column('schedule', Exact(LONGEST_RULE + 100)),
+    #: The instant from which it holds.
+    sa.Column('schedule_since', sa.BigInteger),
+    #: From when until when schedulers have attended it without a gap, in
+    #: microseconds of the store's clock. None: nobody has.
+    sa.Column('attended_since', sa.BigInteger),
+    sa.Column('attended_until', sa.BigInteger),
+    #: Up to here all that was due was found claimed or settled.
+    sa.Column('checked', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 
 claim = sa.Table(
     'distperiodic_claim', metadata,
-    # The object comes first, and no other index leads to the job: until it
-    # has statistics PostgreSQL would read all rows of the job to find 500.
+    # The object comes first, and no other index begins with the job: until
+    # it has statistics PostgreSQL would read all rows of the job to find 500.
     sa.Column('object', Exact(LONGEST_ID), primary_key=True),
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     #: Its place on the ring.
@@ -170,6 +185,13 @@ claim = sa.Table(
     sa.Column('served', sa.BigInteger),
     #: What the run said of itself. None: nothing.
     sa.Column('progress', LongText),
+    #: The instant from which its schedule counts. None: it is not listed.
+    sa.Column('since', sa.BigInteger),
+    #: The text of its own schedule; empty: it follows its job's. None: not
+    #: recorded yet.
+    sa.Column('rule', Exact(LONGEST_RULE)),
+    #: For a part of the ring of one job.
+    sa.Index('distperiodic_claim_position', 'position', 'job'),
     **_OF_TABLES, **_CHANGING)
 
 lease = sa.Table(
@@ -213,6 +235,7 @@ history = sa.Table(
     sa.Column('by_misfire', sa.BigInteger, nullable=False),
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
     sa.Column('by_pause', sa.BigInteger, nullable=False),
+    sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
     #: Of what was skipped, what was due for ticks before this one: they are
     #: counted in the newest of the ticks that were missed together.
     sa.Column('missed', sa.BigInteger, nullable=False),

@@ -14,8 +14,10 @@ import itertools
 import operator
 from array import array
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic.core import ring as ring_
@@ -198,6 +200,11 @@ class Catalogue:
                 array('q', (i for _, i in placed)))
         return known[1], known[2]
 
+    def between(self, low: int, high: int) -> 'array[int]':
+        """The indexes of the objects at positions from *low* to *high*."""
+        self.index()
+        return self._cut([ring_.Arc(low, high)])
+
     def _of(self, ring: ring_.Ring, member: str) -> '_Mine':
         mine = self._mine
         if mine is None or mine.ring is not ring or mine.member != member:
@@ -250,6 +257,17 @@ class Catalogue:
             found += order[bisect.bisect_left(placed, low):
                            bisect.bisect_right(placed, high)]
         return found
+
+
+class Reading(NamedTuple):
+    """What a catalogue method gave."""
+
+    catalogue: Catalogue
+    #: Objects that carry their own schedule, by id.
+    schedules: Mapping[str, schedule.Schedule]
+    #: Whether it holds the objects of the arcs that were asked for and no
+    #: others.
+    partial: bool = False
 
 
 class Catalogues:

@@ -21,6 +21,8 @@ due for it at that tick plus its phase.
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -74,6 +76,23 @@ class Verdict(NamedTuple):
 NOTHING = Verdict((), 0, None, '')
 
 
+class _Around(NamedTuple):
+    """The ticks of a schedule for which objects may be due at an instant."""
+
+    now: Instant
+    tick: Instant | None
+    #: 0: no object has a phase in it.
+    period: int = 0
+    before: Instant | None = None
+
+    def newest(self, position: int) -> Instant | None:
+        """The newest tick for which the object at *position* is due."""
+        if (self.tick is not None and self.period and self.now - self.tick
+                < schedule_.phase_us(position, self.period)):
+            return self.before
+        return self.tick
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
     """When the objects that follow one schedule are due, and what becomes of
@@ -87,9 +106,9 @@ class Plan:
     grace: float | None = None
     #: Whether each object has its own phase in the period.
     spread: bool = False
-    #: Whether the instant at which an object was listed is a tick of its own.
+    #: Whether the instant at which an object was listed is its first tick.
     immediate: bool = False
-    #: Since when the job has this schedule; ticks before that are not due.
+    #: Since when the job has this schedule; its ticks before that are not due.
     since: Instant = ALWAYS
 
     def phase(self, tick: Instant, position: int) -> Instant:
@@ -102,22 +121,36 @@ class Plan:
         """The newest tick for which an object is due by *now*; None: there
         is none.
         """
-        tick = self.schedule.at_or_before(now)
-        if tick is not None and tick + self.phase(tick, position) > now:
-            tick = self.schedule.at_or_before(tick - 1)
-        return tick
+        return self._around(now).newest(position)
 
     def floor(self, settled: Instant, since: Instant,
               position: int = 0) -> Instant:
-        """The instant after which the ticks of an object count: the later of
-        its watermark and of the last tick that came before it was listed.
+        """The instant after which the ticks of the schedule count for an
+        object: the later of its watermark and of the last tick for which it
+        was not listed yet.
         """
-        since = max(since, self.since)
-        if not self.spread or self.immediate:
-            # What runs as soon as it is listed has no phase in that period.
-            return max(settled, since - 1)
-        newest = self.newest(since - 1, position)
+        return self._floor(settled, since, position, self._around)
+
+    def _floor(self, settled: Instant, since: Instant, position: int,
+               around: Callable[[Instant], _Around]) -> Instant:
+        if self.immediate:
+            # The instant of its listing is its first tick.
+            settled, since = max(settled, since), self.since
+        else:
+            since = max(since, self.since)
+        if since <= settled:
+            return settled
+        if not self.spread:
+            return since - 1
+        newest = around(since - 1).newest(position)
         return settled if newest is None else max(settled, newest)
+
+    def _around(self, now: Instant) -> _Around:
+        tick = self.schedule.at_or_before(now)
+        if tick is None or not self.spread:
+            return _Around(now, tick)
+        return _Around(now, tick, self.schedule.period_us(tick),
+                       self.schedule.at_or_before(tick - 1))
 
     def grace_us(self, tick: Instant) -> int:
         """How late *tick* may run under ``misfire='skip'``, microseconds."""
@@ -128,45 +161,59 @@ class Plan:
     def verdict(self, row: Row, now: Instant) -> Verdict:
         """What is due of *row* by *now*.
 
-        The cost does not grow with the number of missed ticks, but for
-        :data:`CATCH_UP` of them.
+        On a grid the cost does not grow with the number of missed ticks, but
+        for :data:`CATCH_UP` of them; a cron line counts its days.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
-        total = 0
-        if newest is not None and newest > floor:
-            total = self.schedule.count(floor, newest)
-        first = self._first(row, now)
-        if first is not None:
-            return self._with_first(first, newest, now, row, total)
-        if not total:
-            return NOTHING
-        assert newest is not None
-        return self._of_grid(newest, now, row, total)
+        return self._decide(newest, floor, self._first(row, now),
+                            row.position, now)
+
+    def _decide(self, newest: Instant | None, floor: Instant,
+                first: Instant | None, position: int,
+                now: Instant) -> Verdict:
+        """What is due of the ticks after *floor*, up to *newest*, and of
+        *first*, which is older than they are.
+        """
+        if newest is None or newest <= floor:
+            return NOTHING if first is None else self._alone(first, now)
+        total = self.schedule.count(floor, newest)
+        verdict = self._of_grid(newest, self._late(newest, position, now),
+                                total)
+        if first is None:
+            return verdict
+        if self.misfire is Misfire.ALL and total < CATCH_UP:
+            return verdict._replace(run=(first, *verdict.run))
+        return verdict._replace(
+            given_up=verdict.given_up + 1,
+            until=max(first, verdict.until or first),
+            reason=verdict.reason or self._too_many())
+
+    def _late(self, tick: Instant, position: int, now: Instant) -> Instant:
+        return now - tick - self.phase(tick, position)
+
+    def _alone(self, first: Instant, now: Instant) -> Verdict:
+        late = now - first
+        if self.misfire is Misfire.SKIP and late > self.grace_us(first):
+            return Verdict((), 1, first, self._too_late(first, late))
+        return Verdict((first,), 0, None, '')
 
     def _first(self, row: Row, until: Instant) -> Instant | None:
-        """The instant at which *row* was listed, if that is a tick beside
-        those of the schedule and still to run.
+        """The instant at which *row* was listed, if that is a tick and still
+        to run.
         """
-        if (self.immediate and row.settled < row.since <= until
-                and (self.spread or not self._names(row.since))):
+        if self.immediate and row.settled < row.since <= until:
             return row.since
         return None
 
-    def _names(self, instant: Instant) -> bool:
-        """Whether *instant* is a tick of the schedule."""
-        return self.schedule.at_or_before(instant) == instant
-
-    def _of_grid(self, newest: Instant, now: Instant, row: Row,
-                 total: int) -> Verdict:
+    def _of_grid(self, newest: Instant, late: int, total: int) -> Verdict:
         run: tuple[Instant, ...]
-        late = now - newest - self.phase(newest, row.position)
         if self.misfire is Misfire.ALL:
             run = self._newest_ticks(newest, min(CATCH_UP, total))
-            reason = f'misfire=all runs the newest {CATCH_UP} missed ticks'
+            reason = self._too_many()
         elif self.misfire is Misfire.LATEST or late <= self.grace_us(newest):
             run = (newest,)
-            reason = f'misfire={self.misfire.value} runs the newest tick only'
+            reason = self._too_many()
         else:
             run = ()
             reason = self._too_late(newest, late)
@@ -176,29 +223,18 @@ class Plan:
         until = (self.schedule.at_or_before(run[0] - 1) if run else newest)
         return Verdict(run, given_up, until, reason)
 
-    def _too_late(self, tick: Instant, late: int) -> str:
-        seconds, grace = (schedule_.seconds_text(us / SECOND)
-                          for us in (late, self.grace_us(tick)))
-        return f'misfire=skip and {seconds} s late, grace is {grace} s'
+    def _too_many(self) -> str:
+        if self.misfire is Misfire.ALL:
+            return f'misfire=all runs the newest {CATCH_UP} missed ticks'
+        return f'misfire={self.misfire.value} runs the newest tick only'
 
-    def _with_first(self, first: Instant, newest: Instant | None,
-                    now: Instant, row: Row, total: int) -> Verdict:
-        """The same, where *first* is due beside ticks of the schedule. It is
-        older than they are.
-        """
-        if not total:
-            late = now - first
-            if self.misfire is Misfire.SKIP and late > self.grace_us(first):
-                return Verdict((), 1, first, self._too_late(first, late))
-            return Verdict((first,), 0, None, '')
-        assert newest is not None
-        rest = self._of_grid(newest, now, row, total)
-        if self.misfire is Misfire.ALL and total < CATCH_UP:
-            return rest._replace(run=(first, *rest.run))
-        return rest._replace(
-            given_up=rest.given_up + 1, until=max(first, rest.until or first),
-            reason=rest.reason or (
-                f'misfire={self.misfire.value} runs the newest tick only'))
+    def _too_late(self, tick: Instant, late: int) -> str:
+        grace = schedule_.seconds_text(self.grace_us(tick) / SECOND)
+        if self.spread:
+            # One reason for all of them, though each is late by its own.
+            return f'misfire=skip and later than its grace of {grace} s'
+        seconds = schedule_.seconds_text(late / SECOND)
+        return f'misfire=skip and {seconds} s late, grace is {grace} s'
 
     def _newest_ticks(self, newest: Instant,
                       number: int) -> tuple[Instant, ...]:
@@ -233,40 +269,65 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
     judges = {text: _Judge(plan, now) for text, plan in plan_of.items()}
+    text, verdict_of = None, _unknown
     for row in rows:
-        judge = judges.get(row.rule)
-        if judge is None:
-            continue
-        verdict = judge.verdict(row)
+        if row.rule != text:
+            text = row.rule
+            verdict_of = judges[text].verdict if text in judges else _unknown
+        verdict = verdict_of(row)
         if verdict is not NOTHING:
-            found.setdefault((row.rule, verdict), []).append(row)
+            alike = found.get((row.rule, verdict))
+            if alike is None:
+                alike = found[row.rule, verdict] = []
+            alike.append(row)
     return found
+
+
+def _unknown(row: Row) -> Verdict:
+    return NOTHING
 
 
 class _Judge:
     """One plan at one instant, with what was judged before."""
 
-    __slots__ = ('_known', '_newest', '_now', '_plan')
+    __slots__ = ('_around', '_known', '_now', '_plan', '_present', '_shared')
 
     def __init__(self, plan: Plan, now: Instant):
         self._plan = plan
         self._now = now
-        self._newest = None if plan.spread else plan.newest(now)
-        self._known: dict[tuple[Instant, Instant], Verdict] = {}
+        self._present = plan._around(now)
+        self._around = functools.lru_cache(maxsize=1024)(plan._around)
+        #: By watermark and listing; of objects without a phase.
+        self._shared: dict[tuple[Instant, Instant], Verdict] = {}
+        self._known: dict[tuple[Instant | None, Instant, Instant | None,
+                                bool], Verdict] = {}
 
     def verdict(self, row: Row) -> Verdict:
+        if self._plan.spread:
+            return self._of_its_own(row)
+        key = row.settled, row.since
+        verdict = self._shared.get(key)
+        if verdict is None:
+            verdict = self._shared[key] = self._plan.verdict(row, self._now)
+        return verdict
+
+    def _of_its_own(self, row: Row) -> Verdict:
+        """The same, where its phase matters."""
         plan = self._plan
-        if plan.immediate or (plan.spread and plan.misfire is Misfire.SKIP):
-            # How late it is, and when it was listed, is its own.
-            return plan.verdict(row, self._now)
-        newest = self._newest
-        if plan.spread:
-            newest = plan.newest(self._now, row.position)
-        if newest is None or newest <= row.settled:
-            return NOTHING
-        floor = plan.floor(row.settled, row.since, row.position)
-        key = floor, newest
+        newest = self._present.newest(row.position)
+        floor = plan._floor(row.settled, row.since, row.position,
+                            self._around)
+        first = plan._first(row, self._now) if plan.immediate else None
+        if newest is None or newest <= floor:
+            newest = None
+            if first is None:
+                return NOTHING
+        in_time = plan.misfire is not Misfire.SKIP or newest is None or (
+            plan._late(newest, row.position, self._now)
+            <= plan.grace_us(newest))
+        key = newest, floor, first, in_time
         verdict = self._known.get(key)
         if verdict is None:
-            verdict = self._known[key] = plan.verdict(row, self._now)
+            verdict = self._known[key] = plan._decide(
+                newest, floor, first, row.position, self._now)
         return verdict

@@ -17,15 +17,24 @@ from distperiodic import ports
 from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
-from distperiodic.flow import claiming
 from distperiodic.flow import dispatch
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import store_time
-from distperiodic.flow import tick
+from distperiodic.flow.scheduler import attendance as attendance_
+from distperiodic.flow.scheduler import authority as authority_
+from distperiodic.flow.scheduler import claimer as claimer_
+from distperiodic.flow.scheduler import late_claims
+from distperiodic.flow.scheduler import part as part_
+from distperiodic.flow.scheduler import reads as reads_
+from distperiodic.flow.scheduler import tick
+from distperiodic.flow.scheduler import timers as timers_
 
 # Ticks of a job are claimed in pieces of so many objects where the store
 # answers at once.
 _PIECE = 2000
+# Rows that are read from the store at once; all, where they are in memory.
+_PAGE = 2000
+_WHOLE = 1 << 62
 
 
 class Scheduling:
@@ -79,23 +88,45 @@ class Scheduling:
             new_lease=new_lease, batch_size=batch_size, lease=lease,
             sweep=sweep, silent=silent, shared=shared, series=series,
             random_=random_, partitions=partitions)
-        self._claimer = claiming.Claimer(
-            jobs, clock=clock, store=store, holder=self.dispatcher.holder,
-            new_lease=new_lease, lease=lease,
-            piece=batch_size if shared else _PIECE, shared=shared,
-            dispatcher=self.dispatcher, sweep=sweep)
+        jobs = {name: job for name, job in jobs.items() if job.enabled}
         self._time: store_time.StoreTime | None = None
         if shared:
             self._time = store_time.StoreTime(
-                clock, store, lambda: self.ticker.begin())
-            self._claimer.refused = self._time.look
+                clock, store, lambda: self._attendance.look(
+                    self.ticker.begin))
+        time = self._time or clock
+        self._attendance = attendance_.Attendance(time, store, jobs, sweep)
+        self._claimer = claimer_.Claimer(
+            jobs, clock=time, store=store, holder=self.dispatcher.holder,
+            new_lease=new_lease, lease=lease,
+            piece=batch_size if shared else _PIECE,
+            sweep=sweep, promise=silent + 1.0 + 3 * late_after,
+            attendance=self._attendance, dispatcher=self.dispatcher)
+        self.dispatcher.freed = self._claimer.released
+        timers = timers_.TimerQueue(time, jobs, shared)
+        parts = {name: part_.Part(job, time.now(),
+                                  part_.without_catalogue(job, identity))
+                 for name, job in jobs.items()}
+        page = _PAGE if shared else _WHOLE
+        late = None
+        if shared:
+            late = late_claims.LateClaimer(
+                time, store, self._claimer, timers, parts,
+                identity=identity, after=late_after, page=page)
         self.ticker = tick.Ticker(
-            jobs, clock=self._time or clock, membership=membership,
-            group=group, identity=identity, claimer=self._claimer,
-            dispatcher=self.dispatcher, reader=reader, shared=shared,
-            late_after=late_after, begins=not shared)
+            parts, clock=time, identity=identity, store=store,
+            authority=(authority_.StoreAuthority if shared
+                       else authority_.RingAuthority)(
+                time, membership, group, identity),
+            timers=timers,
+            reads=reads_.CatalogueReads(time, reader, identity),
+            claimer=self._claimer, late=late, dispatcher=self.dispatcher,
+            page=page)
         if self._time is not None:
+            self._claimer.on_early = self._time.look
             self._time.look()
+        else:
+            self._attendance.look(self.ticker.begin)
         self._signs = clock.monotonic()
         self._every = min(lease, silent or lease) / 4
 
@@ -127,3 +158,5 @@ class Scheduling:
             self.grants.sweep()
         self.dispatcher.sweep()
         self._claimer.sweep()
+        if self.shared:
+            self._attendance.sweep()

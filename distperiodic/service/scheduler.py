@@ -21,10 +21,10 @@ from distperiodic.adapters import local
 from distperiodic.adapters import memory
 from distperiodic.adapters import messaging
 from distperiodic.adapters import pool as pool_
+from distperiodic.core import catalogue
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.flow import clockwork
 from distperiodic.flow import scheduling
 from distperiodic.flow import work
 from distperiodic.service import lifecycle
@@ -385,7 +385,7 @@ class SchedulerService(lifecycle.Lifecycle):
         elif what == 'read':
             job, ticket, found = about
             if not isinstance(found, Exception):
-                found = clockwork.Reading(*found)
+                found = catalogue.Reading(*found)
             self._side_of(job).ticker.catalogue_read(job, ticket, found)
         elif what == 'call':
             about[0]()

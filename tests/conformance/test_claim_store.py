@@ -23,6 +23,8 @@ import sqlalchemy as sa
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters import clock
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
@@ -30,11 +32,14 @@ from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
+from distperiodic.core import due
+from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from tests.simulation import store as simulated
 
 SECOND = 1_000_000
 #: Instants of ticks, each later than those of any test before.
@@ -78,6 +83,13 @@ def of_memory():
 
 
 @pytest.fixture(scope='session')
+def of_simulation():
+    """That of the simulation; all its members call the same object."""
+    shared = simulated.SharedStore(clock.SystemClock())
+    return World(lambda: shared, shared=False)
+
+
+@pytest.fixture(scope='session')
 def of_sqlite(tmp_path_factory):
     return sql(f'sqlite:///{tmp_path_factory.mktemp("claims")}/claims.sqlite')
 
@@ -99,7 +111,7 @@ def of_mariadb(mariadb):
 
 
 SHARED = ['sqlite', 'postgresql', 'mariadb']
-WORLDS = ['memory', *SHARED]
+WORLDS = ['memory', 'simulation', *SHARED]
 
 
 @pytest.fixture(params=WORLDS)
@@ -164,6 +176,16 @@ def objects_of(claims):
     return [one.object for one in claims]
 
 
+def enlist(store, job, tick, *keys, at=None, rule=''):
+    """List objects that were settled up to *tick*."""
+    assert store.sync(job, [ports.Listed(key, rule, tick) for key in keys],
+                      [], at=tick + 1 if at is None else at) == []
+
+
+def delist(store, job, at, *keys):
+    assert store.sync(job, [], keys, at=at) == []
+
+
 def claim(store, job, tick, objects, lease=None, **options):
     return store.claim(job, tick, objects, lease=lease or name(), **{
         'holder': SCHEDULER, 'seconds': LONG, 'supersede': False, **options})
@@ -215,8 +237,11 @@ def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
 
 def bring(store, job, tick, key, state):
     """Bring a free object's tick to *state*; the lease it is in, and the
-    newest claim.
+    newest claim, if there is one.
     """
+    if state is State.LISTED:
+        enlist(store, job, tick - SECOND, key)
+        return '', None
     lease, [newest] = take(store, job, tick, key)
     if state is State.CLAIMED:
         return lease, newest
@@ -313,8 +338,12 @@ def test_nothing_is_won_where_nothing_is_asked_for(store, job, tick):
     assert overdue(store, job) == []
 
 
+#: Those that a claim is in.
+CLAIM_STATES = [state for state in State if state is not State.LISTED]
+
+
 @pytest.mark.parametrize('supersede', [False, True])
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
 def test_a_tick_of_an_object_is_won_once_whatever_became_of_it(
         store, job, tick, supersede, state):
     bring(store, job, tick, 'a', state)
@@ -355,7 +384,9 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
 
     assert objects_of(claimed.won) == ['d', 'e']
     assert claimed.busy == []
-    assert sorted(claimed.behind) == [('a', tick), ('b', tick), ('c', tick)]
+    assert sorted((row.object, row.settled, row.free)
+                  for row in claimed.behind) == [
+        ('a', tick, True), ('b', tick, True), ('c', tick, False)]
     caught_up = claim(store, job, tick + SECOND, ['a', 'b'], after=tick)
     assert objects_of(caught_up.won) == ['a', 'b']
     assert list(caught_up.behind) == []
@@ -473,14 +504,16 @@ def test_a_tick_that_was_not_started_is_superseded_by_the_next(
 @pytest.mark.parametrize(('state', 'supersede'), [
     (State.CLAIMED, False), (State.RUNNING, False), (State.RUNNING, True),
     (State.RETRY, False), (State.RETRY, True)], ids=value)
-def test_an_object_that_is_not_through_with_its_tick_is_busy(
+def test_an_object_that_is_not_through_with_its_tick_is_busy_or_waits(
         store, job, tick, state, supersede):
     lease, held = bring(store, job, tick, 'a', state)
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b'],
                     supersede=supersede)
 
-    assert claimed.busy == ['a']
+    waits = state is State.CLAIMED
+    assert (claimed.waiting if waits else claimed.busy) == ['a']
+    assert (claimed.busy if waits else claimed.waiting) == []
     assert objects_of(claimed.won) == ['b']
     assert claimed.superseded == 0
     if state is State.CLAIMED:
@@ -493,11 +526,11 @@ def test_an_object_that_is_not_through_with_its_tick_is_busy(
 
 
 def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
-    for state in State:
+    for state in CLAIM_STATES:
         bring(one, job, tick, state.value, state)
 
-    claimed = claim(one, job, tick - SECOND, [s.value for s in State],
-                    supersede=True)
+    claimed = claim(one, job, tick - SECOND,
+                    [state.value for state in CLAIM_STATES], supersede=True)
 
     assert claimed[:3] == ([], [], 0)
 
@@ -528,7 +561,7 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
 
     for wrong in other, name(), '', lease.upper() + 'x':
         assert not made(store, job, tick, 'a', wrong, move)
-    if state not in ENDINGS:
+    if state not in ENDINGS and state is not State.LISTED:
         right = next(m for m in Move if claim_.allowed(m, state))
         assert made(store, job, tick, 'a', lease, right), 'it was disturbed'
 
@@ -719,12 +752,6 @@ def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
     assert [over.claims[0].object for over in overdue(store, job)] == ['a']
 
 
-def test_a_job_that_nobody_paused_is_not_paused(store, job, tick):
-    take(store, job, tick, 'a')
-
-    assert store.paused([job, 'unheard of']) == {}
-
-
 # Retries.
 
 def test_a_retry_comes_when_its_time_has_come_and_once(store, job, tick):
@@ -797,7 +824,7 @@ def assert_adds_up(store, job, tick, still_open=0):
         found.get(state.value, 0) for state in ENDINGS)
 
 
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', CLAIM_STATES, ids=value)
 def test_the_history_has_what_became_of_a_claim(one, job, tick, state):
     bring(one, job, tick, 'a', state)
 
@@ -1028,10 +1055,11 @@ def test_a_claim_is_late_by_its_tick(one, job):
 
 
 def test_what_was_claimed_is_not_skipped_any_more(one, job, tick):
-    for state in State:
+    for state in CLAIM_STATES:
         bring(one, job, tick, state.value, state)
 
-    assert skip(one, job, tick, *(state.value for state in State)) == 0
+    assert skip(one, job, tick, *(
+        state.value for state in CLAIM_STATES)) == 0
     assert skip(one, job, tick - SECOND, 'done') == 0
     assert skip(one, job, tick) == 0
     assert 'skipped' not in history(one, job, tick - SECOND)
@@ -1047,7 +1075,8 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
         'due': 9, 'skipped': 9, 'by_pause': 9, 'missed': 8}
     claimed = claim(one, job, tick + 11 * SECOND, ['a'],
                     after=tick + 10 * SECOND)
-    assert list(claimed.behind) == [('a', tick + 9 * SECOND)]
+    assert [(row.object, row.settled) for row in claimed.behind] == [
+        ('a', tick + 9 * SECOND)]
 
 
 def each_second_until(tick):
@@ -1100,6 +1129,595 @@ def test_two_that_skip_what_was_missed_count_it_once(
     assert not other.is_alive()
     assert history(one, job)['due'] == 21 * len(keys)
     assert history(one, job)['skipped'] == 20 * len(keys)
+
+
+# What a catalogue lists.
+
+#: Of the whole ring.
+RING = -2 ** 63, 2 ** 63 - 1
+
+
+def listed(store, job, *, before=None, limit=10_000):
+    """The listed objects: when they were settled, since when and how."""
+    return {row.object: (row.settled, row.since, row.rule)
+            for row in store.rows(job, *RING, before=before, limit=limit)}
+
+
+def test_a_new_object_is_listed_from_then_on_and_settled_as_given(
+        store, job, tick):
+    enlist(store, job, tick, 'a', 'b', at=tick + 7)
+    enlist(store, job, tick - 5, 'c', at=tick + 8, rule='every 5')
+
+    assert listed(store, job) == {
+        'a': (tick, tick + 7, ''), 'b': (tick, tick + 7, ''),
+        'c': (tick - 5, tick + 8, 'every 5')}
+
+
+def test_what_is_listed_already_stays_as_it_is(store, job, tick):
+    enlist(store, job, tick, 'a', at=tick)
+    take(store, job, tick + SECOND, 'a')
+
+    for _ in range(2):
+        enlist(store, job, tick + 9 * SECOND, 'a', at=tick + 10 * SECOND)
+
+    assert listed(store, job) == {'a': (tick + SECOND, tick, '')}
+
+
+def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
+        store, job, tick):
+    enlist(store, job, tick, 'a', 'b', at=tick)
+    for _ in range(2):
+        delist(store, job, tick + SECOND, 'a', 'unheard of')
+
+    assert set(listed(store, job)) == {'b'}
+    assert [row.object for row in store.look(job, ['a', 'b'])] == ['b']
+    assert claim(store, job, tick + SECOND, ['a'], fresh=False) == (
+        [], [], 0, [], [], 0)
+    assert skip(store, job, tick + SECOND, 'a') == 0
+
+    later = tick + 5 * SECOND
+    enlist(store, job, later, 'a', at=later + 1, rule='every 5')
+    assert listed(store, job)['a'] == (later, later + 1, 'every 5')
+
+
+def test_a_watermark_that_is_later_than_the_one_given_stays(
+        store, job, tick):
+    bring(store, job, tick + SECOND, 'a', State.DONE)
+    bring(store, job, tick + SECOND, 'b', State.DONE)
+    delist(store, job, tick + SECOND, 'a')
+
+    enlist(store, job, tick, 'a', at=tick + 2 * SECOND)
+    enlist(store, job, tick, 'b', at=tick + 2 * SECOND, rule='every 5')
+
+    assert listed(store, job) == {
+        'a': (tick + SECOND, tick + 2 * SECOND, ''),
+        'b': (tick + SECOND, tick + 2 * SECOND, 'every 5')}
+
+
+def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
+        store, job, tick):
+    enlist(store, job, tick, 'a', at=tick + 1)
+    enlist(store, job, tick, 'b', at=tick + 2)
+
+    delist(store, job, tick + 1, 'a', 'b')
+
+    assert set(listed(store, job)) == {'b'}
+
+
+def test_a_schedule_that_changed_holds_from_then_on(store, job, tick):
+    enlist(store, job, tick, 'a', 'b', at=tick)
+    enlist(store, job, tick, 'b', at=tick, rule='every 5')
+
+    for _ in range(2):
+        enlist(store, job, tick + 4, 'a', 'b', at=tick + 5, rule='every 9')
+    assert listed(store, job) == dict.fromkeys(
+        'ab', (tick + 4, tick + 5, 'every 9'))
+
+    enlist(store, job, tick + 8, 'a', at=tick + 9)
+    assert listed(store, job)['a'] == (tick + 8, tick + 9, '')
+
+
+def test_a_schedule_is_not_changed_by_a_catalogue_that_was_read_before(
+        store, job, tick):
+    enlist(store, job, tick, 'a', at=tick + 9, rule='every 9')
+
+    enlist(store, job, tick, 'a', at=tick + 8)
+
+    assert listed(store, job)['a'] == (tick, tick + 9, 'every 9')
+
+
+def test_an_open_claim_goes_on_though_its_object_is_delisted(
+        store, job, tick):
+    lease, _ = run(store, job, tick, 'a', 'b')
+    delist(store, job, tick + SECOND, 'a', 'b')
+
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+    assert listed(store, job) == {}
+    enlist(store, job, tick, 'a', 'b', at=tick + 2 * SECOND)
+    assert [row.free for row in sorted(store.look(job, ['b', 'a']))] == [
+        True, False]
+
+
+def test_thousands_are_listed_at_a_time(store, job, tick):
+    keys = [f'object-{n}' for n in range(2000)]
+    for _ in range(2):
+        enlist(store, job, tick, *keys, at=tick)
+    delist(store, job, tick + 1, *keys[::2])
+
+    assert set(listed(store, job)) == set(keys[1::2])
+    take(store, job, tick + SECOND, *keys[1::2])
+
+
+def test_ids_that_are_listed_are_told_apart_to_the_last_sign(
+        store, job, tick):
+    enlist(store, job, tick, *IDS, rule='cron Europe/Berlin \u00fc\\"\' ')
+
+    assert set(listed(store, job)) == set(IDS)
+    assert {row.rule for row in store.look(job, IDS)} == {
+        'cron Europe/Berlin \u00fc\\"\' '}
+    assert objects_of(claim(store, job, tick + SECOND, IDS,
+                            rule='cron Europe/Berlin \u00fc\\"\'').won) == []
+
+
+def test_a_schedule_without_a_place_is_refused_by_name(one, job, tick):
+    with pytest.raises(exceptions.InvalidObject, match='301 characters'):
+        enlist(one, job, tick, 'a', rule='x' * 301)
+
+    enlist(one, job, tick, 'a', rule='\U0001f600' * 300)
+
+
+def test_many_that_list_the_same_at_once_list_it_once(
+        one, shared, job, tick):
+    keys = [f'object-{n}' for n in range(200)]
+
+    def ask(store, number):
+        for at in range(10):
+            store.sync(job, [ports.Listed(key, f'every {at}', tick)
+                             for key in keys[number * 10:]], [], at=tick + at)
+            store.sync(job, [], keys[:number * 10], at=tick - 1)
+    together(shared, 4, ask)
+
+    assert listed(one, job) == dict.fromkeys(
+        keys, (tick, tick + 9, 'every 9'))
+
+
+# To read what is listed.
+
+def test_rows_come_by_their_places_on_the_ring(store, job, tick):
+    keys = [f'object-{n}' for n in range(50)]
+    enlist(store, job, tick, *keys)
+    enlist(store, f'{job}-2', tick, *keys, 'another')
+    places = dict(zip(keys, ring_.positions_of(keys), strict=True))
+    order = sorted(keys, key=places.__getitem__)
+
+    rows = store.rows(job, *RING, limit=100)
+    assert [row.object for row in rows] == order
+    assert [row.position for row in rows] == sorted(places.values())
+    some = store.rows(job, places[order[10]], places[order[20]], limit=100)
+    assert [row.object for row in some] == order[10:21]
+    first = store.rows(job, places[order[10]], places[order[20]], limit=3)
+    assert [row.object for row in first] == order[10:13]
+    assert store.rows(job, places[order[10]] + 1, places[order[11]] - 1,
+                      limit=3) == []
+
+
+def test_rows_that_were_listed_since_are_among_them(store, job, tick):
+    enlist(store, job, tick, 'a', 'c')
+    assert set(listed(store, job)) == set('ac')
+
+    enlist(store, job, tick, 'b')
+    take(store, job, tick + SECOND, 'd', 'a')
+
+    assert set(listed(store, job)) == set('abcd')
+
+
+def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
+        store, job, tick):
+    enlist(store, job, tick, 'old')
+    enlist(store, job, tick + SECOND, 'new')
+    enlist(store, job, tick + SECOND, 'own', rule='every 5')
+
+    assert set(listed(store, job, before=tick + SECOND)) == {'old', 'own'}
+    assert set(listed(store, job, before=tick)) == {'own'}
+    assert len(listed(store, job, before=tick + SECOND, limit=1)) == 1
+
+
+@pytest.mark.parametrize('state', list(State), ids=value)
+def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
+        store, job, tick, state):
+    before = store.now()
+    bring(store, job, tick, 'a', state)
+    after = store.now()
+
+    [row] = store.look(job, ['a', 'unheard of'])
+    assert store.rows(job, *RING, limit=9) == [row]
+    assert type(row.free) is bool
+    assert row.free is (state in ENDINGS or state is State.LISTED)
+    if state is State.DONE:
+        assert before <= row.served <= after
+    else:
+        assert row.served is None
+
+
+def test_nothing_is_read_of_what_nobody_has(store, job):
+    assert store.look(job, []) == store.look(job, ['a']) == []
+    assert store.rows(job, *RING, limit=9) == []
+    assert store.settled(job, 60 * SECOND) == 0
+
+
+def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
+    lease, _ = run(store, job, tick, 'a', 'b', 'c')
+    store.finish(job, tick, ['a', 'b'], lease=lease)
+    enlist(store, job, tick, 'd', 'e')
+    later = tick + 3 * SECOND
+    assert store.settled(job, tick) == 3
+
+    take(store, job, later, 'a', 'd')
+    skip(store, job, later, 'b', 'c', 'e', missed=each_second_until(later))
+
+    assert store.settled(job, later) == 5
+    assert store.settled(job, tick) == 3
+    assert store.settled(job, later - SECOND) == 0
+
+
+# Rows of before schedules were recorded.
+
+def unrecorded(store, job):
+    """Have a job's rows as the release before this one left them."""
+    number = store._numbers.of(job)
+    store._database.run(lambda connection: connection.execute(
+        sa.update(tables.claim).where(tables.claim.c.job == number)
+        .values(rule=None)))
+
+
+def test_what_has_no_schedule_recorded_yet_is_claimed_by_any(
+        one, job, tick):
+    enlist(one, job, tick, 'a', 'b')
+    unrecorded(one, job)
+
+    take(one, job, tick + SECOND, 'a', rule='every 5')
+    take(one, job, tick + SECOND, 'b')
+
+    assert listed(one, job)['a'][2] == ''
+    assert listed(one, job, before=tick + 9 * SECOND) == {}
+
+
+def test_a_schedule_that_is_recorded_counts_from_where_it_did(
+        one, job, tick):
+    enlist(one, job, tick, 'a', at=tick + 5)
+    unrecorded(one, job)
+
+    for _ in range(2):
+        enlist(one, job, tick + 8, 'a', at=tick + 9, rule='every 9')
+
+    assert listed(one, job) == {'a': (tick, tick + 5, 'every 9')}
+
+
+# To claim what is listed.
+
+def test_what_is_listed_and_was_never_claimed_is_free(store, job, tick):
+    enlist(store, job, tick, 'a', 'b')
+
+    claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c'], fresh=False,
+                    after=tick)
+
+    assert objects_of(claimed.won) == ['a', 'b']
+    assert {one.attempt for one in claimed.won} == {1}
+    assert {one.fence for one in claimed.won} >= {
+        claim_.first_fence(tick + SECOND)}
+
+
+def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
+        one, job, tick):
+    enlist(one, job, tick, 'a')
+
+    take(one, job, tick + SECOND, 'a')
+    assert columns(one, tables.claim, job, 'previous', 'tick') == (
+        None, tick + SECOND)
+
+
+def test_a_claim_lists_what_nobody_has_listed(store, job, tick):
+    take(store, job, tick, 'a', rule='every 5')
+    lease, _ = take(store, job, tick, 'b')
+    drop(store, job, tick, ['b'], lease, State.CANCELLED)
+    take(store, job, tick, 'c')
+    delist(store, job, tick, 'b', 'c')
+
+    claimed = claim(store, job, tick + 9 * SECOND, ['b', 'c'],
+                    after=tick + 8 * SECOND, rule='every 9')
+
+    assert objects_of(claimed.won) == ['b']
+    assert claimed.behind == []
+    assert claimed.waiting == ['c']
+    later = tick + 9 * SECOND
+    found = listed(store, job)
+    assert found['a'] == (tick, tick, 'every 5')
+    assert found['b'] == (later, later, 'every 9')
+    assert found['c'][1:] == (later, 'every 9')
+    assert later - 1 <= found['c'][0] < later
+
+
+def test_a_claim_of_what_was_delisted_lists_it_though_its_tick_is_taken(
+        store, job, tick):
+    bring(store, job, tick, 'a', State.DONE)
+    delist(store, job, tick, 'a')
+
+    assert claim(store, job, tick, ['a']).won == []
+    assert set(listed(store, job)) == {'a'}
+
+
+@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('after', [False, True])
+def test_objects_that_follow_another_schedule_are_left_out(
+        store, job, tick, state, after):
+    bring(store, job, tick, 'a', state)
+    enlist(store, job, tick, 'b', rule='every 5')
+
+    claimed = claim(
+        store, job, tick + 9 * SECOND, ['a', 'b', 'c'], supersede=True,
+        after=tick + 8 * SECOND if after else None, rule='every 9')
+
+    assert objects_of(claimed.won) == ['c']
+    assert claimed[1:5] == ([], 0, [], [])
+
+
+def test_objects_that_follow_this_schedule_are_claimed_by_it(
+        store, job, tick):
+    take(store, job, tick, 'a', 'b', rule='every 5')
+    lease, _ = run(store, job, tick, 'c', 'd')
+    store.finish(job, tick, ['c', 'd'], lease=lease)
+    enlist(store, job, tick, 'c', at=tick + SECOND, rule='every 5')
+
+    claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c', 'd'],
+                    supersede=True, rule='every 5')
+
+    assert objects_of(claimed.won) == ['a', 'b', 'c']
+    assert claimed.superseded == 2
+
+
+def test_what_is_skipped_while_it_runs_goes_on(store, job, tick):
+    lease, _ = run(store, job, tick, 'a')
+
+    assert skip(store, job, tick + SECOND, 'a') == 1
+
+    [row] = store.look(job, ['a'])
+    assert (row.settled, row.free) == (tick + SECOND, False)
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+
+
+def test_what_was_never_claimed_can_be_skipped(store, job, tick):
+    enlist(store, job, tick, 'a')
+
+    assert skip(store, job, tick + SECOND, 'a', 'not listed') == 1
+
+    assert listed(store, job)['a'][0] == tick + SECOND
+
+
+# Jobs.
+
+def status(store, job, seconds=60.0, up_to=None):
+    [(name, found)] = store.attend(
+        {job: seconds}, {} if up_to is None else {job: up_to}).items()
+    assert name == job
+    return found
+
+
+def test_a_job_that_nobody_knows_has_nothing_in_force(store, job):
+    found = status(store, job)
+
+    assert found._replace(attended=None) == ports.JobStatus(
+        None, '', due.ALWAYS, None, due.ALWAYS)
+    assert store.attend({}, {}) == {}
+    store.adopt({})
+
+
+def test_the_first_schedule_of_a_job_holds_for_always(store, job):
+    enlist(store, job, 60 * SECOND, 'a')
+    for _ in range(2):
+        store.adopt({job: 'every 5', f'{job}-2': 'every 9 spread'})
+
+    found = store.attend({job: 60.0, f'{job}-2': 60.0}, {})
+    assert {name: one[1:3] for name, one in found.items()} == {
+        job: ('every 5', due.ALWAYS),
+        f'{job}-2': ('every 9 spread', due.ALWAYS)}
+
+
+def test_a_schedule_of_a_job_that_differs_holds_from_now_on(store, job):
+    store.adopt({job: 'every 5', f'{job}-2': 'every 5'})
+    before = store.now()
+    store.adopt({job: 'every 9', f'{job}-2': 'every 5'})
+    after = store.now()
+    store.adopt({job: 'every 9'})
+
+    found = store.attend({job: 60.0, f'{job}-2': 60.0}, {})
+    assert found[job].schedule == 'every 9'
+    assert before <= found[job].since <= after
+    assert found[f'{job}-2'].since == due.ALWAYS
+
+
+def test_of_many_that_adopt_a_schedule_at_once_one_says_since_when(
+        one, shared, job):
+    one.adopt({job: 'every 5'})
+
+    def ask(store, number):
+        store.adopt({job: 'every 9'})
+        return status(store, job).since
+    assert len(set(together(shared, 4, ask))) == 1
+
+
+def test_the_record_of_what_was_checked_only_moves_forward(store, job, tick):
+    assert status(store, job, up_to=tick).checked == tick
+    assert status(store, job, up_to=tick - 1).checked == tick
+    assert status(store, job).checked == tick
+    assert status(store, job, up_to=tick + 1).checked == tick + 1
+    assert status(store, job).checked == tick + 1
+
+
+def test_a_job_is_attended_for_as_long_as_there_is_no_gap(one, another, job):
+    before = one.now()
+    began = status(one, job).attended
+    assert before <= began <= one.now()
+
+    for store in another, one:
+        assert status(store, job).attended == began
+    after_a_gap = status(another, job, 0.0).attended
+    assert after_a_gap > began
+    assert status(one, job).attended == after_a_gap
+
+
+def until(store, job):
+    return store._database.run(lambda connection: connection.scalar(
+        sa.select(tables.job.c.attended_until).where(
+            tables.job.c.name == job)))
+
+
+def attended_until(store, job, instant):
+    store._database.run(lambda connection: connection.execute(
+        sa.update(tables.job).where(tables.job.c.name == job)
+        .values(attended_until=instant)))
+
+
+def test_attendance_is_written_once_in_a_third_of_the_gap(one, job):
+    began = status(one, job).attended
+    recent = one.now() - 19 * SECOND
+    attended_until(one, job, recent)
+    assert status(one, job).attended == began
+    assert until(one, job) == recent
+
+    attended_until(one, job, one.now() - 21 * SECOND)
+    before = one.now()
+    assert status(one, job).attended == began
+    assert until(one, job) >= before
+
+
+@pytest.mark.parametrize('seconds', [-61, 61])
+def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
+        one, job, seconds):
+    began = status(one, job).attended
+    attended_until(one, job, one.now() + seconds * SECOND)
+
+    anew = status(one, job).attended
+
+    assert anew > began
+    assert status(one, job).attended == anew
+    assert began <= until(one, job) <= one.now()
+
+
+def test_a_job_that_is_paused_says_why(one, job):
+    status(one, job)
+    one._database.run(lambda connection: connection.execute(
+        sa.update(tables.job).where(tables.job.c.name == job)
+        .values(paused_since=1, paused_why='so it is')))
+
+    assert status(one, job).paused == 'so it is'
+    assert status(one, f'{job}-2').paused is None
+
+
+# Rows that a handler's open session keeps.
+
+@pytest.fixture(params=['postgresql', 'mariadb'])
+def many_sessions(request):
+    """A world in which a session keeps rows and not the whole database."""
+    return request.getfixturevalue(f'of_{request.param}')
+
+
+@pytest.fixture
+def kept(many_sessions, job, tick):
+    """A store, and an object of its job that a handler has ended in a session
+    which is still open.
+    """
+    with opened(many_sessions) as store, opened(many_sessions) as handler:
+        lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
+        # Not one that is bounded: the server would end it.
+        engine = handler._database._engine
+        with engine.connect() as session, session.begin() as transaction:
+            assert sql_session.finish_in(
+                session, space='tests', job=job, key='kept', lease=lease)
+            began = time.monotonic()
+            yield store, lease
+            assert time.monotonic() - began < 2, 'it was waited for'
+            transaction.rollback()
+
+
+def test_a_row_that_is_kept_is_not_skipped_and_not_waited_for(
+        kept, job, tick):
+    store, _ = kept
+
+    assert skip(store, job, tick + SECOND, 'kept', 'free') == 1
+    assert {row.object: row.settled for row in store.look(
+        job, ['kept', 'free'])} == {'kept': tick, 'free': tick + SECOND}
+
+
+@pytest.mark.parametrize('supersede', [False, True])
+def test_a_row_that_is_kept_is_busy_and_not_waited_for(
+        kept, job, tick, supersede):
+    store, _ = kept
+
+    claimed = claim(store, job, tick + SECOND, ['kept', 'new'],
+                    supersede=supersede)
+
+    assert objects_of(claimed.won) == ['new']
+    assert claimed.busy == ['kept']
+
+
+def test_a_row_that_is_kept_is_not_listed_anew_and_not_waited_for(
+        kept, job, tick):
+    store, _ = kept
+
+    changed = [ports.Listed(key, 'every 9', tick) for key in ('kept', 'free')]
+    assert store.sync(job, changed, [], at=tick + 1) == ['kept']
+    assert store.sync(job, [], ['kept', 'free'], at=tick + 2) == ['kept']
+
+    assert listed(store, job) == {'kept': (tick, tick, '')}
+
+
+def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
+        kept, job, tick):
+    store, lease = kept
+
+    assert overdue(store, job) == []
+    assert objects_of(take_back(store, job, tick, ['kept', 'free'], lease)
+                      ) == ['free']
+
+
+# Tables that are made anew.
+
+def made_anew(url):
+    engine = sa.create_engine(url)
+    tables.metadata.drop_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text(f'DROP TABLE {schema.VERSION_TABLE}'))
+    engine.dispose()
+    schema.sync(url)
+
+
+def test_claims_never_go_to_another_job_when_the_tables_are_made_anew(
+        tmp_path, tick):
+    """Its number was read before that, and nothing tells of it."""
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    world = sql(url)
+    with opened(world) as old, opened(world) as new:
+        take(old, 'first', tick, 'a')
+        made_anew(url)
+        take(new, 'second', tick, 'b')
+
+        claim(old, 'first', tick + SECOND, ['a', 'b'])
+
+        assert listed(new, 'second') == {'b': (tick, tick, '')}
+
+
+def test_a_store_finds_its_jobs_when_the_tables_were_made_anew(
+        tmp_path, tick):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    world = sql(url)
+    with opened(world) as old, opened(world) as new:
+        take(old, 'job', tick, 'a')
+        made_anew(url)
+        lease, won = take(new, 'job', tick, 'a')
+
+        old.attend({'job': 60.0}, {})
+
+        assert begin(old, 'job', tick, ['a'], lease) == won
 
 
 # Workers that are lost.
@@ -1224,7 +1842,9 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     told = claim(one, job, tick + SECOND, objects, lease, supersede=True,
                  after=tick)
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
-        3, ['busy'], 1, [('behind', tick - SECOND)])
+        3, ['busy'], 1, [due.Row(
+            'behind', ring_.position_of('behind'), tick - SECOND,
+            tick - SECOND, '', True, told.behind[0].served)])
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,
@@ -1607,7 +2227,8 @@ class Forgetful:
 @pytest.fixture(params=[(name, heard) for name in (*WORLDS, 'psycopg2')
                         for heard in ('heard', 'lost')
                         # No answer is lost inside a process.
-                        if heard == 'heard' or name != 'memory'],
+                        if heard == 'heard' or name in SHARED
+                        or name == 'psycopg2'],
                 ids=' '.join)
 def told(request):
     """A store, and one whose answers are lost."""

@@ -215,7 +215,8 @@ class AsBelieved(Bug):
             def claim(self, *args, **options):
                 answer = super().claim(*args, **options)
                 self._seen = {**getattr(self, '_seen', {}), **{
-                    (args[0], key): last for key, last in answer.behind}}
+                    (args[0], row.object): row.settled
+                    for row in answer.behind}}
                 return answer
 
             def skip(self, job, tick, objects, *, missed, **options):

@@ -49,8 +49,8 @@ class Cluster:
         #: The jobs of what is to be installed, and of what each member has.
         self.newest_jobs = dict(setup.jobs)
         self._installed = {}
-        self._in_force = {name: [(-facts_.FOREVER, job)]
-                          for name, job in setup.jobs.items()}
+        #: Jobs by their names and the texts of their schedules.
+        self._known = {}
         self.partitions = {}
         if any(job.max_in_flight for job in setup.jobs.values()):
             self.partitions['default'] = partition.Partition(
@@ -103,19 +103,16 @@ class Cluster:
     def configure(self, identity):
         """The next process of that name has the newest jobs."""
         self._installed[identity] = dict(self.newest_jobs)
+        for name, job in self.newest_jobs.items():
+            self._known[name, job.schedule_text()] = job
 
     def jobs_of(self, identity):
         return self._installed[identity]
 
     def boot(self, name, nonce=None):
-        scheduler = name[0] == 's'
-        kind = members.Scheduler if scheduler else members.Worker
+        kind = members.Scheduler if name[0] == 's' else members.Worker
         self.here[name] = process = kind(self, name, nonce)
         self.world.tell('BOOT %s', process.name)
-        for job in self.jobs_of(name).values() if scheduler else ():
-            changes = self._in_force[job.name]
-            if changes[-1][1].schedule_text() != job.schedule_text():
-                changes.append((self.world.now, job))
 
     def queue(self, process):
         return self.bug.queue(wires.StoreQueue(
@@ -251,6 +248,15 @@ class Cluster:
         journal = self.stores.journal
         return fates.judge(self.facts(), journal.claims, journal.skips)
 
+    def _in_force(self):
+        """Each change of each job, as its schedules were put in force."""
+        found = {name: [] for name in self.setup.jobs}
+        for at, name, text in self.stores.journal.adopted:
+            found[name].append((at if found[name] else -facts_.FOREVER,
+                                self._known[name, text]))
+        return {name: changes or [(-facts_.FOREVER, self.setup.jobs[name])]
+                for name, changes in found.items()}
+
     @property
     def _patience(self):
         return int((2 * self.setup.lease + 2 * self.setup.session + 10)
@@ -270,8 +276,8 @@ class Cluster:
         return facts_.Facts(
             self.world.begin, self.world.now,
             facts_.Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, prompt + setup.late_after * setup.schedulers,
+                prompt, prompt + setup.late_after * (1 + setup.schedulers),
                 setup.sweep, prompt + setup.sweep + 2.0))),
-            schedulers, self.ensemble.rings, self._in_force,
+            schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

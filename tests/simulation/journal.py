@@ -16,18 +16,16 @@ class Journal:
         #: (job, object, tick) to its claim.
         self.claims = {}
         self.skips = []
-        #: (job, object) to the newest tick that was decided.
-        self.settled = {}
         self._leases = {}
         #: (lease, object) to the fence that was granted in it.
         self.granted = {}
-        #: Job to each schedule that was put in force, and when.
-        self.adopted = {}
-        #: (job, object) to each change: when, whether it is listed, its own
-        #: schedule and since when it counts.
-        self.listed = {}
+        #: Each schedule that was put in force: when, of which job, its text.
+        self.adopted = []
 
-    def claim(self, job, name, tick, lease, *, settles=True):
+    def adopt(self, job, text):
+        self.adopted.append((self._now(), job, text))
+
+    def claim(self, job, name, tick, lease):
         """It was claimed, or, if it is known, claimed once more."""
         key = job, name, tick
         known = self.claims.get(key)
@@ -36,8 +34,6 @@ class Journal:
             self._leases[key] = lease
         elif self._leases[key] != lease:
             known.claimed += 1
-        if settles:
-            self.settled[job, name] = tick
 
     def grant(self, job, name, tick, fence, lease):
         claim = self.claims[job, name, tick]
@@ -60,4 +56,3 @@ class Journal:
     def skip(self, job, name, before, until, by):
         self.skips.append(facts_.Skip(
             self._now(), job, name, before, until, by))
-        self.settled[job, name] = until

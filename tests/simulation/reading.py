@@ -4,7 +4,6 @@
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import job as job_
 from distperiodic.core import ring
-from distperiodic.flow.scheduler import timers
 from tests.oracle import facts as facts_
 
 SECOND = facts_.SECOND
@@ -146,6 +145,6 @@ class Reader:
             self._failed.discard(job)
             objects, own, partial = self._catalogues.read(
                 job, arcs, self._process.identity)
-            reading = timers.Reading(known.of(objects), own, partial)
+            reading = catalogue_.Reading(known.of(objects), own, partial)
         self._process.look(
             self._process.flow.ticker.catalogue_read, job, ticket, reading)

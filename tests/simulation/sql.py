@@ -95,6 +95,8 @@ class InSqlite:
                 'lease, by FROM sim_journal ORDER BY n'):
             at = row[0]
             _note(journal, jobs[row[1]], *row[2:])
+        journal.adopted = self._own.execute(
+            'SELECT at, job, text FROM sim_adopted ORDER BY n').fetchall()
         return journal
 
 
@@ -107,7 +109,7 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
                 before.value != 'listed'):
             journal.end(job, name, was_tick, 'superseded')
         if after.value != 'listed':
-            journal.claim(job, name, tick, lease, settles=settled == tick)
+            journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
         if after.value != 'listed' or was_settled is not None:

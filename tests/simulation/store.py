@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store of the simulated cluster that is kept in memory."""
 
+from distperiodic import ports
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
+from distperiodic.core.schedule import SECOND
 
 _END = {move: state for state, move in claim_.ENDING_MOVES.items()}
 
@@ -22,53 +24,70 @@ class SharedStore(memory.MemoryClaimStore):
         self._store_clock = clock
         self._ends = {}
         self._paused = {}
+        #: Since when, and until when, each job was attended without a gap.
+        self._attended = {}
 
     def now(self):
         return self._store_clock.now()
 
+    def adopt(self, schedules):
+        before = dict(self._schedules)
+        super().adopt(schedules)
+        for job, (text, _) in self._schedules.items():
+            if before.get(job, ('',))[0] != text:
+                self.journal.adopt(job, text)
+
+    def attend(self, jobs, checked):
+        now = self.now()
+        found = super().attend(jobs, checked)
+        for job, gap in jobs.items():
+            since, until = self._attended.get(job, (now, None))
+            if until is None or abs(now - until) > gap * SECOND:
+                since = now
+            self._attended[job] = since, now
+            found[job] = found[job]._replace(
+                paused=self._paused.get(job), attended=since)
+        return found
+
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
-              fresh=True, after=None, **options):
+              fresh=True, rule='', **options):
         early = tick - claim_.EARLIEST - self.now()
         if early > 0:
-            return claim_.Claimed([], [], 0, [], early)
-        rows = self._rows.get(job, {})
+            return claim_.Claimed([], [], 0, [], [], early)
+        rows = self._rows_of(job)
         open_ = {}
         asked = []
-        behind = []
         for key in objects:
             row = rows.get(key)
             if row is not None:
-                last = row if isinstance(row, int) else row.tick
-                settled = self.journal.settled[job, key]
-                if settled > tick or settled == tick != last:
+                if row.settled > tick or row.settled == tick != row.tick:
+                    if fresh and row.since is None:
+                        self.sync(job, [ports.Listed(key, rule, tick - 1)],
+                                  [], at=tick)
                     continue
-                if after is not None and settled < after:
-                    behind.append((key, settled))
-                    continue
-                if (not isinstance(row, int) and last < tick
+                if (row.tick < tick and isinstance(row, memory._Row)
                         and row.state not in claim_.ENDINGS):
-                    open_[key] = last
+                    open_[key] = row.tick
             asked.append(key)
         answer = super().claim(
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
-            supersede=supersede, fresh=fresh, **options)
+            supersede=supersede, fresh=fresh, rule=rule, **options)
         for won in answer.won:
             if won.object in open_:
                 self.journal.end(job, won.object, open_[won.object],
                                  State.SUPERSEDED.value)
             self.journal.claim(job, won.object, won.tick, lease)
-        return answer._replace(behind=behind)
+        return answer
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
         if tick - claim_.EARLIEST > self.now():
             return 0
-        counted = 0
-        for key in dict.fromkeys(objects):
-            settled = self.journal.settled.get((job, key))
-            if settled is not None and settled < tick:
-                self.journal.skip(job, key, settled, tick, by.value)
-                counted += 1
-        return counted
+        for row in self.look(job, objects):
+            if row.settled < tick:
+                self.journal.skip(job, row.object, row.settled, tick,
+                                  by.value)
+        return super().skip(job, tick, objects, holder=holder, by=by,
+                            reason=reason, missed=missed)
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds):
         known = into in self._leases
@@ -96,9 +115,6 @@ class SharedStore(memory.MemoryClaimStore):
     def resume(self, job):
         self._paused.pop(job, None)
 
-    def paused(self, jobs):
-        return {job: why for job, why in self._paused.items() if job in jobs}
-
     def told(self, tell):
         """Have each call told to *tell*."""
         def telling(name, call):
@@ -109,7 +125,7 @@ class SharedStore(memory.MemoryClaimStore):
                 return answer
             return told
         for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop', 'skip'):
+                     'renew', 'overdue', 'drop', 'skip', 'sync'):
             setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):

@@ -21,7 +21,6 @@ from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
-from distperiodic.flow import clockwork as clockwork_
 from distperiodic.flow import scheduling
 from distperiodic.flow import work
 
@@ -144,7 +143,7 @@ class Reader:
             rule = job_.own_schedule(obj)
             if rule is not None:
                 own[catalogue_.id_of(obj)] = rule
-        return clockwork_.Reading(known.of(given), own, partial)
+        return catalogue_.Reading(known.of(given), own, partial)
 
 
 class Scheduler:

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a database has of each job: its number, its schedule, and since when
+schedulers attend it.
+"""
+
+import random
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import database
+from distperiodic.adapters import dialect as dialect_
+from distperiodic.adapters import tables
+from distperiodic.core import due
+from distperiodic.core.schedule import SECOND
+from distperiodic.ports import JobStatus
+
+_job = tables.job
+
+#: Numbers of jobs. A release before this one counted them from 1.
+_NUMBERS = 2 ** 20, 2 ** 31 - 1
+#: Seconds for which a number is believed. When the tables are made anew,
+#: what is done with an old number until then finds nothing.
+_BELIEVED = 10.0
+
+
+class Numbers:
+    """The numbers that the rows have in the place of the jobs' names.
+
+    Those of tables that were made anew are others. So they are read again
+    after some seconds, and with each new connection.
+    """
+
+    def __init__(self, place: database.Database, space: str,
+                 monotonic: Callable[[], float]):
+        self._database = place
+        self._space = space
+        self._monotonic = monotonic
+        self._numbers: dict[str, int] = {}
+        self._opened = 0
+        self._read_at = 0.0
+
+    def of(self, job: str) -> int:
+        """The number of a job, which has one from now on."""
+        if (self._opened != self._database.opened
+                or self._monotonic() - self._read_at > _BELIEVED):
+            self._database.look(lambda connection: self._keep(
+                _read(connection, self._space)))
+        number = self._numbers.get(job)
+        if number is None:
+            number = self._database.run(lambda connection: _made(
+                connection, self._space, {job}))[job].id
+            self._numbers[job] = number
+        return number
+
+    def forget(self) -> None:
+        """Believe none of them."""
+        self._numbers.clear()
+
+    def read(self, connection: sa.Connection,
+             needed: Iterable[str]) -> dict[str, Any]:
+        """The rows of all jobs, by name; those *needed* are made."""
+        rows = _read(connection, self._space)
+        if missing := set(needed).difference(rows):
+            rows |= _made(connection, self._space, missing)
+        self._keep(rows)
+        return rows
+
+    def _keep(self, rows: Mapping[str, Any]) -> None:
+        self._numbers = {name: row.id for name, row in rows.items()}
+        self._opened = self._database.opened
+        self._read_at = self._monotonic()
+
+
+def _read(connection: sa.Connection, space: str,
+          names: Collection[str] | None = None) -> dict[str, Any]:
+    """The rows of jobs, by name. None: of all."""
+    now = sa.select(dialect_.Dialect(connection.dialect).now)
+    query = sa.select(_job, now.scalar_subquery().label('now')).where(
+        _job.c.space == space, _job.c.kind == tables.KIND)
+    if names is not None:
+        query = query.where(_job.c.name.in_(sorted(names)))
+    return {row.name: row for row in connection.execute(query)}
+
+
+def _made(connection: sa.Connection, space: str,
+          names: set[str]) -> dict[str, Any]:
+    """The rows of these jobs; those that nobody knows are made."""
+    rows = _read(connection, space, names)
+    while missing := sorted(names.difference(rows)):
+        # A number that is another's inserts nothing.
+        numbers = random.sample(range(*_NUMBERS), len(missing))
+        dialect_.Dialect(connection.dialect).insert_new(
+            connection, _job, {'name': missing, 'id': numbers},
+            space=space, kind=tables.KIND)
+        rows = _read(connection, space, names)
+    return rows
+
+
+def adopt(connection: sa.Connection, rows: Mapping[str, Any],
+          schedules: Mapping[str, str]) -> None:
+    """See :meth:`distperiodic.ports.ClaimStore.adopt`."""
+    for name in sorted(schedules):
+        row, text = rows[name], schedules[name]
+        if row.schedule == text:
+            continue
+        since = due.ALWAYS if row.schedule is None else row.now
+        connection.execute(sa.update(_job).where(
+            _job.c.id == row.id, sa.or_(
+                _job.c.schedule.is_(None), _job.c.schedule == row.schedule)
+        ).values(schedule=text, schedule_since=since))
+
+
+def attend(connection: sa.Connection, rows: Mapping[str, Any],
+           jobs: Mapping[str, float],
+           checked: Mapping[str, int]) -> dict[str, JobStatus]:
+    """See :meth:`distperiodic.ports.ClaimStore.attend`."""
+    found: dict[str, JobStatus] = {}
+    begun: list[int] = []
+    going_on: list[int] = []
+    now = next((row.now for row in rows.values()), 0)
+    for name, seconds in jobs.items():
+        row, gap = rows[name], seconds * SECOND
+        since = row.attended_since
+        # A clock that was set back breaks the series as well: until it is
+        # where it was nobody could say how long the gaps are.
+        if row.attended_until is None or (
+                abs(now - row.attended_until) > gap):
+            since = now
+            begun.append(row.id)
+        elif now - row.attended_until > gap / 3:
+            going_on.append(row.id)
+        found[name] = _status(row, since, checked.get(name, due.ALWAYS))
+    for numbers, columns in (
+            (begun, ['attended_since', 'attended_until']),
+            (going_on, ['attended_until'])):
+        if numbers:
+            connection.execute(
+                sa.update(_job).where(_job.c.id.in_(sorted(numbers)))
+                .values(dict.fromkeys(columns, now)))
+    moved = [{'of_job': rows[name].id, 'up_to': up_to}
+             for name, up_to in sorted(checked.items())
+             if name in rows and (rows[name].checked is None
+                                  or rows[name].checked < up_to)]
+    if moved:
+        connection.execute(_CHECKED, moved)
+    return found
+
+
+_CHECKED = sa.update(_job).where(
+    _job.c.id == sa.bindparam('of_job'), sa.or_(
+        _job.c.checked.is_(None), _job.c.checked < sa.bindparam('up_to'))
+).values(checked=sa.bindparam('up_to'))
+
+
+def _status(row: Any, attended: int, checked: int) -> JobStatus:
+    return JobStatus(
+        None if row.paused_since is None else row.paused_why or '',
+        row.schedule or '',
+        due.ALWAYS if row.schedule_since is None else row.schedule_since,
+        attended,
+        checked if row.checked is None else max(row.checked, checked))

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a database has of the listed objects: who, since when, and what of
+their schedules was settled.
+
+Only differences are written. Rows that somebody else has locked are not
+waited for: one handler's open transaction would stop all jobs.
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic import ports
+from distperiodic.adapters import sql_moves
+from distperiodic.adapters import sql_transaction
+from distperiodic.adapters import tables
+from distperiodic.core import claim as claim_
+from distperiodic.core import due
+from distperiodic.core import ring as ring_
+from distperiodic.core.claim import State
+
+_claim = tables.claim
+_history = tables.history
+
+#: The columns that change, with their values.
+_Change = tuple[tuple[str, Any], ...]
+_DELISTED: _Change = (('since', None),)
+
+
+def row_of(row: Any) -> due.Row:
+    """A row of :attr:`sql_moves.Statements.look`."""
+    return due.Row(row.object, row.position, row.settled, row.since,
+                   row.rule or '', row.state in sql_moves.CLOSED, row.served)
+
+
+def some(tx: sql_transaction.Transaction, number: int,
+         keys: Sequence[str]) -> list[due.Row]:
+    """See :meth:`distperiodic.ports.ClaimStore.look`."""
+    return [due.Row._make(row) for row in tx.connection.execute(
+        tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
+
+
+def between(tx: sql_transaction.Transaction, number: int, low: int,
+            high: int, before: int | None, limit: int) -> list[due.Row]:
+    """See :meth:`distperiodic.ports.ClaimStore.rows`."""
+    parameters = {'of_job': number, 'low': low, 'high': high,
+                  'at_most': limit}
+    statement = tx.sql.list_range
+    if before is not None:
+        statement = tx.sql.list_behind
+        parameters['of_tick'] = before
+    return [due.Row._make(row)
+            for row in tx.connection.execute(statement, parameters)]
+
+
+def settled(tx: sql_transaction.Transaction, number: int, tick: int) -> int:
+    """See :meth:`distperiodic.ports.ClaimStore.settled`."""
+    return int(tx.connection.scalar(
+        sa.select(sa.func.sum(_history.c.due - _history.c.missed)).where(
+            _history.c.job == number, _history.c.tick == tick)) or 0)
+
+
+def sync(tx: sql_transaction.Transaction, number: int,
+         listed: dict[str, ports.Listed], delisted: list[str],
+         at: int) -> list[str]:
+    """See :meth:`distperiodic.ports.ClaimStore.sync`."""
+    gone_keys = [key for key in delisted if key not in listed]
+    rows = tx.look(number, [*listed, *gone_keys])
+    _insert(tx, number, [one for key, one in listed.items()
+                         if key not in rows], at)
+    differ = [key for key, one in listed.items()
+              if key in rows and _differs(rows[key], one, at)]
+    gone = [key for key in gone_keys
+            if key in rows and _is_listed_until(rows[key], at)]
+    if not differ and not gone:
+        return []
+    free = set(tx.unlocked(number, [*differ, *gone]))
+    # As they are now, since they are locked.
+    rows = tx.look(number, sorted(free))
+    changes: dict[_Change, list[str]] = collections.defaultdict(list)
+    for key in differ:
+        if key in rows and _differs(rows[key], listed[key], at):
+            changes[_change(rows[key], listed[key], at)].append(key)
+    for key in gone:
+        if key in rows and _is_listed_until(rows[key], at):
+            changes[_DELISTED].append(key)
+    for change, its_keys in changes.items():
+        tx.connection.execute(
+            sa.update(_claim).where(
+                _claim.c.job == number, tx.dialect.among(_claim.c.object))
+            .values(dict(change)), {'keys': tx.dialect.keys(its_keys)})
+    return [key for key in (*differ, *gone) if key not in free]
+
+
+def _insert(tx: sql_transaction.Transaction, number: int,
+            new: list[ports.Listed], at: int) -> None:
+    """List objects that have no row."""
+    if not new:
+        return
+    ticks = [one.settled for one in new]
+    keys = [one.object for one in new]
+    tx.dialect.insert_new(
+        tx.connection, _claim, {
+            'object': keys, 'position': ring_.positions_of(keys),
+            'rule': [one.rule for one in new], 'tick': ticks,
+            'settled': ticks,
+            'fence': [claim_.first_fence(tick) for tick in ticks]},
+        job=number, state=State.LISTED, attempt=0, lease='', since=at)
+
+
+def _differs(row: Any, one: ports.Listed, at: int) -> bool:
+    return (row.since is None or row.rule is None
+            or (row.rule != one.rule and row.since <= at))
+
+
+def _change(row: Any, one: ports.Listed, at: int) -> _Change:
+    if row.since is not None and row.rule is None:
+        return (('rule', one.rule),)
+    return (('since', at), ('rule', one.rule),
+            ('settled', max(row.settled, one.settled)))
+
+
+def _is_listed_until(row: Any, at: int) -> bool:
+    return row.since is not None and row.since <= at

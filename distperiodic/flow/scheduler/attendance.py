@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the store keeps of each job, and that we attend it.
+
+Every scheduler reads now and then how its jobs stand: whether an operator
+paused one, which schedule is in force, since when schedulers have attended it
+without a gap, and up to when all that was due was found claimed. The gaps tell
+a tick that nobody could claim from one that was lost.
+"""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core import due
+from distperiodic.core import job as job_
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+
+LOG = logging.getLogger(__name__)
+
+# Seconds without a scheduler after which a job was not attended: its period,
+# but at least and at most so many.
+_GAPS = 2.0, 30.0
+
+
+class Attendance:
+    """For all jobs of one member.
+
+    :param every: seconds between two looks.
+    """
+
+    def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
+                 jobs: Mapping[str, job_.Job], every: float):
+        self._clock = clock
+        self._store = store
+        self._jobs = jobs
+        self._every = every
+        now = clock.now()
+        self._gaps = {
+            name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
+                      _GAPS[1]) for name, job in jobs.items()}
+        self._statuses: dict[str, ports.JobStatus] = {}
+        #: To be recorded at the next look.
+        self._checked: dict[str, Instant] = {}
+        self._asking = False
+        #: Whether our schedules were put in force.
+        self._adopted = False
+        #: Monotonic seconds of the last look that was asked for.
+        self._looked = clock.monotonic()
+        #: Those who wait for the answer of the next look.
+        self._waiting: list[Callable[[], None]] = []
+
+    def sweep(self) -> None:
+        """Look if it is time to."""
+        if self._clock.monotonic() - self._looked >= self._every:
+            self.look()
+
+    def look(self, then: Callable[[], None] | None = None) -> None:
+        """Read how the jobs stand.
+
+        :param then: called when it is known.
+        """
+        if then is not None:
+            self._waiting.append(then)
+        if self._asking:
+            return
+        self._asking = True
+        self._looked = asked = self._clock.monotonic()
+        gaps, checked = self._gaps, self._checked
+        self._checked = {}
+
+        def known(statuses: dict[str, ports.JobStatus]) -> None:
+            self._asking = False
+            self._looked = max(self._looked, asked)
+            self._report(statuses)
+            self._statuses = statuses
+            waiting, self._waiting = self._waiting, []
+            for one in waiting:
+                one()
+
+        def failed() -> None:
+            self._asking = False
+
+        def adopted(_: None) -> None:
+            self._adopted = True
+        if not self._adopted:
+            schedules = {name: job.schedule_text()
+                         for name, job in self._jobs.items()}
+            self._store.ask(lambda store: store.adopt(schedules), adopted)
+        self._store.ask(lambda store: store.attend(gaps, checked),
+                        known, failed)
+
+    def _report(self, statuses: Mapping[str, ports.JobStatus]) -> None:
+        for name in sorted(statuses):
+            was, now = self._statuses.get(name), statuses[name]
+            if now.paused is not None and (
+                    was is None or was.paused is None):
+                LOG.info('job paused: job=%s reason=%s; its ticks are skipped '
+                         'until: distperiodic job resume', name, now.paused)
+            elif was is not None and was.paused is not None and (
+                    now.paused is None):
+                LOG.info('job resumed: job=%s; it goes on with its next '
+                         'tick', name)
+            text = self._jobs[name].schedule_text()
+            if now.schedule not in ('', text) and (
+                    was is None or was.schedule != now.schedule):
+                LOG.warning(
+                    'schedule replaced: job=%s ours=%r in_force=%r; a process '
+                    'that started later brought another one, and this one '
+                    'claims nothing of the job; restart it with the new code',
+                    name, text, now.schedule)
+
+    @property
+    def known(self) -> bool:
+        """Whether any look was answered."""
+        return bool(self._statuses)
+
+    def fresh(self) -> bool:
+        """Whether the last look is recent enough to judge what was lost."""
+        return not self._asking and (
+            self._clock.monotonic() - self._looked <= 2 * self._every + 1.0)
+
+    def paused(self, job: str) -> str | None:
+        """Why *job* is paused; None: it is not."""
+        status = self._statuses.get(job)
+        return status.paused if status else None
+
+    def outdated(self, job: str) -> bool:
+        """Whether another schedule than ours is in force."""
+        status = self._statuses.get(job)
+        return status is not None and status.schedule not in (
+            '', self._jobs[job].schedule_text())
+
+    def since(self, job: str) -> Instant:
+        """Since when the schedule holds that is in force."""
+        status = self._statuses.get(job)
+        return status.since if status else due.ALWAYS
+
+    def attended(self, job: str) -> Instant | None:
+        """Since when it was attended without a gap; None: it was not."""
+        status = self._statuses.get(job)
+        return status.attended if status else None
+
+    def checked(self, job: str) -> Instant:
+        """Up to here all that was due was found claimed or settled."""
+        status = self._statuses.get(job)
+        return max(status.checked if status else due.ALWAYS,
+                   self._checked.get(job, due.ALWAYS))
+
+    def record_checked(self, job: str, until: Instant) -> None:
+        """All that was due up to *until* was found claimed or settled."""
+        self._checked[job] = max(until, self.checked(job))

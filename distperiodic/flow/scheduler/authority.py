@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who decides what a member may start: the store, or the ring alone.
+
+With a store the ring only keeps members from racing each other, and the last
+view will do. Without one the ring is all there is: a member that cannot be
+sure of its view starts nothing, and what was due before its tenure began
+belonged to others.
+"""
+
+from typing import NamedTuple
+from typing import Protocol
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.core import due
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+
+
+class Change(NamedTuple):
+    """What a new view means for our part."""
+
+    #: The ring before; None: what we knew of our part counts no more.
+    before: ring_.Ring | None
+    #: Our objects count from here, if it was not recorded earlier.
+    since: Instant
+
+
+class Authority(Protocol):
+    """See :mod:`distperiodic.flow.scheduler.authority`."""
+
+    #: Whether members share a store, which knows what others have claimed.
+    shared: bool
+
+    def view(self) -> member_.View | None:
+        """The view if it may be acted on; None: hold."""
+
+    def change(self, view: member_.View) -> Change | None:
+        """What changed since the last call; None: nothing did."""
+
+
+class _Authority:
+
+    def __init__(self, clock: ports.Clock, membership: ports.Membership,
+                 group: str, identity: str):
+        self._clock = clock
+        self._membership = membership
+        self._group = group
+        self._identity = identity
+        self._ring: ring_.Ring | None = None
+
+    def _known(self) -> member_.View | None:
+        try:
+            view = self._membership.view(self._group)
+        except exceptions.ViewUnknown:
+            return None
+        return view if self._identity in view.ring.members else None
+
+
+class StoreAuthority(_Authority):
+    """The store decides; its rows say since when an object counts."""
+
+    shared = True
+
+    def view(self) -> member_.View | None:
+        return self._known()
+
+    def change(self, view: member_.View) -> Change | None:
+        before, self._ring = self._ring, view.ring
+        if before is view.ring:
+            return None
+        return Change(before, due.ALWAYS)
+
+
+class RingAuthority(_Authority):
+    """The ring decides, for as long as the view is trusted."""
+
+    shared = False
+
+    def __init__(self, clock: ports.Clock, membership: ports.Membership,
+                 group: str, identity: str):
+        super().__init__(clock, membership, group, identity)
+        self._tenure: int | None = None
+        self._began = clock.now()
+
+    def view(self) -> member_.View | None:
+        view = self._known()
+        if (view is None or view.me is None
+                or not view.trusted(self._clock.monotonic())):
+            return None
+        return view
+
+    def change(self, view: member_.View) -> Change | None:
+        assert view.me is not None
+        before, self._ring = self._ring, view.ring
+        tenure, self._tenure = self._tenure, view.me.tenure
+        if before is view.ring and tenure == self._tenure:
+            return None
+        if tenure is None and len(view.ring.members) == 1:
+            # There are no others, and never were.
+            return Change(None, self._began)
+        age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
+        return Change(before if tenure == self._tenure else None,
+                      self._clock.now() - age)

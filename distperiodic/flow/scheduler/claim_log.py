@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Log lines about ticks that do not run: one for many objects or jobs."""
+
+import logging
+from collections.abc import Sequence
+
+from distperiodic import ports
+from distperiodic.core import job as job_
+from distperiodic.core import schedule
+from distperiodic.core.schedule import Instant
+from distperiodic.flow import quiet
+
+LOG = logging.getLogger(__name__)
+
+#: Why an object is skipped by its overlap policy.
+BUSY = 'an earlier run goes on'
+# Seconds for which a line about skips collects what it counts.
+_THROTTLE = 0.9
+
+
+class ClaimLog:
+    """For all jobs of one member."""
+
+    def __init__(self, clock: ports.Clock):
+        self._throttle = quiet.Quiet(clock, _THROTTLE)
+        #: By job, with the tick, the first object and their number.
+        self._skipped: dict[
+            str, tuple[job_.Job, Instant, str, int]] = {}
+        #: Job, number and reason.
+        self._missed: list[tuple[str, int, str]] = []
+
+    def skipped(self, job: job_.Job, tick: Instant,
+                objects: Sequence[str], number: int) -> None:
+        """An earlier run of these objects went on at so many ticks."""
+        first = objects[0]
+        known = self._skipped.get(job.name)
+        if known is not None:
+            _, tick, first, before = known
+            number += before
+        self._skipped[job.name] = job, tick, first, number
+
+    def missed(self, job: str, number: int, reason: str) -> None:
+        """Ticks of objects were given up."""
+        self._missed.append((job, number, reason))
+
+    def report(self) -> None:
+        """Log what there is to report."""
+        for name in list(self._skipped):
+            if self._throttle.may(name):
+                job, tick, first, number = self._skipped.pop(name)
+                LOG.info(
+                    'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '
+                    'reason=%s', name,
+                    schedule.datetime_of(tick).isoformat(), number, first,
+                    job.overlap.value, BUSY)
+        if not self._missed:
+            return
+        # A process that stood still has missed ticks of all its jobs.
+        missed, self._missed = self._missed, []
+        name, _, reason = missed[0]
+        LOG.warning(
+            'ticks dropped: jobs=%d number=%d first=%s reason=%s',
+            len({one[0] for one in missed}), sum(one[1] for one in missed),
+            name, reason)
+        for name, number, reason in missed[1:]:
+            LOG.debug('ticks dropped: job=%s number=%d reason=%s', name,
+                      number, reason)

@@ -1,0 +1,473 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From objects that are due to claims that were won.
+
+    at its tick ─► claim ─► won ─► offer to the dispatcher
+    any row ─► judge ─► claim
+                 └─► given up: recorded, with the reason
+    claim ├─► behind: it missed more than this tick ─► judge
+          ├─► busy: an earlier tick of it still runs
+          │     ├─ overlap=skip ─► skipped
+          │     └─ overlap=wait ─► waits for the end of the run ─► judge
+          └─► waiting: an earlier tick of it was not started ─► the same
+
+Nothing here remembers what an object missed: its row in the store does. What
+waits is a set of names, to look at their rows again.
+"""
+
+import collections
+import functools
+import itertools
+import logging
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.core import claim as claim_
+from distperiodic.core import due
+from distperiodic.core import job as job_
+from distperiodic.core import schedule
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.due import Row
+from distperiodic.core.due import Verdict
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from distperiodic.flow import again
+from distperiodic.flow import dispatch
+from distperiodic.flow import in_hand
+from distperiodic.flow.scheduler import attendance as attendance_
+from distperiodic.flow.scheduler import claim_log
+from distperiodic.flow.scheduler import part
+
+LOG = logging.getLogger(__name__)
+
+# Why an object is skipped by its overlap policy.
+_BUSY = claim_log.BUSY
+# Why ticks were lost.
+_LOST = 'nobody claimed them in time, though schedulers attended the job'
+
+
+class _Question(NamedTuple):
+    """One claim that the store is asked for."""
+
+    job: job_.Job
+    plan: due.Plan
+    rule: str
+    tick: Instant
+    objects: Sequence[str]
+    #: Watermarks before this one make an object behind.
+    after: Instant
+    #: Whether its rows were judged, so that it runs a tick that it missed.
+    judged: bool
+
+
+class _Span(NamedTuple):
+    """The ticks of some objects that are given up together."""
+
+    plan: due.Plan
+    #: Their watermark, or what was not due before they were listed.
+    low: Instant
+    #: The instant at which they were listed, if that is a tick.
+    first: Instant
+
+    def ticks(self, last: Instant, until: Instant) -> int:
+        """Number of ticks after the watermark *last*, up to *until*."""
+        low, first = max(self.low, last), self.first
+        number = self.plan.schedule.count(low, until)
+        if (low < first <= until
+                and self.plan.schedule.at_or_before(first) != first):
+            number += 1
+        return max(1, number)
+
+
+class _Rest(NamedTuple):
+    """What is still to be claimed of a large tick."""
+
+    question: _Question
+    at: int
+
+
+class Claimer:
+    """Claims for one member, under the policies of each job.
+
+    :param holder: under what name leases are held, asked at each claim.
+    :param lease: seconds.
+    :param piece: a large tick is claimed in pieces of so many objects, each
+        under a lease of its own; between two of them other jobs go on.
+    :param sweep: seconds between two looks at what waits for runs that are
+        not in our hands.
+    :param promise: seconds within which a tick is claimed while schedulers
+        attend its job, whichever of them dies.
+    """
+
+    def __init__(self, jobs: Mapping[str, job_.Job], *,
+                 clock: ports.Clock, store: ports.StoreQueue,
+                 holder: Callable[[], str], new_lease: Callable[[], str],
+                 lease: float, piece: int, promise: float,
+                 sweep: float, attendance: attendance_.Attendance,
+                 dispatcher: dispatch.Dispatcher):
+        self._jobs = jobs
+        self._clock = clock
+        self._store = store
+        self._holder = holder
+        self._new_lease = new_lease
+        self._lease = lease
+        self._piece = piece
+        self._promise = int(promise * schedule.SECOND)
+        self._every = sweep
+        self._looked = clock.monotonic()
+        self.attendance = attendance
+        self._dispatcher = dispatcher
+        self._log = claim_log.ClaimLog(clock)
+        #: (job, outcome) to a number of ticks or objects.
+        self.counts = dispatcher.counts
+        #: Number of claims by job that the store has not answered.
+        self._open: collections.Counter[str] = collections.Counter()
+        self._rest: dict[str, collections.deque[_Rest]] = {
+            name: collections.deque() for name in jobs}
+        #: Objects whose rows are judged again when their run ends.
+        self._waiting: dict[str, dict[str, None]] = {
+            name: {} for name in jobs}
+        #: Questions to be asked again, and when, in monotonic seconds.
+        self._later: list[tuple[float, _Question]] = []
+        #: Called when the store refuses a tick as too early.
+        self.on_early: Callable[[], None] = lambda: None
+        self._closed = False
+
+    # -- what is asked for
+
+    @property
+    def away(self) -> bool:
+        """True while the store is unreachable; requests queue up meanwhile.
+        """
+        return self._store.away
+
+    def ready(self, job: str) -> bool:
+        """Whether more may be asked for of *job*: how it stands is known,
+        and the store has answered what was asked before.
+        """
+        return (self.attendance.known and not self._open[job]
+                and not self._store.away)
+
+    def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
+        """When the objects of *job* that follow *rule* are due."""
+        return part.plan_of(job, rule, self.attendance.since(job.name))
+
+    def start_tick(self, job: job_.Job, tick: Instant,
+                   objects: Sequence[str], rule: str = '') -> None:
+        """Claim objects of ours for the tick that has come for them: a first
+        piece now, the others at :meth:`claim_rest`.
+
+        :param rule: the text of their own schedule; empty: the job's.
+        """
+        if not objects or self.attendance.outdated(job.name):
+            return
+        plan = self.plan(job, rule)
+        if tick < plan.since:
+            return
+        previous = plan.schedule.at_or_before(tick - 1)
+        question = _Question(
+            job, plan, rule, tick, objects,
+            due.ALWAYS if previous is None else previous, False)
+        if job.misfire is Misfire.SKIP and not job.spread and (
+                self._clock.now() - tick > plan.grace_us(tick)):
+            # Rows say what else was missed.
+            self.judge_objects(job, objects)
+            return
+        rest = self._rest[job.name]
+        rest.append(_Rest(question, 0))
+        if len(rest) == 1:
+            self.claim_rest(job.name)
+
+    def has_rest(self, job: str) -> bool:
+        """Whether there is more to claim of what was started."""
+        return bool(self._rest[job])
+
+    def claim_rest(self, job: str) -> None:
+        """Claim one more piece, if there is any."""
+        rest = self._rest[job]
+        if not rest:
+            return
+        question, at = rest[0]
+        end = at + self._piece
+        self._ask(question._replace(objects=question.objects[at:end]))
+        if end >= len(question.objects):
+            rest.popleft()
+        else:
+            rest[0] = _Rest(question, end)
+
+    def judge(self, job: job_.Job, rows: Iterable[Row],
+              until: Instant | None = None) -> int:
+        """Claim what is due of these rows, and record what is given up.
+
+        :param until: judge ticks that had come by then. None: now.
+        :returns: number of objects of which something was due.
+        """
+        if self.attendance.outdated(job.name):
+            return 0
+        now = self._clock.now() if until is None else until
+        found = self._verdicts(job, list(rows), now)
+        if found and not self.attendance.fresh():
+            # It may have stood still: ask first who was there meanwhile.
+            asked = [row for some in found.values() for row in some]
+            self.attendance.look(lambda: self._judged(
+                job, self._verdicts(job, asked, now)))
+        else:
+            self._judged(job, found)
+        return sum(map(len, found.values()))
+
+    def _verdicts(self, job: job_.Job, rows: Sequence[Row],
+                  now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
+        plans = {}
+        for rule in {row.rule for row in rows}:
+            try:
+                plans[rule] = self.plan(job, rule)
+            except exceptions.InvalidSchedule as exc:
+                LOG.error('schedule unknown: job=%s reason=%s', job.name, exc)
+        return due.verdicts(rows, plans, now)
+
+    def _judged(self, job: job_.Job, found: Mapping[
+            tuple[str, Verdict], list[Row]]) -> None:
+        for (rule, verdict), rows in sorted(
+                found.items(), key=lambda one: one[0][1].run[:1]):
+            plan = self.plan(job, rule)
+            if verdict.given_up:
+                self._give_up(job, plan, rule, verdict, rows)
+            if not verdict.run:
+                continue
+            if len(verdict.run) > 1:
+                self._waiting[job.name].update(
+                    (row.object, None) for row in rows)
+            tick = verdict.run[0]
+            after = verdict.until
+            if after is None:
+                after = min(row.settled for row in rows)
+            for at in range(0, len(rows), self._piece):
+                self._ask(_Question(
+                    job, plan, rule, tick,
+                    [row.object for row in rows[at:at + self._piece]],
+                    after, True))
+
+    # -- what the store answers
+
+    def _ask(self, question: _Question) -> None:
+        job, tick = question.job, question.tick
+        why = self.attendance.paused(job.name)
+        if why is not None:
+            self.counts[job.name, 'paused'] += len(question.objects)
+            self._settle(question, question.objects, SkippedBy.PAUSE,
+                         f'paused: {why}')
+            return
+        lease, holder = self._new_lease(), self._holder()
+        self._open[job.name] += 1
+
+        def claimed(answer: claim_.Claimed) -> None:
+            self._open[job.name] -= 1
+            if answer.early:
+                # The store's clock was set back, or ours was wrong.
+                self.counts[job.name, 'too early'] += len(question.objects)
+                self._ask_later(question, answer.early / schedule.SECOND)
+                self.on_early()
+            else:
+                self._claimed(question, in_hand.Own(lease, holder), answer)
+
+        def failed() -> None:
+            self._open[job.name] -= 1
+            self.counts[job.name, 'claims failed'] += len(question.objects)
+        self._store.ask(
+            lambda store: store.claim(
+                job.name, tick, question.objects, lease=lease,
+                holder=holder, seconds=self._lease,
+                supersede=job.misfire is not Misfire.ALL,
+                fresh=False, after=question.after, most=again.most_attempts(job), rule=question.rule),
+            claimed, failed)
+
+    def _ask_later(self, question: _Question, seconds: float) -> None:
+        self._later.append((self._clock.monotonic() + seconds, question))
+
+    def _claimed(self, question: _Question, own: in_hand.Own,
+                 answer: claim_.Claimed) -> None:
+        job = question.job
+        if answer.behind:
+            if question.judged:
+                # Its row is locked, or changes under our hands.
+                self._ask_later(question._replace(
+                    objects=[row.object for row in answer.behind]), 0.0)
+            else:
+                self.judge(job, answer.behind)
+        if answer.waiting:
+            self._waiting[job.name].update(
+                dict.fromkeys(answer.waiting))
+        if answer.busy:
+            if job.overlap is Overlap.SKIP and not question.judged:
+                number = len(answer.busy)
+                self._log.skipped(job, question.tick, answer.busy, number)
+                self.counts[job.name, 'skipped'] += number
+                self._settle(question, answer.busy, SkippedBy.OVERLAP, _BUSY)
+            else:
+                self._waiting[job.name].update(dict.fromkeys(answer.busy))
+        if answer.won:
+            self.counts[job.name, 'claimed'] += len(answer.won)
+            self._dispatcher.offer(job, own, answer.won, answer.superseded)
+
+    # -- what does not run
+
+    def _give_up(self, job: job_.Job, plan: due.Plan, rule: str,
+                 verdict: Verdict, rows: Sequence[Row]) -> None:
+        """Record that these objects do not run for what they missed."""
+        assert verdict.until is not None
+        alike: dict[tuple[bool, Instant, Instant], list[str]] = {}
+        for row in rows:
+            # Its run, and no lack of schedulers, kept it from its ticks.
+            ran = not row.free or (
+                row.served is not None and row.served >= verdict.until)
+            floor = plan.floor(row.settled, row.since, row.position)
+            alike.setdefault((ran, floor, row.since), []).append(row.object)
+        for (ran, floor, since), objects in alike.items():
+            number = verdict.given_up * len(objects)
+            if ran:
+                self.counts[job.name, 'skipped'] += number
+                self._log.skipped(job, verdict.until, objects, number)
+            else:
+                self.counts[job.name, 'missed'] += number
+                self._log.missed(job.name, number, verdict.reason)
+            first = since if plan.immediate else floor
+            low = floor
+            for until, by in ([(verdict.until, SkippedBy.OVERLAP)] if ran
+                              else self._reasons(job, plan, verdict.until)):
+                if until <= low:
+                    continue
+                reason = {SkippedBy.OVERLAP: _BUSY,
+                          SkippedBy.LOST: _LOST}.get(by, verdict.reason)
+                if by is SkippedBy.LOST:
+                    LOG.warning(
+                        'ticks lost: job=%s objects=%d first=%r until=%s '
+                        'reason=%s; see: distperiodic audit --job %s',
+                        job.name, len(objects), objects[0],
+                        schedule.datetime_of(until).isoformat(), _LOST,
+                        job.name)
+                self._skip(job, until, objects, by, reason,
+                           _Span(plan, low, first))
+                low = until
+
+    def _reasons(self, job: job_.Job, plan: due.Plan,
+                 until: Instant) -> list[tuple[Instant, SkippedBy]]:
+        """Why ticks up to *until* are given up, oldest first: instants up to
+        which each reason holds. A tick is lost that came while schedulers
+        attended the job and that is older than what they promise.
+        """
+        attended = self.attendance.attended(job.name)
+        promised = self._clock.now() - self._promise
+        cut = plan.schedule.at_or_before(min(until, promised))
+        if (attended is None or cut is None or cut < attended
+                or job.misfire is Misfire.ALL
+                or job.overlap is Overlap.WAIT):
+            return [(until, SkippedBy.MISFIRE)]
+        unattended = plan.schedule.at_or_before(attended - 1)
+        return [(due.ALWAYS if unattended is None else unattended,
+                 SkippedBy.MISFIRE),
+                (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
+
+    def _skip(self, job: job_.Job, tick: Instant, objects: Sequence[str],
+              by: SkippedBy, reason: str, span: '_Span') -> None:
+        """Record that these objects do not run for *tick*, nor for what each
+        of them missed before it.
+        """
+        holder = self._holder()
+
+        def missed(last: Instant) -> int:
+            return span.ticks(last, tick) - 1
+
+        def skip(store: ports.ClaimStore, some: Sequence[str]) -> int:
+            return store.skip(job.name, tick, some, holder=holder,
+                              by=by, reason=reason, missed=missed)
+        for at in range(0, len(objects), self._piece):
+            self._store.ask(
+                functools.partial(skip, some=objects[at:at + self._piece]),
+                lambda number: None)
+
+    def _settle(self, question: _Question, objects: Sequence[str],
+                by: SkippedBy, reason: str) -> None:
+        """Record that these objects do not run for the tick of *question*.
+        """
+        self._skip(question.job, question.tick, objects, by, reason,
+                   _Span(question.plan, question.after, question.after))
+
+    # -- what waits
+
+    def released(self, job: job_.Job, objects: Iterable[str]) -> None:
+        """Runs of these objects ended; judge those that wait for it."""
+        waiting = self._waiting[job.name]
+        if waiting and not self._closed:
+            self.judge_objects(job, [key for key in objects if key in waiting])
+
+    def judge_objects(self, job: job_.Job, objects: Sequence[str]) -> None:
+        """Judge the rows of these objects, but for those that run."""
+        def looked(asked: Sequence[str], rows: list[Row]) -> None:
+            self._open[job.name] -= 1
+            waiting = self._waiting[job.name]
+            free = {row.object for row in rows if row.free}
+            open_ = {row.object for row in rows} - free
+            for key in asked:
+                if key not in open_:
+                    waiting.pop(key, None)
+            self.judge(job, [row for row in rows if row.free])
+
+        def failed() -> None:
+            self._open[job.name] -= 1
+        for at in range(0, len(objects), self._piece):
+            some = objects[at:at + self._piece]
+            self._open[job.name] += 1
+            self._store.ask(
+                functools.partial(
+                    lambda store, some: store.look(job.name, some),
+                    some=some),
+                functools.partial(looked, some), failed)
+
+    def wait_for(self, job: str, objects: Iterable[str]) -> None:
+        """Judge these objects again when their runs end."""
+        self._waiting[job].update(dict.fromkeys(objects))
+
+    def sweep(self) -> None:
+        """Ask again for what came too early, and look at what waits for runs
+        that are not in our hands: nobody reports their ends to us.
+        """
+        now = self._clock.monotonic()
+        if self._later:
+            again_ = [one for at, one in self._later if at <= now]
+            self._later = [one for one in self._later if one[0] > now]
+            for question in again_:
+                if question.judged:
+                    self.judge_objects(question.job, question.objects)
+                else:
+                    self._ask(question)
+        if now - self._looked < self._every:
+            return
+        self._looked = now
+        for name, waiting in self._waiting.items():
+            if waiting and not self._open[name] and not self._closed:
+                here = self._dispatcher.objects_of(name)
+                some = list(itertools.islice(
+                    (key for key in waiting if key not in here),
+                    self._piece))
+                for key in some:
+                    # The others come first next time.
+                    waiting[key] = waiting.pop(key)
+                self.judge_objects(self._jobs[name], some)
+
+    def report(self) -> None:
+        """Log what was skipped and what was missed."""
+        self._log.report()
+
+    def leave(self, job: str) -> None:
+        """Leave to others what was started and is not claimed yet."""
+        self._rest[job].clear()
+        self._waiting[job].clear()
+
+    def close(self) -> None:
+        """Claim nothing more when a run ends."""
+        self._closed = True

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What its owner has not claimed, others claim.
+
+The ring decides who tries first; the store decides who may. Once a tick is
+late, two members look at the rows of all members and claim what they find.
+Which ones follows from the ring; the others wait longer, two at a time, so in
+the usual case they have nothing to do::
+
+    tick        + late_after       + 2 late_after
+     |-- owners claim --|-- two look --|-- two others look, if the first have
+                             not recorded that all was found claimed
+
+Where the numbers of the store agree with the catalogue no row is read. A look
+that takes long is repeated less often: at most a fiftieth of the time is spent
+on them, however many objects there are.
+"""
+
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core import due
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core.due import Row
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.flow.scheduler import claimer as claimer_
+from distperiodic.flow.scheduler import part as part_
+from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.timers import TimerKind
+
+# Members that look at the same time: if the first hangs, nobody waits longer.
+_TOGETHER = 2
+# A look is repeated after so many times what the last one took.
+_REST = 50
+
+
+class LateClaimer:
+    """For all jobs of one member that shares a store.
+
+    :param after: seconds, but at most half a period, after which what its
+        owner has not claimed is claimed by others.
+    :param page: rows that are read at once.
+    """
+
+    def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
+                 claimer: claimer_.Claimer, timers: timers_.TimerQueue,
+                 parts: Mapping[str, part_.Part], *, identity: str,
+                 after: float, page: int):
+        self._clock = clock
+        self._store = store
+        self._claimer = claimer
+        self._timers = timers
+        self._parts = parts
+        self._identity = identity
+        self._after = int(after * SECOND)
+        self._page = page
+        #: Jobs of which a look is under way.
+        self._looking: set[str] = set()
+
+    def grace(self, job: job_.Job, now: Instant) -> Instant:
+        """How late a tick is when others than its owner claim it."""
+        return min(self._after, job.schedule.period_us(now) // 2)
+
+    def expect(self, job: job_.Job, tick: Instant) -> None:
+        """A tick has come: look after it in time."""
+        self._timers.push(tick + self.grace(job, tick), job.name,
+                          TimerKind.LATE)
+
+    def scan(self, name: str, now: Instant, view: member_.View) -> None:
+        """Look for what is late, if it is our turn."""
+        part = self._parts[name]
+        job = part.job
+        grace = self.grace(job, now)
+        plan = self._claimer.plan(job)
+        until = now - grace
+        newest = plan.schedule.at_or_before(until)
+        alike = self._alike(part)
+        checked = self._claimer.attendance.checked(name)
+        last = newest if alike else until
+        if last is None or checked >= last:
+            # Somebody has looked. On the grid the next tick brings us back.
+            if not alike:
+                self._again(name, checked + 2 * grace, now)
+            return
+        since = last if alike else checked + grace
+        turn = since + grace * (1 + self._rank(name, view) // _TOGETHER)
+        if now < turn:
+            self._timers.push(turn, name, TimerKind.LATE)
+            return
+        if (name in self._looking or not self._claimer.ready(name)
+                or self._claimer.attendance.outdated(name)):
+            self._again(name, now + grace, now)
+            return
+        self._looking.add(name)
+        if alike and part.reading is not None:
+            self._count(part, last, until)
+        else:
+            self._walk(part, until)
+
+    @staticmethod
+    def _alike(part: part_.Part) -> bool:
+        """Whether all objects of the job are due at the same instants."""
+        return not (part.job.spread or part.own.schedules or (
+            part.reading is not None and part.reading.partial))
+
+    def _again(self, name: str, at: Instant, now: Instant) -> None:
+        self._timers.push(max(at, now + timers_.RETRY_AFTER), name,
+                          TimerKind.LATE)
+
+    def _rank(self, name: str, view: member_.View) -> int:
+        """How many members look before us."""
+        members = sorted(view.ring.members)
+        first = members.index(view.ring.owner_of(name))
+        return (members.index(self._identity) - first) % len(members)
+
+    def _count(self, part: part_.Part, tick: Instant,
+               until: Instant) -> None:
+        """Compare the number of objects that were settled for *tick* with
+        those that the catalogue lists; read rows if they differ.
+        """
+        assert part.reading is not None
+        expected = len(set(part.reading.catalogue.ids))
+        name = part.job.name
+
+        def counted(number: int) -> None:
+            if number >= expected:
+                self._claimer.attendance.record_checked(name, until)
+                self._looking.discard(name)
+            else:
+                self._walk(part, until)
+
+        self._store.ask(lambda store: store.settled(name, tick), counted,
+                        lambda: self._looking.discard(name))
+
+    def _walk(self, part: part_.Part, until: Instant) -> None:
+        """Judge the rows of all members."""
+        job = part.job
+        name = job.name
+        began = self._clock.monotonic()
+        found = [0]
+
+        def page(low: int, high: int, rows: list[Row]) -> None:
+            found[0] += self._claimer.judge(job, rows, until)
+
+        def end(complete: bool) -> None:
+            self._looking.discard(name)
+            now = self._clock.now()
+            if complete and not found[0]:
+                self._claimer.attendance.record_checked(name, until)
+            took = self._clock.monotonic() - began
+            pause = self.grace(job, now)
+            if complete and not found[0]:
+                if self._alike(part):
+                    return
+                pause = max(pause, int(took * _REST * SECOND))
+            self._again(name, now + pause, now)
+        newest = job.schedule.at_or_before(until)
+        part_.Walk(
+            self._store, name, [part_.CIRCLE],
+            before=due.ALWAYS if newest is None else newest,
+            page=self._page, on_page=page, on_end=end).go_on()

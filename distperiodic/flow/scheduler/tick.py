@@ -1,0 +1,504 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The life of a tick, from the grid to the dispatcher.
+
+    due ─► view ─► catalogue ─► owned ─► claim ─► queue ─► send ─► granted
+            │         │                    │                         │
+           held   later, while             └─ busy, behind           ▼
+                  its objects stay due                             ended
+
+Each verb is a line here, and its detail in the file of its noun: timers, the
+authority over the view, reads of catalogues, our part of the objects, claims.
+From ``queue`` on a claim is the dispatcher's
+(:mod:`distperiodic.flow.dispatch`).
+
+What is due follows from the rows of the store alone
+(:mod:`distperiodic.core.due`). At a tick the owner of an object claims it in
+one statement, and the store tells which objects missed more than that. What a
+process remembers decides only when it looks: a member that starts, or gains
+arcs, walks the rows of its arcs, and so nothing hangs on who was there before.
+
+Everything here happens in one thread, the owner of the flow. It never sleeps
+and never waits: :meth:`Ticker.run_due` says when to call it again.
+"""
+
+import logging
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+from distperiodic.core import schedule
+from distperiodic.core.catalogue import Reading
+from distperiodic.core.due import Row
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.flow import dispatch
+from distperiodic.flow.scheduler import authority as authority_
+from distperiodic.flow.scheduler import claimer as claimer_
+from distperiodic.flow.scheduler import late_claims
+from distperiodic.flow.scheduler import part as part_
+from distperiodic.flow.scheduler import reads as reads_
+from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.timers import TimerKind
+
+LOG = logging.getLogger(__name__)
+
+_FOR_EVER = 3600.0
+
+
+class Ticker:
+    """Starts the ticks of one member.
+
+    :param identity: this member's name on the ring.
+    :param parts: what is known of each job, by name.
+    :param late: looks for what others have not claimed. None: nobody shares
+        our claims.
+    :param page: rows of the store that are read at once.
+    """
+
+    def __init__(self, parts: Mapping[str, part_.Part], *,
+                 clock: ports.Clock, identity: str, store: ports.StoreQueue,
+                 authority: authority_.Authority, timers: timers_.TimerQueue,
+                 reads: reads_.CatalogueReads, claimer: claimer_.Claimer,
+                 late: late_claims.LateClaimer | None,
+                 dispatcher: dispatch.Dispatcher, page: int):
+        self._clock = clock
+        self._identity = identity
+        self._store = store
+        self._authority = authority
+        self._timers = timers
+        self._reads = reads
+        self._claimer = claimer
+        self._late = late
+        self._dispatcher = dispatcher
+        self._parts = parts
+        self._page = page
+        #: The instant of the last turn. None: it did not begin.
+        self._seen: Instant | None = None
+        #: What waits until the view is known, by job.
+        self._held: dict[str, set[TimerKind]] = {}
+        self._closed = False
+        #: (job, outcome) to a number of ticks or objects.
+        self.counts = dispatcher.counts
+        dispatcher.sure = self._sure
+
+    def begin(self) -> None:
+        """Go on from now."""
+        now = self._seen = self._clock.now()
+        for part in self._parts.values():
+            part.restart(now)
+            if part.of_member:
+                self._walk(part, [part_.CIRCLE], _listing(part, now), None)
+        self._timers.restart(now)
+
+    # -- the clock
+
+    def run_due(self) -> float:
+        """Do all that is due; returns the seconds until the next is."""
+        if self._closed or self._seen is None:
+            return _FOR_EVER
+        now = self._clock.now()
+        if now < self._seen - SECOND:
+            self._clock_set_back(self._seen, now)
+        self._seen = now
+        view = self._view()
+        done = 0
+        for name, kind, due in self._timers.take(now):
+            self._turn(self._parts[name], kind, due, now, view)
+            done += 1
+            if not done % 64:
+                self._dispatcher.pump_all()
+                view = self._view()
+        if done:
+            self._dispatcher.pump_all()
+        self._claimer.report()
+        if self._timers.next is None:
+            return _FOR_EVER
+        return max(0.0, (self._timers.next - self._clock.now()) / SECOND)
+
+    def _turn(self, part: part_.Part, kind: TimerKind, due: Instant,
+              now: Instant, view: member_.View | None) -> None:
+        job = part.job
+        if view is None and not part.of_member:
+            self._hold(part, kind)
+        elif kind is TimerKind.TICK:
+            self._tick(part, due, now, view)
+        elif not self._claimer.ready(job.name):
+            self._timers.retry(job.name, kind)
+        elif kind is TimerKind.LOOK:
+            self._look(part, now, view)
+        elif kind is TimerKind.REST:
+            self._claimer.claim_rest(job.name)
+            self._come_back_for_rest(part)
+        elif kind is TimerKind.OWN:
+            self._claim_own(part, now, view)
+        elif kind is TimerKind.SPREAD:
+            self._claim_spread(part, now, view)
+        elif self._late is not None and view is not None:
+            self._late.scan(job.name, now, view)
+
+    def _clock_set_back(self, seen: Instant, now: Instant) -> None:
+        LOG.warning(
+            'clock set back: seconds=%.1f; without a store all jobs go on '
+            'from their next tick of the new time, and ticks may run a second '
+            'time', (seen - now) / SECOND)
+        for part in self._parts.values():
+            part.restart(now)
+            self._arm(part, now)
+        self._timers.restart(now)
+
+    # -- due ─► view
+
+    def _view(self) -> member_.View | None:
+        """The view, if it may be acted on now; None: hold."""
+        if self._seen is None:
+            return None
+        view = self._authority.view()
+        if view is None:
+            return None
+        change = self._authority.change(view)
+        if change is not None:
+            self._ring_changed(view, change)
+        if self._held:
+            self._go_on()
+        return view
+
+    def _sure(self) -> bool:
+        # Once closed, what was claimed is finished: nobody else will.
+        return self._closed or self._view() is not None
+
+    def view_changed(self) -> None:
+        """Members came or went, or this one may be sure again."""
+        self._view()
+
+    def _ring_changed(self, view: member_.View,
+                      change: authority_.Change) -> None:
+        """Take up what is ours by the new ring, and leave what is not."""
+        now = self._clock.now()
+        if change.before is None and not self._authority.shared:
+            self._dispatcher.abandon()
+        for part in self._parts.values():
+            if part.of_member:
+                continue
+            if not self._authority.shared:
+                part.since = _listing(part, change.since)
+            if change.before is None:
+                self._claimer.leave(part.job.name)
+            if part.reading is None or part.reading.partial:
+                self._timers.push(now, part.job.name, TimerKind.LOOK)
+            else:
+                self._walk_gained(part, _listing(part, now), view, change)
+
+    def _hold(self, part: part_.Part,
+              kind: TimerKind = TimerKind.LOOK) -> None:
+        name = part.job.name
+        self.counts[name, 'held'] += 1
+        if not self._held:
+            # Before the first view this is how every start looks.
+            LOG.log(
+                logging.INFO if part.ring is None else logging.WARNING,
+                'ticks held: member=%s first=%s reason=not sure of the '
+                'members; nothing that the ring divides starts here until '
+                'the view is known again', self._identity, name)
+        self._held.setdefault(name, set()).add(
+            TimerKind.LOOK if kind is TimerKind.TICK else kind)
+
+    def _go_on(self) -> None:
+        LOG.info('ticks go on: member=%s jobs=%d', self._identity,
+                 len(self._held))
+        held, self._held = self._held, {}
+        now = self._clock.now()
+        for name, kinds in held.items():
+            for kind in kinds:
+                self._timers.push(now, name, kind)
+
+    # -- view ─► catalogue
+
+    def _tick(self, part: part_.Part, tick: Instant, now: Instant,
+              view: member_.View | None) -> None:
+        """A tick of the job has come."""
+        job = part.job
+        if self._late is not None:
+            self._late.expect(job, tick)
+        if not self._claimer.ready(job.name):
+            # The store is slow, or away. What is due then is decided when it
+            # has answered.
+            self.counts[job.name, 'held'] += 1
+            self._timers.retry(job.name, TimerKind.LOOK)
+        elif job.scope is not job_.Scope.OBJECTS:
+            part.begun = max(part.begun, tick)
+            self._start(part, tick, now, view)
+        elif self._reads.under_way(job.name):
+            self.counts[job.name, 'held'] += 1
+            self._reads.report_slow(job)
+        else:
+            assert view is not None
+            self._reads.ask(job, view.ring, tick)
+
+    def _look(self, part: part_.Part, now: Instant,
+              view: member_.View | None) -> None:
+        """Something changed: there may be a tick to start, or a catalogue to
+        read.
+        """
+        job = part.job
+        newest = job.schedule.at_or_before(now)
+        if newest is not None and newest > part.begun:
+            pause = self._reads.pause(job.name, newest)
+            if pause:
+                self._timers.push(now + int(pause * SECOND) + 1, job.name,
+                                  TimerKind.LOOK)
+            else:
+                self._tick(part, newest, now, view)
+            return
+        if (job.scope is job_.Scope.OBJECTS and view is not None
+                and not self._reads.under_way(job.name)
+                and (part.reading is None or (
+                    part.reading.partial and part.ring is not view.ring))):
+            pause = self._reads.pause(job.name, part.begun)
+            if pause:
+                self._timers.push(now + int(pause * SECOND) + 1, job.name,
+                                  TimerKind.LOOK)
+            else:
+                self._reads.ask(job, view.ring, _listing(part, now))
+
+    def catalogue_read(self, job: str, ticket: int,
+                       reading: Reading | Exception) -> None:
+        """The answer to a read. One that nobody waits for is dropped."""
+        view = self._view()
+        read = self._reads.answered(job, ticket)
+        part = self._parts.get(job)
+        if part is None or read is None or self._closed:
+            return
+        now = self._clock.now()
+        # A tick may have come while the method ran.
+        self._timers.push(now, job, TimerKind.LOOK)
+        if isinstance(reading, Exception):
+            self.counts[job, 'catalogue failed'] += 1
+            self._reads.failed(part.job, max(read.at, part.begun), reading)
+        elif view is None:
+            self._hold(part)
+        elif reading.partial and read.ring is not view.ring:
+            # It is of the part that was ours then.
+            pass
+        else:
+            self._reads.succeeded(job)
+            self._listed(part, reading, read.at, now, view)
+        self._dispatcher.pump_all()
+
+    # -- catalogue ─► owned
+
+    def _listed(self, part: part_.Part, reading: Reading, at: Instant,
+                now: Instant, view: member_.View) -> None:
+        """The catalogue lists these objects, for the instant *at*."""
+        before, part.reading = part.reading, reading
+        tick, at = at, max(at, part.since)
+        if part.ring is not view.ring or before is None:
+            self._walk_gained(part, at, view, None)
+        elif reading.catalogue is not before.catalogue or (
+                reading.schedules != before.schedules):
+            self._record_differences(part, before, reading, at, now, view)
+        part.own.replace(reading.schedules, at)
+        if part.walk is None:
+            self._arm_timers(part, now)
+        if (tick > part.begun
+                and part.job.schedule.at_or_before(tick) == tick):
+            part.begun = tick
+            self._start(part, tick, now, view)
+
+    def _walk_gained(self, part: part_.Part, at: Instant,
+                     view: member_.View, change: authority_.Change | None
+                     ) -> None:
+        """Walk the arcs that we gained.
+
+        :param at: the instant for which the catalogue was read.
+        :param change: of the ring. None: all our arcs are walked.
+        """
+        before, part.ring = part.ring, view.ring
+        if not self._authority.shared:
+            # What is not ours any more is forgotten: others go on with it.
+            self._walk(part, [part_.CIRCLE], part.since, view,
+                       anew=change is not None and change.before is None)
+            return
+        arcs = view.ring.arcs(self._identity)
+        if before is not None and change is not None and part.walk is None:
+            arcs = tuple(sorted(
+                set(arcs) - set(before.arcs(self._identity))))
+        self._walk(part, arcs, at, view)
+
+    def _walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
+              at: Instant, view: member_.View | None,
+              anew: bool = False) -> None:
+        """Compare the rows on these arcs with the catalogue, and judge them.
+
+        :param anew: whether what is known of them counts no more.
+        """
+        job = part.job
+        if part.walk is not None:
+            part.walk.cancelled = True
+
+        def page(low: int, high: int, rows: list[Row]) -> None:
+            reading = part.reading
+            assert reading is not None
+            if anew:
+                gone, rows = rows, []
+                self._sync(job, [], [row.object for row in gone], at)
+            self._compared(part, part_.compare(
+                job, reading, self._indexes(part, view, low, high), rows, at),
+                at)
+
+        def end(complete: bool) -> None:
+            part.walk = None
+            now = self._clock.now()
+            if not complete:
+                part.ring = None
+                self._timers.retry(job.name, TimerKind.LOOK)
+                return
+            self._arm(part, at)
+            if self._late is not None:
+                self._late.expect(job, now)
+        part.walk = part_.Walk(
+            self._store, job.name, arcs, before=None, page=self._page,
+            on_page=page, on_end=end)
+        part.walk.go_on()
+
+    def _indexes(self, part: part_.Part, view: member_.View | None,
+                 low: int, high: int) -> Iterable[int]:
+        """Indexes of our objects at positions from *low* to *high*."""
+        assert part.reading is not None
+        catalogue = part.reading.catalogue
+        found = catalogue.between(low, high)
+        if self._authority.shared and not part.of_member:
+            return found
+        return [index for index in found if part.owns(
+            view, self._identity, catalogue.positions[index])]
+
+    def _compared(self, part: part_.Part, found: part_.Differences,
+                  at: Instant) -> None:
+        """Record the differences, then claim what is due."""
+        self._sync(part.job, found.listed, found.delisted, at)
+        self._claimer.judge(part.job, [*found.same, *found.new])
+
+    def _sync(self, job: job_.Job, listed: list[ports.Listed],
+              delisted: list[str], at: Instant) -> None:
+        if listed or delisted:
+            self._store.ask(
+                lambda store: store.sync(job.name, listed, delisted, at=at),
+                lambda _: None)
+
+    def _record_differences(self, part: part_.Part, before: Reading,
+                            reading: Reading, at: Instant, now: Instant,
+                            view: member_.View) -> None:
+        """Record what changed since the catalogue was read last."""
+        old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
+        changed = {key for key in old & new
+                   if before.schedules.get(key) != reading.schedules.get(key)
+                   } if before.schedules or reading.schedules else set()
+        ids, positions = reading.catalogue.ids, reading.catalogue.positions
+        come = (new - old) | changed
+        indexes = [index for index, key in enumerate(ids)
+                   if key in come and part.owns(
+                       view, self._identity, positions[index])]
+        gone = [key for key in old - new if part.owns(
+            view, self._identity, ring_.position_of(key))]
+        found = part_.compare(part.job, reading, indexes, [], at)
+        self._sync(part.job, found.listed, gone, at)
+        if part.job.run_immediately:
+            self._claimer.judge(part.job, [
+                row for row in found.new if row.object not in changed])
+
+    # -- owned ─► claim
+
+    def _start(self, part: part_.Part, tick: Instant, now: Instant,
+               view: member_.View | None) -> None:
+        """Claim our objects for a tick that has come."""
+        job = part.job
+        if tick < part.since:
+            # It belonged to others.
+            return
+        if job.spread:
+            # The last ones of the tick before are due by now.
+            self._claim_spread(part, now, view)
+            if part.walk is None:
+                part.spread(tick, tick - 1)
+            self._arm_timers(part, now)
+            return
+        self._claimer.start_tick(job, tick, part.ids(view, self._identity))
+        self._come_back_for_rest(part)
+
+    def _claim_own(self, part: part_.Part, now: Instant,
+                   view: member_.View | None) -> None:
+        """Claim those of ours that have a schedule of their own."""
+        assert part.reading is not None
+        due = part.own.take(now)
+        together: dict[tuple[Instant, str], list[str]] = {}
+        for key, tick in due:
+            if part.owns(view, self._identity, ring_.position_of(key)):
+                rule = part_.rule_of(part.reading, key)
+                together.setdefault((tick, rule), []).append(key)
+        for (tick, rule), keys in sorted(together.items()):
+            self._claimer.start_tick(part.job, tick, keys, rule)
+        self._come_back_for_rest(part)
+        self._timers.push_next(part.own.next, part.job.name, TimerKind.OWN,
+                               now, len(due))
+
+    def _claim_spread(self, part: part_.Part, now: Instant,
+                      view: member_.View | None) -> None:
+        """Claim those of ours whose phase has come."""
+        cursor, reading = part.cursor, part.reading
+        if cursor is None or reading is None:
+            return
+        ids, positions = reading.catalogue.ids, reading.catalogue.positions
+        job, taken = part.job, 0
+        too_late = now - job.plan().grace_us(cursor.tick) - 1
+
+        def take(until: Instant) -> list[str]:
+            nonlocal taken
+            indexes = cursor.take(until)
+            taken += len(indexes)
+            return [ids[index] for index in indexes
+                    if part.owns(view, self._identity, positions[index])
+                    and ids[index] not in reading.schedules]
+        if job.misfire is schedule.Misfire.SKIP:
+            self._claimer.judge_objects(job, take(too_late))
+        self._claimer.start_tick(job, cursor.tick, take(now))
+        self._come_back_for_rest(part)
+        self._timers.push_next(cursor.next, job.name, TimerKind.SPREAD, now,
+                               taken)
+
+    def _come_back_for_rest(self, part: part_.Part) -> None:
+        if self._claimer.has_rest(part.job.name):
+            # Later than now, so that all that is due goes first.
+            self._timers.push(self._clock.now() + 1, part.job.name,
+                              TimerKind.REST)
+
+    def _arm(self, part: part_.Part, since: Instant) -> None:
+        """Set the timers of objects with a time of their own: what was due
+        before *since* was judged by its rows.
+        """
+        now = self._clock.now()
+        newest = part.job.schedule.at_or_before(now)
+        if part.job.spread and newest is not None:
+            part.spread(newest, since - 1)
+        self._arm_timers(part, now)
+
+    def _arm_timers(self, part: part_.Part, now: Instant) -> None:
+        name = part.job.name
+        self._timers.push_next(part.own.next, name, TimerKind.OWN, now)
+        if part.cursor is not None:
+            self._timers.push_next(
+                part.cursor.next, name, TimerKind.SPREAD, now)
+
+    def close(self) -> None:
+        """Start nothing more; what was claimed is finished."""
+        self._closed = True
+        self._claimer.close()
+
+
+def _listing(part: part_.Part, now: Instant) -> Instant:
+    """From when objects count that are listed *now*, and not for a tick: a
+    tick of this very moment began before them.
+    """
+    return now if part.job.run_immediately else now + 1

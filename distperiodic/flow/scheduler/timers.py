@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is due next, of all jobs of one member.
+
+A heap of instants. The entry of a job's grid follows itself, tick after tick.
+All others are one-off: a look after a change, objects with a phase or a
+schedule of their own, the rest of a large tick, a late look. Of several
+entries of one job and kind the earliest counts.
+
+Timers only make the work prompt. What is due is decided by
+:mod:`distperiodic.core.due`.
+"""
+
+import bisect
+import enum
+import heapq
+import itertools
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+
+from distperiodic import ports
+from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import job as job_
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Schedule
+
+#: How long a job that cannot go on now waits for the next attempt.
+RETRY_AFTER = SECOND // 4
+# Objects with a phase or schedule of their own: the more were due at once, the
+# longer until the next look, so that few start to the millisecond, and beyond
+# 4,000 a second many start together. In a shared store each claim is a
+# transaction, hence beyond 200 a second.
+_GRAIN = SECOND // 4000
+_MOST_GRAINS = 80
+_SHARED_GRAIN = SECOND // 200
+_MOST_SHARED_GRAINS = 10
+
+
+class TimerKind(enum.Enum):
+    """What an entry is for."""
+
+    # Members are singletons; see core.claim.
+    __hash__ = object.__hash__
+
+    TICK = 'tick of the grid'
+    LOOK = 'something changed, there may be a tick to start'
+    OWN = 'objects with a schedule of their own'
+    SPREAD = 'objects with a phase'
+    REST = 'more to claim of a large tick'
+    LATE = 'what others should have claimed by now'
+
+
+class SpreadCursor:
+    """The objects of one tick, in the order of their phases.
+
+    :param since: objects that were due up to this instant are left out.
+    """
+
+    def __init__(self, tick: Instant, catalogue: catalogue_.Catalogue,
+                 period_us: int, since: Instant):
+        self.tick = tick
+        self._catalogue = catalogue
+        self._phases, self._indexes = catalogue.by_phase(period_us)
+        self._at = bisect.bisect_right(self._phases, since - tick)
+
+    @property
+    def next(self) -> Instant | None:
+        """When the next object is due; None: none is left."""
+        if self._at == len(self._phases):
+            return None
+        return self.tick + self._phases[self._at]
+
+    def take(self, now: Instant) -> Sequence[int]:
+        """The indexes of the objects that are due, oldest first."""
+        start = self._at
+        self._at = max(start, bisect.bisect_right(
+            self._phases, now - self.tick))
+        return self._indexes[start:self._at]
+
+
+class ObjectTimers:
+    """The objects of one job that follow schedules of their own."""
+
+    def __init__(self) -> None:
+        self.schedules: Mapping[str, Schedule] = {}
+        self._next: dict[str, Instant] = {}
+        self._heap: list[tuple[Instant, str]] = []
+
+    @property
+    def next(self) -> Instant | None:
+        """When the next object is due; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def replace(self, schedules: Mapping[str, Schedule],
+                since: Instant) -> None:
+        """Follow these from now on; unchanged objects keep their time.
+
+        :param since: the instant from which new schedules count.
+        """
+        if schedules == self.schedules:
+            return
+        following = {}
+        for key, rule in schedules.items():
+            known = self._next.get(key)
+            if known is None or self.schedules.get(key) != rule:
+                known = rule.after(since - 1)
+            following[key] = known
+        self.schedules = schedules
+        self._place(following)
+
+    def restart(self, now: Instant) -> None:
+        """Go on from *now*, whatever was due before or is due much later."""
+        self._place({key: rule.after(now)
+                     for key, rule in self.schedules.items()})
+
+    def _place(self, due: dict[str, Instant]) -> None:
+        self._next = due
+        self._heap = [(instant, key) for key, instant in due.items()]
+        heapq.heapify(self._heap)
+
+    def take(self, now: Instant) -> list[tuple[str, Instant]]:
+        """The objects that are due and the newest tick of each, once."""
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            tick, key = self._heap[0]
+            rule = self.schedules[key]
+            following = rule.after(tick)
+            if following <= now:
+                tick = rule.at_or_before(now) or tick
+                following = rule.after(now)
+            due.append((key, tick))
+            self._next[key] = following
+            heapq.heapreplace(self._heap, (following, key))
+        return due
+
+
+class JobTimers:
+    """The entries of one job."""
+
+    __slots__ = ('due', 'job')
+
+    def __init__(self, job: job_.Job):
+        self.job = job
+        #: When its entries are due, but for those of the grid.
+        self.due: dict[TimerKind, Instant] = {}
+
+
+class TimerQueue:
+    """The entries of all jobs, in the order in which they are due.
+
+    :param shared: whether all members claim in one store.
+    """
+
+    def __init__(self, clock: ports.Clock, jobs: Mapping[str, job_.Job],
+                 shared: bool):
+        self._clock = clock
+        self._grain, self._most_grains = (
+            (_SHARED_GRAIN, _MOST_SHARED_GRAINS) if shared else
+            (_GRAIN, _MOST_GRAINS))
+        self._heap: list[tuple[Instant, int, JobTimers, TimerKind]] = []
+        self._order = itertools.count()
+        self._jobs = {name: JobTimers(job) for name, job in jobs.items()}
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    @property
+    def next(self) -> Instant | None:
+        """When the next entry is due; None: there is none."""
+        return self._heap[0][0] if self._heap else None
+
+    def restart(self, now: Instant) -> None:
+        """Go on from *now*; one-off entries are due at once."""
+        self._heap.clear()
+        for timers in self._jobs.values():
+            kinds = list(timers.due)
+            timers.due.clear()
+            heapq.heappush(self._heap, (
+                timers.job.schedule.after(now), next(self._order), timers,
+                TimerKind.TICK))
+            for kind in kinds:
+                self.push(now, timers.job.name, kind)
+
+    def push(self, due: Instant, job: str, kind: TimerKind) -> None:
+        """Come back at *due* at the latest."""
+        timers = self._jobs[job]
+        known = timers.due.get(kind)
+        if known is None or due < known:
+            timers.due[kind] = due
+            heapq.heappush(self._heap, (due, next(self._order), timers, kind))
+
+    def push_next(self, due: Instant | None, job: str, kind: TimerKind,
+                  now: Instant, taken: int = 0) -> None:
+        """Come back for objects with a time of their own.
+
+        :param due: when the next of them is due. None: there is none.
+        :param taken: how many of them were due now.
+        """
+        if due is not None:
+            grains = min(taken, self._most_grains)
+            self.push(max(due, now + self._grain * grains), job, kind)
+
+    def retry(self, job: str, kind: TimerKind) -> None:
+        """Come back in a moment."""
+        self.push(self._clock.now() + RETRY_AFTER, job, kind)
+
+    def take(self, now: Instant) -> Iterator[tuple[str, TimerKind, Instant]]:
+        """What is due by *now*, with the instant at which it was due; the
+        caller may push meanwhile.
+        """
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            due, _, timers, kind = heap[0]
+            schedule = timers.job.schedule
+            if kind is TimerKind.TICK:
+                following = schedule.after(due)
+                if following <= now:
+                    # Only the newest: the others are late, whoever asks.
+                    due = schedule.at_or_before(now) or due
+                    following = schedule.after(now)
+                heapq.heapreplace(heap, (
+                    following, next(self._order), timers, kind))
+                yield timers.job.name, kind, due
+                continue
+            heapq.heappop(heap)
+            if timers.due.get(kind) == due:
+                del timers.due[kind]
+                yield timers.job.name, kind, due

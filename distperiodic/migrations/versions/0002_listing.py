@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is listed since when, with which schedule; how jobs are attended.
+
+Rows of before go on: their objects are listed, and the schedules are recorded
+when the next catalogue is read.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+from sqlalchemy.dialects import mysql
+
+revision = '0002'
+down_revision = '0001'
+
+_CLAIM = 'distperiodic_claim'
+_POSITION = 'distperiodic_claim_position'
+
+
+def _exact(length: int) -> sa.types.TypeEngine[str]:
+    return sa.String(length).with_variant(
+        mysql.VARBINARY(4 * length), 'mysql').with_variant(
+            sa.String(length, collation='C'), 'postgresql')
+
+
+def upgrade() -> None:
+    _add('distperiodic_job',
+         sa.Column('schedule', _exact(400)),
+         *(sa.Column(name, sa.BigInteger) for name in (
+             'schedule_since', 'attended_since', 'attended_until',
+             'checked')))
+    _add(_CLAIM, sa.Column('since', sa.BigInteger),
+         sa.Column('rule', _exact(300)))
+    _add('distperiodic_history', sa.Column(
+        'by_lost', sa.BigInteger, nullable=False, server_default='0'))
+    op.execute(f'UPDATE {_CLAIM} SET since = settled')  # noqa: S608
+    indexes = sa.inspect(op.get_bind()).get_indexes(_CLAIM)
+    if _POSITION not in [one['name'] for one in indexes]:
+        op.create_index(_POSITION, _CLAIM, ['position', 'job'])
+
+
+def _add(table: str, *columns: sa.Column[Any]) -> None:
+    # MySQL commits each step by itself, so this may have been cut short.
+    found = {one['name']
+             for one in sa.inspect(op.get_bind()).get_columns(table)}
+    for column in columns:
+        if column.name not in found:
+            op.add_column(table, column)
