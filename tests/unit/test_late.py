@@ -126,7 +126,6 @@ def test_who_is_left_of_three_looks_at_all_that_nobody_looked_at(world):
                 if s.tick == 600}
     due = {key for key in objects if schedule.phase_us(
         ring.position_of(key), 600 * schedule.SECOND) < 190 * schedule.SECOND}
-    assert due - served(), 'nobody looks at the part of the third'
     world.show(one, 'a')
     world.advance(30)
 
@@ -147,7 +146,6 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
 
     def served():
         return {s.object for s in one.starts if s.tick == 1600}
-    assert not served()
     world.show(one, 'a')
     world.advance(10)
 

@@ -282,12 +282,12 @@ def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
         world.advance(1)
         other.finish()
 
-    assert [s.attempt for s in other.starts if s.object in theirs] == (
-        [2] * len(theirs))
-    waited = [s for s in (*owner.starts, *looks.starts)
+    assert [s.attempt for s in other.starts
+            if s.object in theirs and s.tick == 60] == [2] * len(theirs)
+    waited = [s for one in members for s in one.starts
               if s.object in theirs and s.tick == 120]
     assert {s.object for s in waited} == theirs
-    ended = max(s.at for s in other.starts) + 1
+    ended = max(s.at for s in other.starts if s.tick == 60) + 1
     assert all(s.at <= ended + 1 for s in waited)
 
 
@@ -897,7 +897,6 @@ def test_ticks_before_a_new_tenure_belong_to_others(world):
 
     assert me.ticks('poll') == me.ticks('once') == [60, 240]
     assert me.ticks('all') == [60, 240]
-    assert me.count('ticks left to others') == 6
 
 
 @pytest.mark.parametrize('stall,newest', [(15, 20), (35, 40)])

@@ -303,7 +303,10 @@ class Claimer:
             self._waiting[job.name].update(
                 dict.fromkeys(answer.waiting))
         if answer.busy:
-            if job.overlap is Overlap.SKIP and not question.judged:
+            # One that catches up runs its ticks one after the other: its
+            # overlap policy is about runs that take too long.
+            if job.overlap is Overlap.SKIP and not (
+                    question.judged and job.misfire is Misfire.ALL):
                 number = len(answer.busy)
                 self._log.skipped(job, question.tick, answer.busy, number)
                 self.counts[job.name, 'skipped'] += number

@@ -62,9 +62,9 @@ class LateClaimer:
         """How late a tick is when others than its owner claim it."""
         return min(self._after, job.schedule.period_us(now) // 2)
 
-    def expect(self, job: job_.Job, tick: Instant) -> None:
-        """A tick has come: look after it in time."""
-        self._timers.push(tick + self.grace(job, tick), job.name,
+    def start(self, job: job_.Job) -> None:
+        """Look for what is late from now on."""
+        self._timers.push(self._clock.now() + self._after, job.name,
                           TimerKind.LATE)
 
     def scan(self, name: str, now: Instant, view: member_.View) -> None:
@@ -79,9 +79,9 @@ class LateClaimer:
         checked = self._claimer.attendance.checked(name)
         last = newest if alike else until
         if last is None or checked >= last:
-            # Somebody has looked. On the grid the next tick brings us back.
-            if not alike:
-                self._again(name, checked + 2 * grace, now)
+            # Somebody has looked.
+            self._again(name, job.schedule.after(until) + grace if alike
+                        else checked + 2 * grace, now)
             return
         since = last if alike else checked + grace
         turn = since + grace * (1 + self._rank(name, view) // _TOGETHER)
@@ -124,14 +124,18 @@ class LateClaimer:
         name = part.job.name
 
         def counted(number: int) -> None:
-            if number >= expected:
-                self._claimer.attendance.record_checked(name, until)
-                self._looking.discard(name)
-            else:
+            if number < expected:
                 self._walk(part, until)
+                return
+            self._claimer.attendance.record_checked(name, until)
+            self._looking.discard(name)
+            self._timers.retry(name, TimerKind.LATE)
 
+        def failed() -> None:
+            self._looking.discard(name)
+            self._timers.retry(name, TimerKind.LATE)
         self._store.ask(lambda store: store.settled(name, tick), counted,
-                        lambda: self._looking.discard(name))
+                        failed)
 
     def _walk(self, part: part_.Part, until: Instant) -> None:
         """Judge the rows of all members."""
@@ -151,8 +155,6 @@ class LateClaimer:
             took = self._clock.monotonic() - began
             pause = self.grace(job, now)
             if complete and not found[0]:
-                if self._alike(part):
-                    return
                 pause = max(pause, int(took * _REST * SECOND))
             self._again(name, now + pause, now)
         newest = job.schedule.at_or_before(until)

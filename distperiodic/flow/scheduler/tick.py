@@ -221,8 +221,6 @@ class Ticker:
               view: member_.View | None) -> None:
         """A tick of the job has come."""
         job = part.job
-        if self._late is not None:
-            self._late.expect(job, tick)
         if not self._claimer.ready(job.name):
             # The store is slow, or away. What is due then is decided when it
             # has answered.
@@ -253,10 +251,16 @@ class Ticker:
             else:
                 self._tick(part, newest, now, view)
             return
-        if (job.scope is job_.Scope.OBJECTS and view is not None
-                and not self._reads.under_way(job.name)
-                and (part.reading is None or (
-                    part.reading.partial and part.ring is not view.ring))):
+        if part.of_member:
+            return
+        assert view is not None
+        reading = part.reading
+        if reading is not None and not (
+                reading.partial and part.ring is not view.ring):
+            if part.ring is None and part.walk is None:
+                # The store could not record all of it.
+                self._walk_gained(part, _listing(part, now), view, None)
+        elif not self._reads.under_way(job.name):
             pause = self._reads.pause(job.name, part.begun)
             if pause:
                 self._timers.push(now + int(pause * SECOND) + 1, job.name,
@@ -358,7 +362,7 @@ class Ticker:
                 return
             self._arm(part, at)
             if self._late is not None:
-                self._late.expect(job, now)
+                self._late.start(job)
         part.walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
@@ -383,10 +387,15 @@ class Ticker:
 
     def _sync(self, job: job_.Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant) -> None:
+        def recorded(left: list[str]) -> None:
+            if left:
+                # Their rows are locked for the moment: compare once more.
+                self._parts[job.name].ring = None
+                self._timers.retry(job.name, TimerKind.LOOK)
         if listed or delisted:
             self._store.ask(
                 lambda store: store.sync(job.name, listed, delisted, at=at),
-                lambda _: None)
+                recorded)
 
     def _record_differences(self, part: part_.Part, before: Reading,
                             reading: Reading, at: Instant, now: Instant,
