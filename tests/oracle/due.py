@@ -82,7 +82,8 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             yield Piece(
                 job, job.plan(own=change.rule),
                 Span(begin - slack, may_end + slack), Span(must, end),
-                must if change.rule is not None else listed)
+                must if change.rule is not None
+                else max(listed, facts.started))
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[

@@ -240,7 +240,10 @@ class Oracle:
             return ''
         if skip.by == 'misfire':
             return self._wrong_misfire(one, due, following, skip)
-        return 'somebody was there, and it says so itself'
+        deadline = self._deadline(one, due, skip.at)
+        if deadline < min(self._end(due, following), due.until):
+            return f'it had to be claimed by {self._seconds(deadline)}'
+        return 'and nobody had to claim it'
 
     def _wrong_misfire(self, one: Object, due: due_.Due,
                        following: due_.Due | None, skip: Skip) -> str:

@@ -86,10 +86,12 @@ class Ensemble:
             self.world.after(self.session, self._expire, process, group,
                              since)
             return
-        heard = process.alive and not process.frozen and not process.cut
+        heard = (process.alive and not process.frozen and not process.cut
+                 and not process.leaving)
         member = self._entries[group].get(process.name)
         if member is None or heard or (
-                process.alive and process.heard > since):
+                process.alive and process.heard > since
+                and not process.leaving):
             return
         self.world.tell('EXPIRED %s', process.name)
         del self._entries[group][process.name]
@@ -104,10 +106,9 @@ class Ensemble:
                           stream='membership')
 
     def leave(self, process, group):
-        """*process* goes in good order."""
+        """*process* goes in good order, or is missed some time later."""
         if self.away or process.cut:
-            process.later(0.3, self.leave, process, group,
-                          stream='membership')
+            self.unheard(process, group)
         elif self._entries[group].pop(process.name, None) is not None:
             self._changed(group)
 

@@ -41,6 +41,11 @@ WHEN (OLD.tick, OLD.settled, OLD.state, OLD.fence, OLD.lease) IS NOT (
         OLD.settled, NEW.settled, OLD.state, NEW.state, OLD.fence, NEW.fence,
         OLD.lease, NEW.lease, NEW.skipped_by);
 END;
+CREATE TABLE sim_adopted (n INTEGER PRIMARY KEY, at, job, text);
+CREATE TRIGGER sim_adopts AFTER UPDATE ON distperiodic_job
+WHEN OLD.schedule IS NOT NEW.schedule BEGIN
+    INSERT INTO sim_adopted VALUES (NULL, sim_now(), NEW.name, NEW.schedule);
+END;
 '''
 
 
