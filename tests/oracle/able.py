@@ -27,6 +27,7 @@ class Able:
     def __init__(self, facts: Facts, owners: due_.Owners):
         self._bounds = facts.bounds
         self._owners = owners
+        owners.deadline = self.prompt
         self._in_force = facts.in_force
         self._any: dict[str, list[Span]] = {}
         self._reading: dict[str, list[Span]] = {}
@@ -51,9 +52,10 @@ class Able:
 
     def deadline(self, job: str, name: str, since: int) -> int:
         """When an object that waits to be claimed since then must be."""
-        return min(self._prompt(job, name, since), self._late(job, since))
+        return min(self.prompt(job, name, since), self._late(job, since))
 
-    def _prompt(self, job: str, name: str, since: int) -> int:
+    def prompt(self, job: str, name: str, since: int) -> int:
+        """The same, by its owner, who reads its catalogue for it."""
         for process, begin, end in self._owners.spans(name, since):
             for span in self._reading.get(process, ()):
                 from_ = max(begin, span.begin, since)

@@ -14,6 +14,7 @@ near a change *may* be run, and all others *must* be decided::
 
 import bisect
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -65,25 +66,46 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
     """The life of an object in pieces, in the order of time."""
     slack = facts.bounds.slack
     for since, until, job in _until_next(facts.in_force[pair[0]]):
-        for listed, gone, change in _until_next(
+        for came, gone, change in _until_next(
                 [(one.at, one) for one in facts.listings[pair]]):
-            begin, end = max(since, listed), min(until, gone)
+            begin, end = max(since, came), min(until, gone)
             if job is None or not change.there or begin >= end:
                 continue
-            must = max(begin, facts.started)
-            if since > facts.begin:
-                must = max(must, since + slack)
-            if change.rule is not None:
-                must = max(must, owners.read(pair, must, there=True) + slack)
             may_end = end
             if gone <= until and gone < FOREVER:
                 # It stays listed until the catalogue is read again.
                 may_end = owners.read(pair, gone, there=False)
+            listed = max(came, facts.started)
+            if change.rule is not None or came > facts.begin:
+                listed = _listed(facts, owners, pair, job, listed)
+            must = max(begin, listed)
+            if since > facts.begin:
+                must = max(must, since + slack)
+            if change.rule is not None:
+                must += slack
             yield Piece(
                 job, job.plan(own=change.rule),
                 Span(begin - slack, may_end + slack), Span(must, end),
-                must if change.rule is not None
-                else max(listed, facts.started))
+                listed)
+
+
+def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
+            since: int) -> int:
+    """From when on an object that came must be known: for the tick that it
+    was read for, or had to be, or from the moment of a later reading.
+    """
+    read = owners.read(pair, since, there=True)
+    tick = job.schedule.at_or_before(facts.by_store(since) - 1)
+    while (tick := job.schedule.after(since if tick is None else tick)) < (
+            facts.by_store(min(read, facts.end))):
+        had = owners.had_to(pair, facts.comes(tick))
+        if had <= read:
+            return facts.comes(tick)
+    newest = job.schedule.at_or_before(facts.by_store(min(read, facts.end)))
+    if newest is not None and since <= facts.comes(newest) and (
+            read <= facts.comes(newest) + facts.bounds.prompt):
+        return facts.comes(newest)
+    return read
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
@@ -133,6 +155,9 @@ class Owners:
     """Whose an object was, by the true ring."""
 
     def __init__(self, facts: Facts):
+        #: Until when an owner who can read must have claimed what is due.
+        self.deadline: Callable[[str, str, int], int] = (
+            lambda job, name, since: FOREVER)
         self._times = [at for at, _ in facts.rings]
         self._entries = [entries for _, entries in facts.rings]
         self._rings = [
@@ -162,6 +187,10 @@ class Owners:
                     == reading.identity):
                 return reading.at
         return FOREVER
+
+    def had_to(self, pair: Pair, since: int) -> int:
+        """When the owner of an object must have read its catalogue."""
+        return self.deadline(*pair, since)
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1
