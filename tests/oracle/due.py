@@ -74,7 +74,8 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             may_end = end
             if gone <= until and gone < FOREVER:
                 # It stays listed until the catalogue is read again.
-                may_end = owners.read(pair, gone, there=False)
+                reading = owners.reading(pair, gone, there=False)
+                may_end = FOREVER if reading is None else reading.at
             listed = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
                 listed = _listed(facts, owners, pair, job, listed)
@@ -91,21 +92,20 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
             since: int) -> int:
-    """From when on an object that came must be known: for the tick that it
-    was read for, or had to be, or from the moment of a later reading.
+    """From when on an object that came must be known: from the instant for
+    which it was read, or from the tick for which it had to be.
     """
-    read = owners.read(pair, since, there=True)
-    tick = job.schedule.at_or_before(facts.by_store(since) - 1)
-    while (tick := job.schedule.after(since if tick is None else tick)) < (
-            facts.by_store(min(read, facts.end))):
-        had = owners.had_to(pair, facts.comes(tick))
-        if had <= read:
-            return facts.comes(tick)
-    newest = job.schedule.at_or_before(facts.by_store(min(read, facts.end)))
-    if newest is not None and since <= facts.comes(newest) and (
-            read <= facts.comes(newest) + facts.bounds.prompt):
-        return facts.comes(newest)
-    return read
+    reading = owners.reading(pair, since, there=True)
+    read = FOREVER if reading is None else reading.at
+    tick = job.schedule.after(facts.by_store(since) - 1)
+    while (at := facts.comes(tick)) < min(read, facts.end):
+        if owners.deadline(*pair, at) <= read:
+            return at
+        tick = job.schedule.after(tick)
+    if reading is None:
+        return FOREVER
+    instant = facts.comes(reading.instant)
+    return instant if instant >= since else read
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
@@ -177,20 +177,16 @@ class Owners:
                                    if one.identity == owner), None))
         return known
 
-    def read(self, pair: Pair, since: int, *, there: bool) -> int:
-        """When the owner of an object first read its catalogue after *since*,
-        with the object in it or without.
+    def reading(self, pair: Pair, since: int, *,
+                there: bool) -> facts_.Reading | None:
+        """The first one by the owner of an object after *since*, with the
+        object in it or without.
         """
-        for reading in self._readings.get(pair[0], []):
-            if (reading.at >= since and (pair[1] in reading.objects) is there
-                    and self.identity_at(pair[1], reading.at)
-                    == reading.identity):
-                return reading.at
-        return FOREVER
-
-    def had_to(self, pair: Pair, since: int) -> int:
-        """When the owner of an object must have read its catalogue."""
-        return self.deadline(*pair, since)
+        return next((
+            reading for reading in self._readings.get(pair[0], [])
+            if reading.at >= since and (pair[1] in reading.objects) is there
+            and self.identity_at(pair[1], reading.at) == reading.identity),
+            None)
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1

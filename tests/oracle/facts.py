@@ -55,6 +55,8 @@ class Reading(NamedTuple):
     at: int
     #: The member that read it, by its name on the ring.
     identity: str
+    #: The instant for which it was read, by the clock of the store.
+    instant: int
     objects: frozenset[str]
 
 

@@ -112,12 +112,17 @@ class Setup:
 
     @property
     def life(self):
-        return LONG if self.long else SHORT
+        return life_of(self.long, self.sql)
 
     @property
     def lag(self):
         """Seconds by which a view comes late at the most."""
         return 3.0 if 'view lag' in self.noise else 0.05
+
+#: Of the store in SQLite, whose calls cost a hundred times what those of the
+#: other one do.
+LONG_IN_SQL = dataclasses.replace(
+    LONG, faults_until=1800.0, periods=(120, 300, 600), longest=300.0)
 
 
 def job_of(name, rule):
@@ -129,6 +134,12 @@ def job_of(name, rule):
         options['scope'] = job_.Scope.OBJECTS
         options['objects'] = f'list_{name}'
     return job_.Job(name, rule, **options)
+
+
+def life_of(long, sql):
+    if long:
+        return LONG_IN_SQL if sql else LONG
+    return SHORT
 
 
 def schedule_of(random, life, name):
@@ -146,10 +157,11 @@ def draw(random: random_.Random, **given):
     """
     without = given.pop('without', ())
     long = given.get('long', random.random() < 0.4)
-    sql = given.get('sql', random.random() < 0.15)
-    life = LONG if long else SHORT
+    sql = given.get('sql', random.random() < 0.06)
+    life = life_of(long, sql)
     jobs = {name: job_of(name, schedule_of(random, life, name))
-            for name in random.sample(sorted(JOBS), random.randint(2, 4))}
+            for name in random.sample(
+                sorted(JOBS), 2 if sql else random.randint(2, 4))}
 
     def some(of, share):
         return [one for one in of if random.random() < share
@@ -167,4 +179,7 @@ def draw(random: random_.Random, **given):
         faults=some(FAULTS, random.choice([0.1, 0.2, 0.5])) + (
             some(OPERATOR, 0.5) if sql else []),
         noise=some(NOISE, random.choice([0.0, 0.1, 0.25, 0.6])))
+    if sql:
+        drawn |= dict(sweep=10.0 if long else 2.0, objects=3,
+                      schedulers=min(3, drawn['schedulers']))
     return Setup(**{**drawn, **given})

@@ -63,7 +63,7 @@ class Catalogues:
     def objects(self, job):
         return list(self._objects[job])
 
-    def read(self, job, arcs, identity):
+    def read(self, job, arcs, identity, instant):
         """What the catalogue method of *job* gives: objects, their own
         schedules, and whether it has looked at the arcs.
         """
@@ -74,7 +74,7 @@ class Catalogues:
                 low <= ring.position_of(key) <= high
                 for low, high in arcs)]
         self.readings[job].append(facts_.Reading(
-            self._world.now, identity, frozenset(objects)))
+            self._world.now, identity, instant, frozenset(objects)))
         own = {key: rule for key, rule in self._objects[job].items()
                if rule is not None}
         return objects, own, partial
@@ -108,7 +108,7 @@ class Reader:
             seconds += 2 * random.random()
             self._unread(seconds)
         self._process.later(seconds, self._answer, job.name, ticket, arcs,
-                            stream=f'catalogue {job.name}')
+                            tick, stream=f'catalogue {job.name}')
 
     def _unread(self, seconds):
         now = self._process.world.now
@@ -130,9 +130,9 @@ class Reader:
                 self._process.happen(f'catalogue {asked[0]}', self._answer,
                                      asked)
 
-    def _answer(self, job, ticket, arcs):
+    def _answer(self, job, ticket, arcs, instant):
         if self.hangs:
-            self._waiting.append((job, ticket, arcs))
+            self._waiting.append((job, ticket, arcs, instant))
             return
         known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
         if (self.fails and job not in self._failed
@@ -144,7 +144,7 @@ class Reader:
         else:
             self._failed.discard(job)
             objects, own, partial = self._catalogues.read(
-                job, arcs, self._process.identity)
+                job, arcs, self._process.identity, instant)
             reading = catalogue_.Reading(known.of(objects), own, partial)
         self._process.look(
             self._process.flow.ticker.catalogue_read, job, ticket, reading)

@@ -92,7 +92,7 @@ class InSqlite:
         for row in self._own.execute(
                 'SELECT at, job, object, was_tick, tick, was_settled, '
                 'settled, was_state, state, was_fence, fence, was_lease, '
-                'lease, by FROM sim_journal ORDER BY n'):
+                'lease, by, relisted FROM sim_journal ORDER BY n'):
             at = row[0]
             _note(journal, jobs[row[1]], *row[2:])
         journal.adopted = self._own.execute(
@@ -101,7 +101,7 @@ class InSqlite:
 
 
 def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
-          state, was_fence, fence, was_lease, lease, by):
+          state, was_fence, fence, was_lease, lease, by, relisted):
     """Put a change of a row into *journal*."""
     before, after = _STATES.get(was_state), _STATES[state]
     if tick != was_tick:
@@ -112,7 +112,8 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
             journal.claim(job, name, tick, lease)
         return
     if settled != was_settled:
-        if after.value != 'listed' or was_settled is not None:
+        # What is listed once more has missed nothing.
+        if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return
     if after is before and (after in claim_.ENDINGS or fence == was_fence):

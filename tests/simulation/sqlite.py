@@ -26,12 +26,13 @@ _ERRORS = 'disk I/O error', 'disk I/O error', 'database is locked'
 _JOURNAL = '''
 CREATE TABLE sim_journal (
     n INTEGER PRIMARY KEY, at, job, object, was_tick, tick, was_settled,
-    settled, was_state, state, was_fence, fence, was_lease, lease, by);
+    settled, was_state, state, was_fence, fence, was_lease, lease, by,
+    relisted);
 CREATE TRIGGER sim_made AFTER INSERT ON distperiodic_claim BEGIN
     INSERT INTO sim_journal VALUES (
         NULL, sim_now(), NEW.job, NEW.object, NULL, NEW.tick, NULL,
         NEW.settled, NULL, NEW.state, NULL, NEW.fence, NULL, NEW.lease,
-        NEW.skipped_by);
+        NEW.skipped_by, 1);
 END;
 CREATE TRIGGER sim_changed AFTER UPDATE ON distperiodic_claim
 WHEN (OLD.tick, OLD.settled, OLD.state, OLD.fence, OLD.lease) IS NOT (
@@ -39,7 +40,8 @@ WHEN (OLD.tick, OLD.settled, OLD.state, OLD.fence, OLD.lease) IS NOT (
     INSERT INTO sim_journal VALUES (
         NULL, sim_now(), NEW.job, NEW.object, OLD.tick, NEW.tick,
         OLD.settled, NEW.settled, OLD.state, NEW.state, OLD.fence, NEW.fence,
-        OLD.lease, NEW.lease, NEW.skipped_by);
+        OLD.lease, NEW.lease, NEW.skipped_by,
+        (OLD.since, OLD.rule) IS NOT (NEW.since, NEW.rule));
 END;
 CREATE TABLE sim_adopted (n INTEGER PRIMARY KEY, at, job, text);
 CREATE TRIGGER sim_adopts AFTER UPDATE ON distperiodic_job
