@@ -120,6 +120,15 @@ OPTS = [
              'and at most session_timeout / 2. Without a connection it has '
              'no effect.'),
     cfg.FloatOpt(
+        'history_retention', default=30.0, min=0.0,
+        help='Days for which the history of ticks is kept. Every scheduler '
+             'deletes what is older once a minute, in small steps. Higher: '
+             '"distperiodic audit" and "distperiodic history" go back '
+             'further, and the table is larger: a row of each job, tick and '
+             'process. What is told of runs that failed for good, and claims '
+             'of objects, stay until "distperiodic db prune". 0: schedulers '
+             'delete nothing. Without a connection it has no effect.'),
+    cfg.FloatOpt(
         'lease', default=60.0, min=1.0,
         help='Seconds that work stays with a worker without a sign of life '
              'from it. The worker gives one every lease / 3. Work of a '
@@ -193,6 +202,8 @@ class Settings:
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
     sweep_interval: float
+    #: Days; 0: for ever.
+    history_retention: float
     lease: float
     send_timeout: float
     pool_size: int

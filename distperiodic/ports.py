@@ -131,7 +131,7 @@ class ClaimStore(Protocol):
         the order of their positions, up to *limit*.
 
         Objects whose schedule the store has not recorded yet are among them,
-        with that of the job.
+        with :data:`~distperiodic.core.due.UNRECORDED` in its place.
 
         :param before: only those that follow a schedule of their own, and
             those whose watermark is earlier than this tick; of neither kind
@@ -292,8 +292,9 @@ _Answer = TypeVar('_Answer')
 class StoreQueue(Protocol):
     """The way of the flow to its store, which may be slow, or away."""
 
-    #: Whether the store is away; what is asked waits until it is back.
-    away: bool
+    @property
+    def away(self) -> bool:
+        """True while the store is unreachable; what is asked waits."""
 
     def ask(self, call: Callable[[ClaimStore], _Answer],
             then: Callable[[_Answer], None],

@@ -6,7 +6,7 @@ two of them a claim could end, and its end be missing here or there.
 """
 
 from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -17,10 +17,9 @@ import sqlalchemy as sa
 from distperiodic.adapters import control
 from distperiodic.adapters import tables
 from distperiodic.core import audit
-from distperiodic.core import claim as claim_
+from distperiodic.core import due
 from distperiodic.core import reason
 from distperiodic.core.claim import ENDINGS
-from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import State
 
@@ -32,8 +31,6 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-# Ids that are looked up by one statement.
-_KEYS = 1000
 # Failures that are told of one object.
 _FAILED = 3
 _STANDS_OPEN = sa.or_(
@@ -47,13 +44,20 @@ class Account(NamedTuple):
 
     #: Of the store, at the moment of reading.
     now: int
-    #: The first tick of the history in that time. None: there is none.
-    begins: int | None
+    #: The first tick that it can tell of: what was before may be pruned.
+    begins: int
+    #: The text of the schedule in force; empty: nobody knows.
+    schedule: str
+    #: Since when it holds.
+    schedule_since: int
+    attended: audit.Attendance | None
+    #: Since when an operator has paused it. None: it is not paused.
+    paused: int | None
     ticks: dict[int, audit.Counts]
-    #: All objects that had a tick in that time.
-    served: list[audit.Served]
-    #: Those whose last tick was before *behind*, or that were asked for.
-    rows: list[audit.Row]
+    #: Listed objects, with the number of those alike.
+    alike: list[tuple[due.Row, int]]
+    #: One by one those whose place on the ring matters.
+    rows: list[due.Row]
 
 
 class Failed(NamedTuple):
@@ -115,7 +119,10 @@ class Accounts(control.Control):
             ours = sa.and_(
                 _job.c.space == self._space, _job.c.name == job)
             row = connection.execute(
-                sa.select(_claim, _lease.c.holder, _lease.c.until,
+                sa.select(_claim, _lease.c.holder,
+                          # As the clock shows it that people go by.
+                          (_lease.c.until - self._dialect.lease_now
+                           + self._dialect.now).label('until'),
                           _history.c.reason.label('told'))
                 .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
                              .outerjoin(_lease, _lease.c.id == _claim.c.lease)
@@ -135,7 +142,7 @@ class Accounts(control.Control):
             return Object(
                 now, known, reason.Standing(
                     row.tick, row.settled, row.skipped_by, row.state,
-                    row.holder or '', row.until),
+                    row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
                 row.served, row.told or '',
                 [Failed(*one) for one in failed])
@@ -162,36 +169,49 @@ class Accounts(control.Control):
                           _claim.c.object).limit(limit))]
         return self._database.look(work)
 
-    def account(self, job: str, since: int, behind: int | None,
-                also: Iterable[str] = ()) -> Account:
+    def account(self, job: str, since: int, schedule: str = '') -> Account:
         """What became of the ticks of *job*.
 
         :param since: the first tick, in microseconds.
-        :param behind: rows are told one by one of those objects that were
-            claimed or skipped for no such tick, nor a later one. None: of
-            none.
-        :param also: objects whose rows are told as well.
+        :param schedule: the text of its schedule, where the store has none.
         :raises ConfigError: there is no such job.
         """
         [number] = self._named(job)
-        keys = list(also)
 
         def work(connection: sa.Connection) -> Account:
-            now = connection.scalar(sa.select(self._dialect.now))
-            assert now is not None
-            ticks = self._ticks(connection, number, since)
-            rows = {}
-            if behind is not None:
-                rows = {row.object: row for row in _rows(
-                    connection, number, _claim.c.settled < behind)}
-            for at in range(0, len(keys), _KEYS):
-                rows.update((row.object, row) for row in _rows(
-                    connection, number,
-                    _claim.c.object.in_(keys[at:at + _KEYS])))
-            return Account(now, min(ticks, default=None), ticks,
-                           list(_served(connection, number, since)),
-                           list(rows.values()))
+            row = connection.execute(
+                sa.select(_job, self._dialect.now.label('now'))
+                .where(_job.c.id == number)).one()
+            begins = max(since, row.pruned_before or 0)
+            text = row.schedule or schedule
+            by_phase = None
+            if text:
+                rule, spread = audit.named(text)
+                if spread:
+                    by_phase = _decided_by_phase(
+                        begins, rule.at_or_before(row.now) or row.now)
+            return Account(
+                row.now, begins, text,
+                due.ALWAYS if row.schedule_since is None
+                else row.schedule_since,
+                None if row.attended_since is None
+                else audit.Attendance(row.attended_since, row.attended_until),
+                row.paused_since, self._ticks(connection, number, begins),
+                list(_alike(connection, number, begins, by_phase)),
+                [] if by_phase is None
+                else list(_rows(connection, number, by_phase)))
         return self._at_one_moment(work)
+
+    def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
+        """Those of *objects* that the store has no listing of.
+
+        :raises ConfigError: there is no such job.
+        """
+        [number] = self._named(job)
+        return self._database.look(lambda connection: set(objects).difference(
+            connection.execute(sa.select(_claim.c.object).where(
+                _claim.c.job == number, _claim.c.since.is_not(None))
+            ).scalars()))
 
     def _at_one_moment(self, work: Callable[[sa.Connection], T]) -> T:
         def look(connection: sa.Connection) -> T:
@@ -219,33 +239,48 @@ class Accounts(control.Control):
         return found
 
 
-def _served(connection: sa.Connection, number: int,
-            since: int) -> Iterator[audit.Served]:
-    """How many objects were served alike, since then.
-
-    When they were first is in their fences (see core.audit): those of one
-    millisecond are alike, and so are all from before.
+def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
+    """Objects whose place on the ring says whether they were due, for the
+    first tick that counts for them or for the last.
     """
-    oldest = claim_.first_fence(since)
-    fence = sa.case(
-        (_claim.c.fence < oldest, oldest),
-        else_=_claim.c.fence - _claim.c.fence % FENCES).label('fence')
-    alike = (fence, _claim.c.settled)
+    return sa.and_(
+        sa.func.coalesce(_claim.c.rule, '') == '',
+        sa.or_(_claim.c.since >= begins, _claim.c.settled < newest))
+
+
+_RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
+_FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
+
+
+def _alike(connection: sa.Connection, number: int, begins: int,
+           but: sa.ColumnElement[bool] | None
+           ) -> Iterator[tuple[due.Row, int]]:
+    """Listed objects, those alike in one row.
+
+    :param but: those that are left out.
+    """
+    columns = [
+        # What was before is all the same.
+        sa.case((column < begins, begins - 1), else_=column).label(name)
+        for name, column in (('settled', _claim.c.settled),
+                             ('since', _claim.c.since))]
+    columns += [_RULE.label('rule'), _FREE]
+    which = [_claim.c.job == number, _claim.c.since.is_not(None)]
+    if but is not None:
+        which.append(sa.not_(but))
+    inner = sa.select(*columns).where(*which).subquery()
     for row in connection.execute(
-            sa.select(*alike, sa.func.count().label('number'))
-            .where(_claim.c.job == number, _claim.c.settled >= since)
-            .group_by(*alike)):
-        yield audit.Served(audit.first_tick(row.fence), row.settled,
-                           number=row.number)
+            sa.select(inner, sa.func.count().label('number'))
+            .group_by(*inner.c)):
+        yield due.Row('', 0, row.settled, row.since, row.rule,
+                      bool(row.free)), row.number
 
 
 def _rows(connection: sa.Connection, number: int,
-          which: sa.ColumnElement[bool]) -> Iterator[audit.Row]:
-    for row in connection.execute(
-            sa.select(_claim.c.object, _claim.c.fence, _claim.c.settled,
-                      _claim.c.tick, _claim.c.previous,
-                      sa.case((_STANDS_OPEN, 1), else_=0).label('open'))
-            .where(_claim.c.job == number, which)):
-        yield audit.Row(row.object, audit.Served(
-            audit.first_tick(row.fence), row.settled, bool(row.open)),
-            row.tick, row.previous)
+          which: sa.ColumnElement[bool]) -> Iterator[due.Row]:
+    for position, settled, since, free in connection.execute(
+            sa.select(_claim.c.position, _claim.c.settled, _claim.c.since,
+                      _FREE)
+            .where(_claim.c.job == number, _claim.c.since.is_not(None),
+                   which)):
+        yield due.Row('', position, settled, since, '', bool(free))

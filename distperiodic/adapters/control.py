@@ -21,6 +21,7 @@ from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.adapters.sql_transaction import Transaction
+from distperiodic.core import due
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
@@ -53,6 +54,7 @@ class Ticked(NamedTuple):
     by_misfire: int
     by_overlap: int
     by_pause: int
+    by_lost: int
     superseded: int
     cancelled: int
     #: Times that a run failed and was to be tried again.
@@ -84,6 +86,8 @@ class Job(NamedTuple):
     paused_since: int | None
     paused_by: str
     paused_why: str
+    #: Since when its schedule holds: an instant, or core.due.ALWAYS.
+    schedule_since: int
 
 
 class Triggered(NamedTuple):
@@ -126,8 +130,8 @@ class Control(sql_store.SqlClaimStore):
         """
         names = self._named(job)
         counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
-                   'by_overlap', 'by_pause', 'superseded', 'cancelled',
-                   'retried', 'taken_over', 'lateness')
+                   'by_overlap', 'by_pause', 'by_lost', 'superseded',
+                   'cancelled', 'retried', 'taken_over', 'lateness')
         found = self._database.look(lambda connection: connection.execute(
             sa.select(
                 _history.c.job, _history.c.tick,
@@ -143,7 +147,8 @@ class Control(sql_store.SqlClaimStore):
         return [Ticked(
             names[row.job], row.tick, row.due, row.done, row.dead,
             row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
-            row.superseded, row.cancelled, row.retried, row.taken_over,
+            row.by_lost, row.superseded, row.cancelled, row.retried,
+            row.taken_over,
             row.members,
             # What was skipped was not claimed.
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
@@ -265,7 +270,9 @@ class Control(sql_store.SqlClaimStore):
             sa.select(_job, newest.label('tick')).where(
                 _job.c.space == self._space)).all()
         return sorted(Job(row.name, row.tick, row.paused_since,
-                          row.paused_by or '', row.paused_why or '')
+                          row.paused_by or '', row.paused_why or '',
+                          due.ALWAYS if row.schedule_since is None
+                          else row.schedule_since)
                       for row in found)
 
     def pause(self, job: str, *, by: str, why: str) -> None:

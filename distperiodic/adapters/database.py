@@ -26,6 +26,7 @@ from sqlalchemy import exc as sa_exception
 from distperiodic import exceptions
 from distperiodic.adapters import clock
 from distperiodic.adapters import dialect as dialect_
+from distperiodic.adapters import host_clock
 from distperiodic.adapters import silence
 
 LOG = logging.getLogger(__name__)
@@ -171,7 +172,10 @@ def make_engine(connection_url: str, bounded: bool = True,
             # What does not fit is refused, not cut off.
             'mysql_sql_mode': 'TRADITIONAL', **options})
     if engine.dialect.name == 'sqlite':
+        found = host_clock.HostClock()
         sa.event.listen(engine, 'connect', _open_sqlite)
+        sa.event.listen(engine, 'connect', lambda connection, record:
+                        found.register(connection))
         sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
                         retval=True)
         return engine
@@ -273,6 +277,10 @@ class Database:
             self._watch = silence.Watch(SILENT)
             sa.event.listen(self._engine, 'connect', self._watch.connected,
                             insert=True)
+        self._host_clock: host_clock.HostClock | None = None
+        if (self._engine.dialect.name == 'sqlite'
+                and options.get('bounded', True)):
+            self._host_clock = host_clock.HostClock()
         self._check_schema = check_schema
         #: The name of the database; with SQLite, its file.
         self.name = self._engine.url.database or ''
@@ -306,6 +314,8 @@ class Database:
                     connection = self._connected()
                     connection.info[_LOOKS] = looks
                     with connection.begin():
+                        if self._host_clock is not None and not looks:
+                            self._host_clock.keep(connection)
                         return work(connection)
             except db_exception.DBDeadlock as exc:
                 if attempt > _CONFLICTS:

@@ -10,6 +10,9 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite
 
+from distperiodic.adapters import host_clock
+from distperiodic.adapters import tables
+
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
     """Values of a column's type that PyMySQL writes as one list.
@@ -28,6 +31,13 @@ class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
         return lambda values: tuple(map(each, values) if each else values)
 
 
+def _of_host(function: str) -> str:
+    """A clock of the host, asked once in a statement."""
+    columns = ', '.join(f'"{name}"' for name in host_clock.State._fields)
+    return (f'SELECT {function}({columns}) '  # noqa: S608
+            f'FROM {tables.clock.name}')
+
+
 class Dialect:
     """One kind of database."""
 
@@ -38,8 +48,7 @@ class Dialect:
         # SYSDATE() is local time, which is ambiguous for an hour a year.
         'mysql': "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', "
                  'UTC_TIMESTAMP(6))',
-        'sqlite': "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
-                  ' * 1000',
+        'sqlite': _of_host(host_clock.NOW),
     }
 
     def __init__(self, dialect: Any):
@@ -48,8 +57,13 @@ class Dialect:
         #: Whether an UPDATE passes over rows that others have locked, if what
         #: is committed of them does not meet its condition.
         self.passes_locked: bool = self.name != 'mysql'
+        #: The clock that ticks go by.
         self.now: sa.ColumnElement[int] = sa.literal_column(
             f'({self._NOW[self.name]})', sa.BigInteger)
+        #: The clock that leases go by, and nothing else.
+        self.lease_now = self.now if self.name != 'sqlite' else (
+            sa.literal_column(
+                f'({_of_host(host_clock.LEASE_NOW)})', sa.BigInteger))
 
     def look_at_one_moment(self, connection: sa.Connection) -> None:
         """Have all that this transaction reads be of one moment; call it

@@ -173,9 +173,9 @@ class _Rows(dict[str, '_Row | _Ended']):
 
 def _listed(key: str, position: int, row: _Row | _Ended,
             since: int) -> due.Row:
-    return due.Row(key, position, row.settled, since, row.rule or '',
-                   isinstance(row, _Ended) or row.state in ENDINGS,
-                   row.served)
+    rule = due.UNRECORDED if row.rule is None else row.rule
+    free = isinstance(row, _Ended) or row.state in ENDINGS
+    return due.Row(key, position, row.settled, since, rule, free, row.served)
 
 
 def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:

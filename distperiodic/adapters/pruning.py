@@ -20,6 +20,7 @@ from distperiodic.adapters.sql_transaction import Transaction
 _claim = tables.claim
 _failure = tables.failure
 _history = tables.history
+_job = tables.job
 _lease = tables.lease
 
 # Rows that are deleted in one transaction, so that none lasts long.
@@ -49,32 +50,52 @@ class Pruner(control.Control):
             Those that have not come to an end, and leases, only of jobs of
             which that is true of all objects.
         """
-        now = self._database.look(lambda connection: connection.execute(
-            sa.select(self._dialect.now)).scalar_one())
         numbers = list(self._named())
-
-        def before(days: float) -> int:
-            return now - round(days * _DAY)
         return Pruned(
             0 if history is None else sum(
-                self._prune_history(number, before(history))
+                self._until_few(functools.partial(
+                    self._prune_some_history, number=number,
+                    before=self._before(history)))
                 for number in numbers),
             0 if dead is None else self._prune_failures(
-                numbers, before(dead)),
+                numbers, self._before(dead)),
             0 if claims is None else self._prune_claims(
-                numbers, before(claims)))
+                numbers, self._before(claims)))
 
-    def _prune_history(self, number: int, before: int) -> int:
-        old = (_history.c.job == number, _history.c.tick < before)
+    def prune_some(self, history: float) -> int:
+        """Delete a thousand rows of each job's history at most, of ticks that
+        are older than *history* days; returns how many there were.
+        """
+        before = self._before(history)
+        return sum(self._database.run(functools.partial(
+            self._prune_some_history, number=number, before=before))
+            for number in self._named())
 
-        def work(connection: sa.Connection) -> int:
-            last = connection.scalar(
-                sa.select(_history.c.tick).where(*old)
-                .order_by(_history.c.tick).limit(1).offset(_AT_A_TIME - 1))
-            some = old if last is None else (*old, _history.c.tick <= last)
-            return connection.execute(
-                sa.delete(_history).where(*some)).rowcount
-        return self._until_few(work)
+    def _before(self, days: float) -> int:
+        return self._database.look(lambda connection: connection.execute(
+            sa.select(self._dialect.now)).scalar_one()) - round(days * _DAY)
+
+    def _prune_some_history(self, connection: sa.Connection, *, number: int,
+                            before: int) -> int:
+        # A claim that is not over stands in a lease. Its end is still to be
+        # counted, beside its beginning.
+        open_ticks = sa.select(_lease.c.tick).where(
+            _lease.c.job == number, _lease.c.tick < before)
+        old = (_history.c.job == number, _history.c.tick < before,
+               _history.c.tick.not_in(open_ticks))
+        ticks = connection.execute(
+            sa.select(_history.c.tick).where(*old)
+            .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
+        if not ticks:
+            return 0
+        # An account that goes back further would miss what is deleted.
+        connection.execute(sa.update(_job).where(
+            _job.c.id == number, sa.or_(
+                _job.c.pruned_before.is_(None),
+                _job.c.pruned_before <= ticks[-1])
+        ).values(pruned_before=ticks[-1] + 1))
+        return connection.execute(sa.delete(_history).where(
+            *old, _history.c.tick <= ticks[-1])).rowcount
 
     def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
         def work(connection: sa.Connection) -> int:

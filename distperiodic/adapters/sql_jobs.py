@@ -9,6 +9,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -70,6 +71,13 @@ class Numbers:
         self._keep(rows)
         return rows
 
+    def look(self, needed: Collection[str]) -> dict[str, Any] | None:
+        """The same without making any. None: some must be made."""
+        rows = self._database.look(
+            lambda connection: _read(connection, self._space))
+        self._keep(rows)
+        return rows if rows.keys() >= set(needed) else None
+
     def _keep(self, rows: Mapping[str, Any]) -> None:
         self._numbers = {name: row.id for name, row in rows.items()}
         self._opened = self._database.opened
@@ -115,14 +123,32 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
         ).values(schedule=text, schedule_since=since))
 
 
-def attend(connection: sa.Connection, rows: Mapping[str, Any],
-           jobs: Mapping[str, float],
-           checked: Mapping[str, int]) -> dict[str, JobStatus]:
+class Attendance(NamedTuple):
+    """What an attendance of jobs finds, and what is to be written of it."""
+
+    found: dict[str, JobStatus]
+    #: Numbers of jobs whose series begins now, or goes on.
+    begun: list[int]
+    going_on: list[int]
+    #: Numbers of jobs, and up to when they are checked now.
+    checked: list[dict[str, int]]
+    #: The database's clock.
+    now: int
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.begun or self.going_on or self.checked)
+
+
+def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> Attendance:
     """See :meth:`distperiodic.ports.ClaimStore.attend`."""
-    found: dict[str, JobStatus] = {}
-    begun: list[int] = []
-    going_on: list[int] = []
     now = next((row.now for row in rows.values()), 0)
+    found = Attendance({}, [], [], [
+        {'of_job': rows[name].id, 'up_to': up_to}
+        for name, up_to in sorted(checked.items())
+        if name in rows and (rows[name].checked is None
+                             or rows[name].checked < up_to)], now)
     for name, seconds in jobs.items():
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
@@ -131,24 +157,25 @@ def attend(connection: sa.Connection, rows: Mapping[str, Any],
         if row.attended_until is None or (
                 abs(now - row.attended_until) > gap):
             since = now
-            begun.append(row.id)
+            found.begun.append(row.id)
         elif now - row.attended_until > gap / 3:
-            going_on.append(row.id)
-        found[name] = _status(row, since, checked.get(name, due.ALWAYS))
+            found.going_on.append(row.id)
+        found.found[name] = _status(
+            row, since, checked.get(name, due.ALWAYS))
+    return found
+
+
+def attend(connection: sa.Connection, found: Attendance) -> None:
+    """Write what an attendance has found."""
     for numbers, columns in (
-            (begun, ['attended_since', 'attended_until']),
-            (going_on, ['attended_until'])):
+            (found.begun, ['attended_since', 'attended_until']),
+            (found.going_on, ['attended_until'])):
         if numbers:
             connection.execute(
                 sa.update(_job).where(_job.c.id.in_(sorted(numbers)))
-                .values(dict.fromkeys(columns, now)))
-    moved = [{'of_job': rows[name].id, 'up_to': up_to}
-             for name, up_to in sorted(checked.items())
-             if name in rows and (rows[name].checked is None
-                                  or rows[name].checked < up_to)]
-    if moved:
-        connection.execute(_CHECKED, moved)
-    return found
+                .values(dict.fromkeys(columns, found.now)))
+    if found.checked:
+        connection.execute(_CHECKED, found.checked)
 
 
 _CHECKED = sa.update(_job).where(

@@ -31,8 +31,9 @@ _DELISTED: _Change = (('since', None),)
 
 def row_of(row: Any) -> due.Row:
     """A row of :attr:`sql_moves.Statements.look`."""
-    return due.Row(row.object, row.position, row.settled, row.since,
-                   row.rule or '', row.state in sql_moves.CLOSED, row.served)
+    rule = due.UNRECORDED if row.rule is None else row.rule
+    return due.Row(row.object, row.position, row.settled, row.since, rule,
+                   row.state in sql_moves.CLOSED, row.served)
 
 
 def some(tx: sql_transaction.Transaction, number: int,

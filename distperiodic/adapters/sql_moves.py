@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
+from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import FINISHED
@@ -193,7 +194,7 @@ class Statements:
         some = dialect.among(_lease.c.id)
         held = _lease.c.holder == sa.bindparam('runner')
         self.renew = sa.update(_lease).where(some, held).values(
-            until=dialect.now + sa.bindparam(
+            until=dialect.lease_now + sa.bindparam(
                 'microseconds', type_=sa.BigInteger))
         self.renewed = sa.select(_lease.c.id).where(some, held)
 
@@ -201,7 +202,7 @@ class Statements:
             _lease.c.job, sa.func.sum(_lease.c.remaining)).where(
                 _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
                 _lease.c.state == _RUNS).group_by(_lease.c.job)
-        self.make = sa.insert(_lease).values(_made(dialect.now))
+        self.make = sa.insert(_lease).values(_made(dialect.lease_now))
         #: ``claim_ended``, and if all were won also the count of them and
         #: their lease. None: that is no one statement in this database.
         self.claim_at_once: Any = None
@@ -267,7 +268,9 @@ class Statements:
         self.list_range = listed.where(_claim.c.position.between(
             sa.bindparam('low', type_=sa.BigInteger),
             sa.bindparam('high', type_=sa.BigInteger))
-        ).order_by(_claim.c.position, _claim.c.object).limit(
+        # By nothing but what the index has: until the table has statistics
+        # PostgreSQL would sort all rows of the range to read the first.
+        ).order_by(_claim.c.position).limit(
             sa.bindparam('at_most', type_=sa.Integer))
         self.list_behind = self.list_range.where(
             _claim.c.rule.is_not(None), sa.or_(
@@ -319,7 +322,8 @@ class Statements:
 def _listed_columns() -> list[Any]:
     """The fields of a :class:`distperiodic.core.due.Row`, in their order."""
     rule = sa.type_coerce(
-        sa.func.coalesce(_claim.c.rule, ''), _claim.c.rule.type)
+        sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
+        _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
             _claim.c.since, rule, _in_state(CLOSED), _claim.c.served]
 

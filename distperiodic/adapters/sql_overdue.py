@@ -33,7 +33,7 @@ def is_over(dialect: dialect_.Dialect, gone: Sequence[str], seconds: float,
     """Whether a lease ended, or its holder is gone and silent for long
     enough; see :meth:`distperiodic.ports.ClaimStore.overdue`.
     """
-    over: sa.ColumnElement[bool] = _lease.c.until <= dialect.now
+    over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
     if lost := [name for name in gone if name]:
         over = over | (_lease.c.holder.in_(lost) & (
             _lease.c.until <= sql_transaction.until(

@@ -14,6 +14,7 @@ from sqlalchemy import exc as sa_exception
 from distperiodic import exceptions
 from distperiodic.adapters import database
 from distperiodic.adapters import dialect as dialect_
+from distperiodic.adapters import host_clock
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import MOVES
@@ -56,13 +57,18 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     try:
         if bind.dialect.name == 'postgresql':
             session.execute(_BOUND)
+        # The service's own connections lack our functions.
+        now: Any = (host_clock.HostClock().now_in(session)
+                    if bind.dialect.name == 'sqlite'
+                    else dialect_.Dialect(bind.dialect).now)
         session.execute(sa.update(_claim).where(
             *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
                 state=after, lease=finished,
-                served=dialect_.Dialect(bind.dialect).now))
+                served=now))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         said = database.reason_of(exc)
-        if not (any(table.name in said for table in (_claim, tables.job))
+        if not (any(table.name in said
+                    for table in (_claim, tables.job, tables.clock))
                 and any(words in said for words in _MISSING)):
             raise
         shown = bind.engine.url.render_as_string(hide_password=True)

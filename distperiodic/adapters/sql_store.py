@@ -120,8 +120,19 @@ class SqlClaimStore:
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
-        return self._database.run(lambda connection: sql_jobs.attend(
-            connection, self._numbers.read(connection, jobs), jobs, checked))
+        # Mostly there is nothing to write, and nobody has to wait for it.
+        rows = self._numbers.look(jobs.keys())
+        if rows is not None:
+            found = sql_jobs.attendance(rows, jobs, checked)
+            if not found.changes:
+                return found.found
+
+        def work(connection: sa.Connection) -> dict[str, ports.JobStatus]:
+            found = sql_jobs.attendance(
+                self._numbers.read(connection, jobs), jobs, checked)
+            sql_jobs.attend(connection, found)
+            return found.found
+        return self._database.run(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
              delisted: Sequence[str], *, at: int) -> list[str]:

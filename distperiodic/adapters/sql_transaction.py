@@ -176,8 +176,8 @@ class Transaction:
 
 def until(dialect: dialect_.Dialect,
           seconds: float) -> sa.ColumnElement[int]:
-    """So long from now, by the store's clock."""
-    return dialect.now + sa.literal(round(seconds * 1e6), sa.BigInteger)
+    """The expiry of a lease that is made or renewed now."""
+    return dialect.lease_now + sa.literal(round(seconds * 1e6), sa.BigInteger)
 
 
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:

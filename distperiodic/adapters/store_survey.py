@@ -114,7 +114,7 @@ class StoreSurvey(accounts.Accounts):
 
     def overdue_lease(self) -> Overdue | None:
         """The lease whose end is the longest ago; None: none has ended."""
-        ended = sa.and_(tables.lease.c.until < self._dialect.now,
+        ended = sa.and_(tables.lease.c.until < self._dialect.lease_now,
                         tables.job.c.space == self._space)
 
         def look(connection: sa.Connection) -> Overdue | None:
@@ -122,7 +122,7 @@ class StoreSurvey(accounts.Accounts):
                 tables.job, tables.job.c.id == tables.lease.c.job)
             first = connection.execute(
                 sa.select(tables.job.c.name,
-                          (self._dialect.now - tables.lease.c.until)
+                          (self._dialect.lease_now - tables.lease.c.until)
                           .label('age'))
                 .select_from(joined).where(ended)
                 .order_by(tables.lease.c.until).limit(1)).one_or_none()

@@ -153,6 +153,8 @@ job = sa.Table(
     sa.Column('attended_until', sa.BigInteger),
     #: Up to here all that was due was found claimed or settled.
     sa.Column('checked', sa.BigInteger),
+    #: The history of ticks before this may be pruned. None: of none is.
+    sa.Column('pruned_before', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 
@@ -255,6 +257,17 @@ history = sa.Table(
     #: Why the last ones were skipped. None: none was.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
+
+#: One row: how the clocks of a SQLite file's host follow from the time since
+#: its boot, in microseconds; see :mod:`distperiodic.adapters.host_clock`.
+clock = sa.Table(
+    'distperiodic_clock', metadata,
+    sa.Column('boot', sa.String(64), primary_key=True),
+    sa.Column('lease', sa.BigInteger, nullable=False),
+    sa.Column('offset', sa.BigInteger, nullable=False),
+    sa.Column('knee', sa.BigInteger),
+    sa.Column('seen', sa.BigInteger, nullable=False),
+    **_OF_TABLES)
 
 #: Runs that failed for the last time.
 failure = sa.Table(

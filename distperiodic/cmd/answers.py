@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.adapters import accounts
     from distperiodic.cmd import status as status_
+    from distperiodic.core import due as due_
     from distperiodic.core import job as job_
     from distperiodic.core import schedule
 
@@ -40,8 +41,12 @@ SENTENCES = {
         'the catalogue does not list it now; its last tick: {tick}',
     Reason.NOT_DUE_YET:
         'it is listed, and its first tick is still to come: {next}',
-    Reason.SKIPPED_BY_MISFIRE:
-        'it was skipped for {settled}, by misfire: {told}',
+    Reason.PASSED_OVER:
+        'it was passed over for {settled}, by misfire: {told}',
+    Reason.LOST:
+        'it was due for {settled}, schedulers attended the job, and it was '
+        'not claimed: {told}; please report it, with distperiodic audit '
+        '--ticks',
     Reason.SKIPPED_BY_OVERLAP:
         'it was skipped for {settled}, by overlap: its tick {tick} was not '
         'over{standing}',
@@ -84,10 +89,10 @@ SENTENCES = {
         'nothing of the job was claimed for its tick {due}: no scheduler '
         'runs, or each holds its ticks; look for "ticks held", "catalogue '
         'failed" and "store away" in the logs',
-    Reason.PASSED_OVER:
-        'others of the job were claimed for its tick {due} and it was not: '
-        'it was not in the catalogue then, or this is a fault; see '
-        'distperiodic audit',
+    Reason.LEFT_BEHIND:
+        'others of the job were claimed for its tick {due} and it was not, '
+        'though it was listed then; a scheduler that looks again claims it, '
+        'or distperiodic audit counts it as lost',
 }
 
 
@@ -158,27 +163,30 @@ def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
             case.object in found.ids, '')
 
 
-def _delay(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
-    """How long after its tick the object is due, in microseconds."""
-    from distperiodic.core import ring
-    from distperiodic.core import schedule
-    if not job.spread or rule is not job.schedule:
-        return 0
-    now = case.found.now
-    return schedule.phase_us(ring.position_of(case.object), rule.period_us(
-        rule.at_or_before(now) or now))
+def _plan(case: Case, job: 'job_.Job',
+          rule: 'schedule.Schedule') -> 'due_.Plan':
+    """When the object is due."""
+    if rule is not job.schedule:
+        return job.plan(own=rule)
+    found = case.found.job
+    return job.plan() if found is None else job.plan(found.schedule_since)
 
 
 def _after(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
     """When the object is due next."""
-    delay = _delay(case, job, rule)
-    return rule.after(case.found.now - delay) + delay
+    from distperiodic.core import ring
+    plan, position = _plan(case, job, rule), ring.position_of(case.object)
+    newest = plan.newest(case.found.now, position)
+    tick = rule.after(case.found.now if newest is None else newest)
+    return tick + plan.phase(tick, position)
 
 
 def _facts(case: Case, job: 'job_.Job | None',
            rule: 'schedule.Schedule | None',
            is_listed: bool | None) -> reason_.Facts:
+    from distperiodic.core import due as due_
     from distperiodic.core import job as job_
+    from distperiodic.core import ring
     found, group = case.found, case.group
     alive = None
     if group is not None:
@@ -187,10 +195,15 @@ def _facts(case: Case, job: 'job_.Job | None',
             for one in some)
     due = undecided = None
     if rule is not None and job is not None:
-        delay = _delay(case, job, rule)
-        due = rule.at_or_before(found.now - delay)
+        plan, position = _plan(case, job, rule), ring.position_of(case.object)
+        due = plan.newest(found.now, position)
         if found.claim is not None:
-            undecided = rule.after(found.claim.settled) + delay
+            row = found.claim.row(case.object, position)
+            if plan.verdict(row, found.now) is due_.NOTHING:
+                # What came before it was listed is decided as well.
+                due = min(found.claim.settled, found.now)
+            first = rule.after(plan.floor(row.settled, row.since, position))
+            undecided = first + plan.phase(first, position)
     return reason_.Facts(
         now=found.now, stored=found.job is not None,
         defined=None if case.tasks is None else job is not None,

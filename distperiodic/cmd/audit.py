@@ -3,6 +3,7 @@
 
 import argparse
 import collections
+import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +16,9 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import listed
 from distperiodic.core import audit
+from distperiodic.core import due
 from distperiodic.core.audit import Fate
+from distperiodic.core.schedule import SECOND
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 # Ticks of one job that are looked at: each is computed.
 _MOST_TICKS = 1_000_000
+# Seconds in which a great many objects are claimed for one tick.
+_CLAIMING = 120.0
 # Ticks that the sentence names.
 _NAMED = 3
 
@@ -34,11 +39,10 @@ class _Audited(NamedTuple):
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
-    #: Why nobody can say what was lost; empty: it can be said.
+    #: What cannot be known, and why; empty: all is.
     unknown: str
-    #: Whether the objects begin spread over the period, so that what is late
-    #: is not counted.
-    spread: bool
+    #: Classes that nobody can count; what is recorded of them is shown.
+    blank: frozenset[Fate]
 
     @property
     def total(self) -> collections.Counter[Fate]:
@@ -63,8 +67,8 @@ class Audit(configured.Table, lister.Lister):
             '--ticks', action='store_true',
             help='a line for each tick, the newest first')
         listed.add_option(
-            parser, 'it has the schedules and lists the objects, and without '
-            'it nobody can say what is lost')
+            parser, 'it has the policies and lists the objects, and without '
+            'it what is not listed is not known')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -108,44 +112,62 @@ def _cells(audited: _Audited, fates: collections.Counter[Fate],
            parsed: argparse.Namespace) -> Sequence[Any]:
     """The numbers; of what nobody knows none, which people see as a dash."""
     none = '-' if parsed.formatter == 'table' else None
-    unknown = {Fate.LATE} if audited.spread else set()
-    if audited.unknown:
-        unknown.add(Fate.LOST)
-    return (_due(fates),
-            *(none if fate in unknown else fates[fate] for fate in Fate))
+    return (_due(fates), *(
+        none if fate in audited.blank and not fates[fate] else fates[fate]
+        for fate in Fate))
 
 
 def _due(fates: collections.Counter[Fate]) -> int:
-    return fates.total() - fates[Fate.UNEXPLAINED]
+    return (fates.total() - fates[Fate.UNEXPLAINED]
+            - fates[Fate.NOT_LISTED])
 
 
 def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
            tasks: 'periodic.PeriodicTasks | None',
            settings: 'opts.Settings') -> _Audited:
     job = None if tasks is None else tasks.jobs.get(name)
-    plan: audit.Plan | str = '--tasks is not given'
-    if tasks is not None:
-        plan = _plan(tasks, job, accounts.now(), settings)
-    spread = job is not None and job.spread
-    if isinstance(plan, str):
-        found = accounts.account(name, since, None)
+    account = accounts.account(
+        name, since, '' if job is None else job.schedule_text())
+    if not account.schedule:
         return _Audited(name, {
             tick: audit.classify(counts)
-            for tick, counts in found.ticks.items()}, plan, spread)
-    newest = plan.rule.at_or_before(accounts.now())
-    found = accounts.account(name, since, newest, plan.own)
-    if found.begins is None:
-        return _Audited(name, {}, 'there is no history of it', spread)
-    since = max(since, found.begins)
-    if plan.rule.count(since, found.now) > _MOST_TICKS:
+            for tick, counts in account.ticks.items()},
+            'what was lost is not known: its schedule is not recorded yet, '
+            'and --tasks does not have it',
+            frozenset([Fate.LOST, Fate.PASSED_OVER, Fate.NOT_LISTED]))
+    judged = _judged(account, job, settings)
+    rule = judged.plan.schedule
+    if rule.count(account.begins, account.now) > _MOST_TICKS:
         raise exceptions.ConfigError(
             f'job {name!r} has more than {_MOST_TICKS:,} ticks '
-            f'({plan.rule.describe()}) in that time; give a shorter --since')
-    ticks = audit.judge(
-        found.ticks, found.served, found.rows, plan, since, found.now)
+            f'({rule.describe()}) in that time; give a shorter --since')
+    ticks = audit.judge(account.ticks, account.alike, account.rows, judged,
+                        account.begins, account.now)
+    missing = _not_listed(accounts, tasks, job, account.now)
+    blank = {Fate.LATE} if judged.plan.spread else set()
+    unknown = missing if isinstance(missing, str) else ''
+    if unknown:
+        blank.add(Fate.NOT_LISTED)
+    elif missing:
+        newest = rule.at_or_before(account.now) or account.now
+        ticks.setdefault(newest, collections.Counter())[
+            Fate.NOT_LISTED] += len(missing)
     return _Audited(name, {
-        tick: _without_late(fates) if spread else fates
-        for tick, fates in ticks.items()}, '', spread)
+        tick: _without_late(fates) if judged.plan.spread else fates
+        for tick, fates in ticks.items()}, unknown, frozenset(blank))
+
+
+def _judged(account: 'accounts_.Account', job: 'job_.Job | None',
+            settings: 'opts.Settings') -> audit.Job:
+    """The job by the schedule that is in force, and its policies."""
+    rule, spread = audit.named(account.schedule)
+    plan = due.Plan(rule, spread=spread) if job is None else job.plan()
+    return audit.Job(
+        dataclasses.replace(plan, schedule=rule, spread=spread,
+                            since=account.schedule_since),
+        job is not None, account.attended, account.paused,
+        round((settings.late_claim_after + settings.session_timeout
+               + _CLAIMING) * SECOND))
 
 
 def _without_late(fates: collections.Counter[Fate]
@@ -156,19 +178,23 @@ def _without_late(fates: collections.Counter[Fate]
         Fate.LATE: 0})
 
 
-def _plan(tasks: 'periodic.PeriodicTasks', job: 'job_.Job | None',
-          now: int,
-          settings: 'opts.Settings') -> audit.Plan | str:
-    """What should have been; or why nobody can say."""
+def _not_listed(accounts: 'accounts_.Accounts',
+                tasks: 'periodic.PeriodicTasks | None',
+                job: 'job_.Job | None', now: int) -> set[str] | str:
+    """Objects that the catalogue has and the store does not; or why nobody
+    can say.
+    """
+    unknown = 'what is not listed, and what misfire gives up, is not known: '
+    if tasks is None:
+        return unknown + '--tasks is not given'
     if job is None:
-        return '--tasks has no such job'
+        return unknown + '--tasks has no such job'
     if not job.enabled:
-        return 'it is disabled'
+        return set()
     found = listed.read(tasks, job, now)
     if isinstance(found, str):
-        return found
-    return audit.Plan(job.schedule, found.ids, found.own,
-                      round(settings.late_claim_after * 1e6), job.spread)
+        return f'what is not listed is not known: {found}'
+    return accounts.not_listed(job.name, found.ids)
 
 
 def _missing(tasks: 'periodic.PeriodicTasks | None',
@@ -204,6 +230,5 @@ def _sentence(audited: Sequence[_Audited],
                      f'{configured.listed(missing)}.')
     for one in audited:
         if one.unknown:
-            lines.append(f'What was lost of {one.job} is not known: '
-                         f'{one.unknown}.')
+            lines.append(f'Of {one.job}, {one.unknown}.')
     return '\n'.join(lines)

@@ -47,13 +47,14 @@ class History(configured.Table, lister.Lister):
                 f'The newest {configured.plural(len(ticks), "tick")}; '
                 'see --limit.')
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
-                 'Misfire', 'Overlap', 'Paused', 'Superseded', 'Cancelled',
-                 'Open', 'Retried', 'Taken over',
+                 'Misfire', 'Overlap', 'Paused', 'Lost', 'Superseded',
+                 'Cancelled', 'Open', 'Retried', 'Taken over',
                  'Members', 'Mean', 'Latest', 'Reason'),
                 [(tick.job, configured.moment(tick.tick), tick.due,
                   tick.done, tick.dead, tick.skipped, tick.by_misfire,
-                  tick.by_overlap, tick.by_pause, tick.superseded,
-                  tick.cancelled, tick.open, tick.retried, tick.taken_over,
+                  tick.by_overlap, tick.by_pause, tick.by_lost,
+                  tick.superseded, tick.cancelled, tick.open, tick.retried,
+                  tick.taken_over,
                   tick.members, tick.mean, tick.latest, tick.reason)
                  for tick in ticks])
 

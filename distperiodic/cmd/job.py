@@ -17,6 +17,7 @@ from cliff import lister
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import listed
+from distperiodic.core import due
 
 if TYPE_CHECKING:
     from distperiodic.core import job as job_
@@ -46,7 +47,8 @@ class JobList(configured.Table, lister.Lister):
         plan = [] if tasks is None else ['Schedule', 'Next tick']
         rows: list[Sequence[Any]] = []
         for name in sorted({*jobs, *defined}):
-            job = jobs.get(name) or control_.Job(name, None, None, '', '')
+            job = jobs.get(name) or control_.Job(
+                name, None, None, '', '', due.ALWAYS)
             rows.append((
                 name, *(_plan(defined.get(name), now) if plan else ()),
                 _moment(job.tick), _moment(job.paused_since),

@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of everything that was due, in classes that leave nothing out.
+"""The account of everything that was due, in classes that leave nothing out.
 
-An object is *due* for a tick if it was being served then: it was claimed
-before, and is claimed, skipped or listed since. What is known of a tick are
-numbers of objects: who was claimed or skipped for it, to what ends they came,
-and how many claims stand open now. Each object that was due comes to one
-class, and two of them are findings::
+The watermark of an object divides its ticks. What became of those up to it
+stands in the history; those after it follow from :mod:`distperiodic.core.due`,
+over the object's row::
+
+    since                      watermark                          now
+      |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
+            the history has them           due, and undecided
+
+Each object and tick comes to one class, and two of them are findings::
 
     on time, late      its run was done; late if it was claimed too late
     dead               its runs failed for good
-    skipped            not run, by misfire, overlap or pause
-    superseded         not started before a later tick took its place
-    cancelled          not started, since somebody said so
-    pending            claimed and not over, or not claimed and not late yet
-    lost               nobody claimed or skipped it, and its time is over
+    superseded         claimed, and not started before its next tick came
+    cancelled          claimed, and ended without a run
+    skipped            not run, since an earlier run went on (overlap) or
+                       the job was paused
+    passed over        given up by the misfire policy
+    lost               due while schedulers attended the job, and not run
+    pending            claimed and not over, or due and undecided
+    not listed         in the catalogue, but not in the store's listing
     unexplained        the numbers contradict each other: an end is missing,
                        or there is one too many
+
+The history is checked by the rows: an object whose row says that it was due
+for a tick and that the tick is settled must be counted for that tick, or
+among those that were missed until a newer one. If it is not, it is lost: a
+watermark was moved and nothing was recorded.
 
 Nothing here asks anybody: the rows of a store and the record of a simulated
 cluster are judged by the same lines.
@@ -23,13 +35,17 @@ cluster are judged by the same lines.
 
 import collections
 import enum
-from collections.abc import Collection
+import functools
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from distperiodic.core import claim as claim_
+from distperiodic.core import due as due_
+from distperiodic.core import job as job_
 from distperiodic.core.claim import State
+from distperiodic.core.due import Plan
+from distperiodic.core.due import Row
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
 
@@ -39,12 +55,14 @@ class Fate(enum.StrEnum):
 
     ON_TIME = 'on time'
     LATE = 'late'
-    SKIPPED = 'skipped'
+    DEAD = 'dead'
     SUPERSEDED = 'superseded'
     CANCELLED = 'cancelled'
-    DEAD = 'dead'
-    PENDING = 'pending'
+    SKIPPED = 'skipped'
+    PASSED_OVER = 'passed over'
     LOST = 'lost'
+    PENDING = 'pending'
+    NOT_LISTED = 'not listed'
     UNEXPLAINED = 'unexplained'
 
 
@@ -59,9 +77,14 @@ class Counts(NamedTuple):
     due: int = 0
     done: int = 0
     dead: int = 0
-    skipped: int = 0
     superseded: int = 0
     cancelled: int = 0
+    #: By whatever.
+    skipped: int = 0
+    #: Of what was skipped: given up by the misfire policy, and given up
+    #: though schedulers attended the job.
+    by_misfire: int = 0
+    by_lost: int = 0
     #: Of what was skipped, what was due for earlier ticks than this one.
     missed: int = 0
     #: Claimed too late.
@@ -80,213 +103,231 @@ def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
     """The counts of one object and tick, from the ends that it came to."""
     number = collections.Counter(endings)
     return Counts(
-        due, number[State.DONE], number[State.DEAD], number[State.SKIPPED],
-        number[State.SUPERSEDED], number[State.CANCELLED],
+        due, number[State.DONE], number[State.DEAD],
+        skipped=number[State.SKIPPED],
+        superseded=number[State.SUPERSEDED],
+        cancelled=number[State.CANCELLED],
         late=int(late), open=int(still_open))
 
 
 def classify(counts: Counts, lost: int = 0,
-             pending: int = 0) -> collections.Counter[Fate]:
-    """How many objects of a tick came to which class.
+             undecided: Mapping[Fate, int] | None = None
+             ) -> collections.Counter[Fate]:
+    """Number of objects of a tick by class.
 
     Of those that were claimed too late as many as can be count among the
     done: the numbers do not tell which of them died.
 
-    :param lost: objects that were due and that nobody may claim or skip for
-        it any more, or should have by now.
-    :param pending: those that were due, and that somebody still may.
+    :param lost: objects that the history should have, and has not.
+    :param undecided: classes of what was due after its watermark.
     """
     late = min(counts.late, counts.done)
     # What has no end stands open, and what stands open has no end.
     without_end = counts.due - counts.ended
     found = {
         Fate.ON_TIME: counts.done - late, Fate.LATE: late,
-        Fate.SKIPPED: counts.skipped, Fate.SUPERSEDED: counts.superseded,
-        Fate.CANCELLED: counts.cancelled, Fate.DEAD: counts.dead,
-        Fate.PENDING: counts.open + pending, Fate.LOST: lost}
+        Fate.DEAD: counts.dead, Fate.SUPERSEDED: counts.superseded,
+        Fate.CANCELLED: counts.cancelled,
+        Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
+        Fate.PASSED_OVER: counts.by_misfire,
+        Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
     # Below zero: more were put back than had died.
     too_few = -sum(number for number in found.values() if number < 0)
-    return +collections.Counter({
+    classes = collections.Counter({
         **found,
         Fate.UNEXPLAINED: abs(without_end - counts.open) + too_few})
+    classes.update(undecided or {})
+    return +classes
 
 
 def balance(ticks: Mapping[Instant, Counts],
             expected: Mapping[Instant, int],
-            waiting: Mapping[Instant, int],
-            passed_over: Mapping[Instant, int]) -> dict[
-                Instant, collections.Counter[Fate]]:
+            undecided: Mapping[Instant, Mapping[Fate, int]]
+            ) -> dict[Instant, collections.Counter[Fate]]:
     """The classes of each tick.
 
     What was missed of several ticks is counted in the newest of them, so it
     makes up for those before that one. What an operator triggered, at a tick
     that is none of the schedule, stands for no other.
 
-    :param expected: how many objects were due at each tick of the schedule
-        and were claimed or skipped for it or for a later one.
-    :param waiting: how many were due and were not, but may be.
-    :param passed_over: how many were due and were not, though others were.
+    :param expected: objects that were due for each tick, and whose watermark
+        says that it is settled.
+    :param undecided: classes of what was due after its watermark.
     """
     fates: dict[Instant, collections.Counter[Fate]] = {}
     missed = 0
-    for tick in sorted({*ticks, *expected, *waiting, *passed_over},
-                       reverse=True):
+    for tick in sorted({*ticks, *expected, *undecided}, reverse=True):
         counts = ticks.get(tick, Counts())
         lost = max(0, expected.get(tick, 0) - (counts.due - counts.missed))
         made_up = min(lost, missed)
         missed += counts.missed - made_up
-        fates[tick] = classify(
-            counts, lost - made_up + passed_over.get(tick, 0),
-            waiting.get(tick, 0))
+        fates[tick] = classify(counts, lost - made_up, undecided.get(tick))
     return fates
 
 
-class Served(NamedTuple):
-    """A number of objects that were served alike."""
+class Attendance(NamedTuple):
+    """The time in which schedulers attended a job without a gap."""
 
-    #: For which tick they were first claimed, and for which they were last
-    #: claimed or skipped.
-    first: Instant
-    last: Instant
-    #: Whether their last tick has not come to its end.
-    open: bool = False
-    number: int = 1
+    since: Instant
+    until: Instant
 
 
-def first_tick(fence: int) -> Instant:
-    """The tick for which an object was first claimed, by its newest fence.
+class Job(NamedTuple):
+    """A job as it is judged."""
 
-    It is too late by a millisecond for each 256 grants that it had since.
-    """
-    return fence // claim_.FENCES * 1000
+    #: The schedule in force.
+    plan: Plan
+    #: Whether the policies of *plan* are the job's: its code was read.
+    known: bool = False
+    #: None: nobody attends it.
+    attended: Attendance | None = None
+    #: Since when an operator has paused it. None: it is not paused.
+    paused: Instant | None = None
+    #: Microseconds within which schedulers that attend claim what is due.
+    patience: int = 0
 
+    def plan_of(self, rule: str) -> Plan:
+        """The plan of objects with a schedule of their own, by its text.
 
-def expected_of(rule: Schedule, served: Iterable[Served], since: Instant,
-                until: Instant) -> dict[Instant, int]:
-    """How many objects with this schedule were due at each of its ticks, of
-    those that were claimed or skipped for it or for a later one.
-
-    :param since: the first tick that is looked at.
-    :param until: the last one.
-    """
-    change: collections.Counter[Instant] = collections.Counter()
-    for one in served:
-        if one.last >= since:
-            change[max(one.first, since)] += one.number
-            change[one.last + 1] -= one.number
-    turns = sorted(change)
-    found: dict[Instant, int] = {}
-    tick, at, there = rule.after(since - 1), 0, 0
-    while tick <= until and at < len(turns):
-        while at < len(turns) and turns[at] <= tick:
-            there += change[turns[at]]
-            at += 1
-        if there:
-            found[tick] = there
-        tick = rule.after(tick)
-    return found
-
-
-def awaited_of(rule: Schedule, listed: Iterable[Served], since: Instant,
-               now: Instant, *, patience: int, newest: Instant) -> tuple[
-                   dict[Instant, int], dict[Instant, int]]:
-    """How many objects that are listed now were due at each tick after their
-    last one: those that may still be claimed for it, and those that were
-    passed over.
-
-    Where nobody of the job was claimed for that tick or a later one, nobody
-    was there to do it, or nobody could: whoever comes decides what runs.
-
-    :param now: ticks up to here are due.
-    :param patience: microseconds in which what is due is claimed at the
-        latest where anybody claims.
-    :param newest: the newest tick for which any object of the job was
-        claimed or skipped.
-    """
-    waiting: collections.Counter[Instant] = collections.Counter()
-    passed_over: collections.Counter[Instant] = collections.Counter()
-    for one in listed:
-        tick = rule.after(max(one.last, since - 1))
-        while tick <= now:
-            late = not one.open and tick <= min(newest, now - patience)
-            (passed_over if late else waiting)[tick] += one.number
-            tick = rule.after(tick)
-    return dict(waiting), dict(passed_over)
-
-
-class Row(NamedTuple):
-    """What the claim of one object says of its ticks."""
-
-    object: str
-    served: Served
-    tick: Instant
-    #: The tick that it was claimed for before this one. None: there is none.
-    previous: Instant | None
-
-
-class Plan(NamedTuple):
-    """What should have been: the job's schedule, and the objects that its
-    catalogue lists now.
-    """
-
-    rule: Schedule
-    objects: Collection[str]
-    #: Those that have schedules of their own.
-    own: Mapping[str, Schedule]
-    #: Microseconds after its tick at which an object is late.
-    late_after: int
-    #: Whether the objects begin spread over the period.
-    spread: bool = False
-
-    def rule_of(self, row: Row) -> Schedule | None:
-        """The schedule that an object has or had. None: nobody knows."""
-        if row.object in self.own:
-            return self.own[row.object]
-        if row.object in self.objects or (
-                self.rule.at_or_before(row.tick) == row.tick
-                and row.previous in (
-                    None, self.rule.at_or_before(row.tick - 1))):
-            return self.rule
-        return None
-
-    def patience(self, rule: Schedule, now: Instant) -> int:
-        """After that many microseconds what is due is claimed, where anybody
-        claims: until the next tick is late, too.
+        :raises InvalidSchedule: nobody can read it.
         """
-        return (rule.period_us(rule.at_or_before(now) or now)
-                * (2 if self.spread else 1) + self.late_after)
+        if not rule:
+            return self.plan
+        return Plan(job_.schedule_named(rule), self.plan.misfire,
+                    self.plan.grace, immediate=self.plan.immediate)
+
+    def fate(self, at: Instant, given_up: bool) -> Fate:
+        """The class of an undecided tick of an object without a claim.
+
+        :param at: the instant at which it was due.
+        :param given_up: whether the misfire policy would not run it any more.
+        """
+        if self.paused is not None and at >= self.paused:
+            return Fate.PENDING
+        if self.attended is not None and (
+                self.attended.since <= at
+                and at + self.patience <= self.attended.until):
+            return Fate.LOST
+        return Fate.PASSED_OVER if given_up and self.known else Fate.PENDING
 
 
-def judge(ticks: Mapping[Instant, Counts], served: Iterable[Served],
-          rows: Iterable[Row], plan: Plan, since: Instant,
+def named(text: str) -> tuple[Schedule, bool]:
+    """The schedule that the store keeps of a job, and whether the job spreads
+    its objects over the period.
+
+    :raises InvalidSchedule: it is nothing that a job would write.
+    """
+    bare = text.removesuffix(' spread')
+    return job_.schedule_named(bare), bare != text
+
+
+def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
+          rows: Sequence[Row], job: Job, since: Instant,
           now: Instant) -> dict[Instant, collections.Counter[Fate]]:
     """The classes of each tick of a job.
 
-    :param served: all objects that had a tick in that time.
-    :param rows: one by one those of them that are behind the newest tick of
-        the job, and those with a schedule of their own.
+    :param ticks: the history from *since* on.
+    :param alike: listed objects, those alike together with their number. What
+        happened to them before *since* may be left out.
+    :param rows: one by one those whose place on the ring matters.
+    :param since: the first tick that is judged.
     """
-    alike = list(served)
-    newest = max((one.last for one in alike), default=since)
-    by_rule: dict[Schedule, list[Served]] = {plan.rule: alike}
-    listed: dict[Schedule, list[Served]] = {}
+    due = _Due(job, since)
+    for row, number in alike:
+        due.expect(row, number)
+        plan = job.plan_of(row.rule)
+        row = row._replace(settled=max(row.settled, since - 1))
+        due.wait(plan, plan.verdict(row, now), [row], number)
     for row in rows:
-        rule = plan.rule_of(row)
-        if rule is not plan.rule:
-            alike.append(row.served._replace(number=-1))
-            if rule is not None:
-                by_rule.setdefault(rule, []).append(row.served)
-        if row.object in plan.objects and rule is not None:
-            listed.setdefault(rule, []).append(row.served)
-    expected: collections.Counter[Instant] = collections.Counter()
-    waiting: collections.Counter[Instant] = collections.Counter()
-    passed_over: collections.Counter[Instant] = collections.Counter()
-    for rule, some in by_rule.items():
-        expected.update(expected_of(rule, some, since, now))
-    for rule, some in listed.items():
-        may_be, not_any_more = awaited_of(
-            rule, some, since, now, newest=newest,
-            patience=plan.patience(rule, now))
-        waiting.update(may_be)
-        passed_over.update(not_any_more)
-    return balance(ticks, expected, waiting, passed_over)
+        due.expect(row, 1)
+    of_rows = due_.verdicts(
+        (row._replace(settled=max(row.settled, since - 1)) for row in rows),
+        {'': job.plan}, now)
+    for (_, verdict), same in of_rows.items():
+        due.wait(job.plan, verdict, same, 1)
+    return balance(ticks, due.expected(), due.undecided)
+
+
+class _Due:
+    """What was due from an instant on."""
+
+    def __init__(self, job: Job, since: Instant):
+        self._job = job
+        self._since = since
+        self._around = functools.lru_cache(maxsize=1024)(job.plan.around)
+        #: By schedule, how many objects come or go after an instant.
+        self._changes: dict[Plan, collections.Counter[Instant]] = {}
+        self._first: collections.Counter[Instant] = collections.Counter()
+        self.undecided: dict[Instant, collections.Counter[Fate]] = (
+            collections.defaultdict(collections.Counter))
+
+    def expect(self, row: Row, number: int) -> None:
+        """Count the ticks up to its watermark for which *row* was due."""
+        plan = self._job.plan_of(row.rule)
+        last = row.settled
+        floor = plan.floor(self._since - 1, row.since, row.position,
+                           self._around if not row.rule else None)
+        if plan.spread and not self._job.known:
+            # It may have run at once, instead of in its phase.
+            floor = max(floor, row.since)
+        if floor < last:
+            change = self._changes.setdefault(plan, collections.Counter())
+            change[floor] += number
+            change[last] -= number
+        if plan.immediate and self._since <= row.since <= last:
+            self._first[row.since] += number
+
+    def expected(self) -> collections.Counter[Instant]:
+        """Number of objects that were due for each tick and are past it."""
+        found = self._first.copy()
+        for plan, change in self._changes.items():
+            turns = sorted(change)
+            there = 0
+            for turn, following in zip(turns, turns[1:], strict=False):
+                there += change[turn]
+                if there:
+                    for tick in ticks_of(plan.schedule, turn, following):
+                        found[tick] += there
+        return found
+
+    def wait(self, plan: Plan, verdict: due_.Verdict, rows: Sequence[Row],
+             number: int) -> None:
+        """Count what was due of *rows* after their watermarks.
+
+        :param number: objects that each of the rows stands for.
+        """
+        for tick in verdict.run:
+            self._count(plan, tick, rows, number, False)
+        if verdict.until is None:
+            return
+        for row in rows:
+            floor = plan.floor(row.settled, row.since, row.position,
+                               self._around if plan is self._job.plan
+                               else None)
+            if plan.immediate and row.settled < row.since:
+                self._count(plan, row.since, [row], number, True)
+            for tick in ticks_of(plan.schedule, floor, verdict.until):
+                self._count(plan, tick, [row], number, True)
+
+    def _count(self, plan: Plan, tick: Instant, rows: Sequence[Row],
+               number: int, given_up: bool) -> None:
+        fates = self.undecided[tick]
+        fate = self._job.fate
+        for row in rows:
+            if not row.free:
+                # Its claim is not over, so nothing was decided.
+                fates[Fate.PENDING] += number
+                continue
+            at = tick
+            if plan.spread and tick != row.since:
+                at += plan.phase(tick, row.position)
+            fates[fate(at, given_up)] += number
+
+
+def ticks_of(rule: Schedule, after: Instant,
+             until: Instant) -> Iterable[Instant]:
+    """The ticks in (*after*, *until*], the oldest first."""
+    tick = rule.after(after)
+    while tick <= until:
+        yield tick
+        tick = rule.after(tick)

@@ -20,16 +20,19 @@ Limit: minutes are the finest unit.
 """
 
 import bisect
+import calendar
 import difflib
 import functools
 import zoneinfo
 from datetime import UTC
+from datetime import date
 from datetime import datetime
 from datetime import timedelta
 from datetime import tzinfo
 
 import cronsim
 
+from distperiodic.core import offset as offset_
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import datetime_of
@@ -37,6 +40,9 @@ from distperiodic.exceptions import InvalidSchedule
 
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1)
+_EPOCH_DATE = _EPOCH.toordinal()
+# A line that names no date in so many years names none.
+_SEARCHED_YEARS = 50
 
 _ALIASES = {
     '@hourly': '0 * * * *',
@@ -148,27 +154,30 @@ class Cron:
     def count(self, after: Instant, until: Instant) -> int:
         """How many ticks lie in (*after*, *until*].
 
-        It costs one step per day, not per tick: a minute-by-minute line may
-        have been silent for years.
+        It costs a few look-ups per year, not a step per tick: a line of every
+        minute may have been silent for years.
         """
+        if until <= after:
+            return 0
+        begin, end = after // SECOND + 1, until // SECOND + 1
+        found = self._changes(begin, end)
         total = 0
-        tick = self.after(after)
-        while tick <= until:
-            wall, _ = self._wall_at(tick)
-            midnight = wall - wall % _DAY_S
-            end = self._instant(midnight + _DAY_S)
-            length = end - self._instant(midnight)
-            if (
-                self._next_wall(midnight - 1) == wall
-                and length == _DAY_S * SECOND
-                and end <= until
-            ):
-                total += len(self._times)
-                tick = self.after(end - 1)
-            else:
-                total += 1
-                tick = self.after(tick)
-        return total
+        # The walls of times up to this one were shown before.
+        shown = begin + self._offset_at(begin - 1)
+        wall = shown
+        for change in found:
+            if change.at < begin:
+                shown = max(shown, change.at + change.before)
+                continue
+            total += self._named(self._first_of(wall, shown),
+                                 change.at + change.before)
+            shown = max(shown, change.at + change.before)
+            wall = change.at + change.after
+            # What the wall never showed runs at the change, all at once.
+            total += (self._named(shown, wall) > 0
+                      and not self._named(wall, wall + 1))
+        offset = found[-1].after if found else self._offset_at(begin)
+        return total + self._named(self._first_of(wall, shown), end + offset)
 
     def describe(self) -> str:
         """One phrase for a table or a log line."""
@@ -200,16 +209,50 @@ class Cron:
 
     def _change(self, low: int, high: int) -> Instant:
         """The instant in (*low*, *high*], UTC seconds, of a clock change."""
-        before = self._offset_at(low)
-        seconds = bisect.bisect_left(
-            range(low, high),
-            True,
-            key=lambda second: self._offset_at(second) != before,
-        )
-        return (low + seconds) * SECOND
+        return offset_.change_after(self._zone, low, high) * SECOND
 
     def _offset_at(self, second: int) -> int:
-        return _offset(datetime_of(second * SECOND).astimezone(self._zone))
+        return offset_.seconds_east(self._zone, second)
+
+    def _changes(self, begin: int, end: int) -> list[offset_.Change]:
+        """The changes of the clock in [*begin*, *end*), UTC seconds, and
+        before them those whose repeated hour may still go on.
+        """
+        return offset_.changes(self._zone, begin - 2 * _DAY_S, end)
+
+    def _first_of(self, wall: int, shown: int) -> int:
+        """The first wall from *wall* on that can be a tick, where walls up to
+        *shown* were shown before.
+        """
+        return wall if self._all_hours else max(wall, shown)
+
+    def _named(self, low: int, high: int) -> int:
+        """How many wall times in [*low*, *high*) the line names."""
+        if high <= low:
+            return 0
+        (first, begin), (last, end) = divmod(low, _DAY_S), divmod(
+            high, _DAY_S)
+        total = len(self._times) * self._days_in(first, last)
+        if self._is_day(last):
+            total += bisect.bisect_left(self._times, end)
+        if self._is_day(first):
+            total -= bisect.bisect_left(self._times, begin)
+        return total
+
+    def _is_day(self, day: int) -> bool:
+        return self._all_day or bool(self._days_in(day, day + 1))
+
+    def _days_in(self, first: int, end: int) -> int:
+        """How many days in [*first*, *end*) the line names."""
+        if self._all_day:
+            return end - first
+        year, day = _year_of(first)
+        last_year, last_day = _year_of(end)
+        total = bisect.bisect_left(
+            _days_of_year(self._days, last_year), last_day)
+        total -= bisect.bisect_left(_days_of_year(self._days, year), day)
+        return total + sum(len(_days_of_year(self._days, between))
+                           for between in range(year, last_year))
 
     def _repeat_after(self, t: Instant, wall: int) -> Instant | None:
         """The next tick in a repeated hour around *t*; None: there is none.
@@ -261,10 +304,21 @@ class Cron:
         """The first matching day from *day* on; None: none in 50 years."""
         if self._all_day:
             return day
-        step = timedelta(seconds=1 if backwards else -1)
-        start = _EPOCH + timedelta(days=day) + step
-        found = next(cronsim.CronSim(self._days, start, backwards), None)
-        return None if found is None else (found - _EPOCH).days
+        year, of_year = _year_of(day)
+        days = _days_of_year(self._days, year)
+        if backwards:
+            found = days[:bisect.bisect_right(days, of_year)][-1:]
+            others = range(year - 1, max(year - _SEARCHED_YEARS, 1) - 1, -1)
+        else:
+            found = days[bisect.bisect_left(days, of_year):][:1]
+            others = range(year + 1, min(year + _SEARCHED_YEARS, 9999) + 1)
+        if found:
+            return day + found[0] - of_year
+        for other in others:
+            if days := _days_of_year(self._days, other):
+                return (date(other, 1, 1).toordinal() - _EPOCH_DATE
+                        + days[-1 if backwards else 0])
+        return None
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cron):
@@ -282,6 +336,36 @@ def _offset(local: datetime) -> int:
     """Seconds east of UTC of an aware datetime."""
     offset = local.utcoffset()
     return 0 if offset is None else offset // timedelta(seconds=1)
+
+
+def _year_of(day: int) -> tuple[int, int]:
+    """The year of a day counted from the epoch, and its place in it from 0
+    on.
+    """
+    found = date.fromordinal(day + _EPOCH_DATE)
+    return found.year, found.timetuple().tm_yday - 1
+
+
+@functools.lru_cache(maxsize=16384)
+def _days_of_year(line: str, year: int) -> tuple[int, ...]:
+    """The days of a year that a line of midnights names, from 0 on."""
+    first = date(year, 1, 1)
+    return _days_of_layout(line, first.weekday(), calendar.isleap(year))
+
+
+@functools.lru_cache(maxsize=4096)
+def _days_of_layout(line: str, weekday: int, leap: bool) -> tuple[int, ...]:
+    """The same for each year that begins with this weekday."""
+    # Whether a line names a day follows from its month, its day, its weekday
+    # and the length of its month: two years of one layout are alike.
+    first = next(date(year, 1, 1) for year in range(2000, 2028)
+                 if date(year, 1, 1).weekday() == weekday
+                 and calendar.isleap(year) == leap)
+    # Its iterator takes 40 microseconds for each day that it finds.
+    named = cronsim.CronSim(line, _EPOCH)
+    days = (first + timedelta(days=day) for day in range(365 + leap))
+    return tuple(number for number, day in enumerate(days)
+                 if day.month in named.months and named.match_day(day))
 
 
 def _fields_of(line: str) -> list[str]:

@@ -35,6 +35,8 @@ from distperiodic.core.schedule import Schedule
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
+#: In the place of a schedule: the store has not recorded it yet.
+UNRECORDED = '?'
 #: Missed ticks of one object that ``misfire='all'`` runs at most.
 CATCH_UP = 100
 # Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
@@ -52,7 +54,8 @@ class Row(NamedTuple):
     settled: Instant
     #: The instant from which its schedule counts.
     since: Instant
-    #: The text of its own schedule; empty: it follows its job's.
+    #: The text of its own schedule; empty: it follows its job's. It may be
+    #: :data:`UNRECORDED`.
     rule: str = ''
     #: Whether no claim of it is open.
     free: bool = True
@@ -76,7 +79,7 @@ class Verdict(NamedTuple):
 NOTHING = Verdict((), 0, None, '')
 
 
-class _Around(NamedTuple):
+class Around(NamedTuple):
     """The ticks of a schedule for which objects may be due at an instant."""
 
     now: Instant
@@ -121,18 +124,16 @@ class Plan:
         """The newest tick for which an object is due by *now*; None: there
         is none.
         """
-        return self._around(now).newest(position)
+        return self.around(now).newest(position)
 
-    def floor(self, settled: Instant, since: Instant,
-              position: int = 0) -> Instant:
+    def floor(self, settled: Instant, since: Instant, position: int = 0,
+              around: Callable[[Instant], Around] | None = None) -> Instant:
         """The instant after which the ticks of the schedule count for an
         object: the later of its watermark and of the last tick for which it
         was not listed yet.
-        """
-        return self._floor(settled, since, position, self._around)
 
-    def _floor(self, settled: Instant, since: Instant, position: int,
-               around: Callable[[Instant], _Around]) -> Instant:
+        :param around: :meth:`around`, or what remembers its answers.
+        """
         if self.immediate:
             # The instant of its listing is its first tick.
             settled, since = max(settled, since), self.since
@@ -142,14 +143,17 @@ class Plan:
             return settled
         if not self.spread:
             return since - 1
-        newest = around(since - 1).newest(position)
+        newest = (around or self.around)(since - 1).newest(position)
         return settled if newest is None else max(settled, newest)
 
-    def _around(self, now: Instant) -> _Around:
+    def around(self, now: Instant) -> Around:
+        """The ticks for which objects may be due at *now*, whatever their
+        phase.
+        """
         tick = self.schedule.at_or_before(now)
         if tick is None or not self.spread:
-            return _Around(now, tick)
-        return _Around(now, tick, self.schedule.period_us(tick),
+            return Around(now, tick)
+        return Around(now, tick, self.schedule.period_us(tick),
                        self.schedule.at_or_before(tick - 1))
 
     def grace_us(self, tick: Instant) -> int:
@@ -162,7 +166,7 @@ class Plan:
         """What is due of *row* by *now*.
 
         On a grid the cost does not grow with the number of missed ticks, but
-        for :data:`CATCH_UP` of them; a cron line counts its days.
+        for :data:`CATCH_UP` of them; a cron line counts its years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -293,10 +297,12 @@ class _Judge:
     __slots__ = ('_around', '_known', '_now', '_plan', '_present', '_shared')
 
     def __init__(self, plan: Plan, now: Instant):
+        plan = dataclasses.replace(
+            plan, schedule=schedule_.Remembered(plan.schedule))
         self._plan = plan
         self._now = now
-        self._present = plan._around(now)
-        self._around = functools.lru_cache(maxsize=1024)(plan._around)
+        self._present = plan.around(now)
+        self._around = functools.lru_cache(maxsize=1024)(plan.around)
         #: By watermark and listing; of objects without a phase.
         self._shared: dict[tuple[Instant, Instant], Verdict] = {}
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
@@ -308,15 +314,15 @@ class _Judge:
         key = row.settled, row.since
         verdict = self._shared.get(key)
         if verdict is None:
-            verdict = self._shared[key] = self._plan.verdict(row, self._now)
+            verdict = self._shared[key] = self._of_its_own(row)
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """The same, where its phase matters."""
+        """The same of one object, with its phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
-        floor = plan._floor(row.settled, row.since, row.position,
-                            self._around)
+        floor = plan.floor(row.settled, row.since, row.position,
+                           self._around)
         first = plan._first(row, self._now) if plan.immediate else None
         if newest is None or newest <= floor:
             newest = None
@@ -325,6 +331,10 @@ class _Judge:
         in_time = plan.misfire is not Misfire.SKIP or newest is None or (
             plan._late(newest, row.position, self._now)
             <= plan.grace_us(newest))
+        # Wherever between two ticks they begin to count, the same are due.
+        begin = plan.schedule.at_or_before(floor)
+        if begin is not None:
+            floor = begin
         key = newest, floor, first, in_time
         verdict = self._known.get(key)
         if verdict is None:

@@ -11,6 +11,8 @@ import enum
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.due import ALWAYS
+from distperiodic.core.due import Row
 from distperiodic.core.schedule import Instant
 
 
@@ -27,7 +29,8 @@ class Reason(enum.StrEnum):
     NOT_LISTED = 'not in the catalogue'
     NOT_DUE_YET = 'not due yet'
     #: It was decided that it does not run.
-    SKIPPED_BY_MISFIRE = 'skipped: misfire'
+    PASSED_OVER = 'passed over'
+    LOST = 'lost'
     SKIPPED_BY_OVERLAP = 'skipped: overlap'
     SKIPPED_BY_PAUSE = 'skipped: paused'
     CANCELLED = 'cancelled'
@@ -44,10 +47,11 @@ class Reason(enum.StrEnum):
     NOT_LATE_YET = 'not late yet'
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
-    PASSED_OVER = 'passed over'
+    LEFT_BEHIND = 'left behind'
 
 
-_SKIPPED = {SkippedBy.MISFIRE: Reason.SKIPPED_BY_MISFIRE,
+_SKIPPED = {SkippedBy.MISFIRE: Reason.PASSED_OVER,
+            SkippedBy.LOST: Reason.LOST,
             SkippedBy.OVERLAP: Reason.SKIPPED_BY_OVERLAP,
             SkippedBy.PAUSE: Reason.SKIPPED_BY_PAUSE}
 
@@ -66,10 +70,18 @@ class Standing:
     #: Who holds its lease, until when; empty and None: nobody does.
     holder: str = ''
     until: Instant | None = None
+    #: The instant from which its schedule counts. None: it is not listed.
+    since: Instant | None = None
+
+    def row(self, key: str, position: int) -> Row:
+        """The object *key* at *position*, to be judged."""
+        return Row(key, position, self.settled,
+                   ALWAYS if self.since is None else self.since)
 
     @property
     def open(self) -> bool:
-        return self.state not in ENDINGS
+        return (self.state not in ENDINGS
+                and self.state is not State.LISTED)
 
     @property
     def skipped(self) -> bool:
@@ -128,6 +140,8 @@ def reason_of(facts: Facts) -> Reason:
             return Reason.RAN
         if claim.state is State.DEAD:
             return Reason.DEAD
+        if claim.state is State.LISTED:
+            return _kept_from_it(facts) or Reason.NOT_DUE_YET
         return Reason.CANCELLED
     return _undecided(due, facts)
 
@@ -183,5 +197,5 @@ def _undecided(due: Instant, facts: Facts) -> Reason:
     if facts.now <= since + facts.late_after:
         return Reason.NOT_LATE_YET
     if facts.newest is not None and facts.newest >= due:
-        return Reason.PASSED_OVER
+        return Reason.LEFT_BEHIND
     return Reason.NOBODY_CLAIMS

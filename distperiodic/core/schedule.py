@@ -8,6 +8,7 @@ or on how long a run took, so nothing can drift.
 
 """
 
+import bisect
 import dataclasses
 import enum
 import math
@@ -140,6 +141,66 @@ class Schedule(Protocol):
 
     def describe(self) -> str:
         """In words, for people."""
+
+
+class Remembered:
+    """A schedule that computes each of its periods once.
+
+    It keeps all that it was ever asked for, so make one for each piece of
+    work.
+    """
+
+    __slots__ = ('_begins', '_counts', '_periods', '_schedule')
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        #: Where the periods begin that are known.
+        self._begins: list[Instant] = []
+        #: The end of each.
+        self._periods: dict[Instant, Instant] = {}
+        self._counts: dict[tuple[Instant, Instant], int] = {}
+
+    def after(self, t: Instant) -> Instant:
+        """The first tick later than *t*."""
+        tick = self.at_or_before(t)
+        if tick is None:
+            return self._schedule.after(t)
+        return self._periods[tick]
+
+    def at_or_before(self, t: Instant) -> Instant | None:
+        """The newest tick that is not later than *t*; None: there is none."""
+        index = bisect.bisect_right(self._begins, t)
+        if index:
+            begin = self._begins[index - 1]
+            if t < self._periods[begin]:
+                return begin
+        tick = self._schedule.at_or_before(t)
+        if tick is not None:
+            self._begins.insert(index, tick)
+            self._periods[tick] = self._schedule.after(t)
+        return tick
+
+    def period_us(self, tick: Instant) -> int:
+        """Microseconds from *tick* to the next one."""
+        end = self._periods.get(tick)
+        return self._schedule.period_us(tick) if end is None else end - tick
+
+    def count(self, after: Instant, until: Instant) -> int:
+        """How many ticks there are in (after, until]."""
+        first, last = self.at_or_before(after), self.at_or_before(until)
+        if first is None or last is None:
+            return self._schedule.count(after, until)
+        if last <= first:
+            return 0
+        count = self._counts.get((first, last))
+        if count is None:
+            count = self._counts[first, last] = self._schedule.count(
+                first, last)
+        return count
+
+    def describe(self) -> str:
+        """In words, for people."""
+        return self._schedule.describe()
 
 
 class Misfire(enum.StrEnum):

@@ -180,10 +180,10 @@ class Lifecycle(ServiceBase):
 
     def _store_thread(self) -> store_thread.StoreThread:
         """The store; its answers come through the inbox."""
-        from distperiodic.adapters import sql_store
+        from distperiodic.adapters import pruning
 
         return store_thread.StoreThread(
-            lambda: sql_store.SqlClaimStore(
+            lambda: pruning.Pruner(
                 self._settings.connection, space=self._settings.group,
                 late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(('call', call)))

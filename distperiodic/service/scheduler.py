@@ -40,6 +40,9 @@ _AT_A_TIME = 200
 # process either way, and leaves the order to the pool.
 _LOCAL_WINDOW = 10000
 
+# Seconds between two steps that delete old history.
+_PRUNE = 60.0
+
 # The partition of what runs in the scheduler's own process while the rest is
 # sent to workers.
 _HERE = '-'
@@ -89,6 +92,7 @@ class SchedulerService(lifecycle.Lifecycle):
         #: When the main thread last went on.
         self._turned = self._clock.monotonic()
         self._draining = False
+        self._pruning = False
         self._idle = threading.Event()
         self._group_member: coordination.Membership | None = None
         self._admitted = 1
@@ -265,6 +269,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is not None:
             self._group_member.start()
         sweep = signs = self._clock.monotonic()
+        prune = sweep + _PRUNE
         while not self._over.is_set():
             self._turned = self._clock.monotonic()
             pause = min(side.ticker.run_due()
@@ -277,6 +282,9 @@ class SchedulerService(lifecycle.Lifecycle):
                 for side in self._sides.values():
                     side.sweep()
                 self._shop.watch()
+                if now >= prune:
+                    prune = now + _PRUNE
+                    self._prune()
                 if now >= signs:
                     signs = now + self._settings.lease / 3
                     self._shop.give_signs()
@@ -286,6 +294,27 @@ class SchedulerService(lifecycle.Lifecycle):
             if (self._draining and not self._idle.is_set()
                     and self._drained()):
                 self._idle.set()
+
+    def _prune(self) -> None:
+        """Delete some of the history that is too old."""
+        days = self._settings.history_retention
+        if self._store is None or self._pruning or not days:
+            return
+        self._pruning = True
+
+        def step(store: ports.ClaimStore) -> int:
+            from distperiodic.adapters import pruning
+            assert isinstance(store, pruning.Pruner)
+            return store.prune_some(days)
+
+        def pruned(rows: int) -> None:
+            self._pruning = False
+            if rows:
+                LOG.debug('history pruned: rows=%d days=%g', rows, days)
+
+        def failed() -> None:
+            self._pruning = False
+        self._store.ask(step, pruned, failed)
 
     def _drained(self) -> bool:
         """Whether nothing is left that this process could see the end of."""

@@ -26,7 +26,7 @@ JOB = 'poll'
 LAST = 1_000_000_000 * 1_000_000
 
 _COLUMNS = ('object', 'job', 'position', 'tick', 'settled', 'state', 'fence',
-            'attempt', 'lease')
+            'attempt', 'lease', 'since', 'rule')
 
 
 def object_ids(number: int) -> list[str]:
@@ -59,8 +59,10 @@ def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
         [number] = cursor.fetchone()
         fence = claim_.first_fence(LAST)
         state = tables.STATE_CODES[State.DONE]
+        [rule] = texts(url, [''])
         insert(connection, url, tables.claim.name, _COLUMNS, (
-            (key, number, position, LAST, LAST, state, fence, 1, 'ended')
+            (key, number, position, LAST, LAST, state, fence, 1, 'ended',
+             LAST, rule)
             for key, position in zip(
                 texts(url, objects), ring.positions_of(objects),
                 strict=True)))

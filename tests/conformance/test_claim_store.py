@@ -11,6 +11,7 @@ from the table in ``core/claim.py``.
 
 import collections
 import contextlib
+import functools
 import itertools
 import json
 import threading
@@ -21,6 +22,7 @@ import hypothesis
 import pytest
 import sqlalchemy as sa
 from hypothesis import strategies as st
+from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -28,6 +30,7 @@ from distperiodic.adapters import clock
 from distperiodic.adapters import memory
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_moves
+from distperiodic.adapters import sql_overdue
 from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
@@ -686,6 +689,42 @@ def test_what_the_gone_held_is_taken_over_at_once(store, job, tick):
     assert store.renew([lease], holder=WORKER, seconds=LONG) == set()
 
 
+def test_what_the_gone_held_is_left_to_them_while_they_renew(
+        store, job, tick):
+    """They are merely cut off from the others."""
+    lease, _ = run(store, job, tick, 'a')
+    over = functools.partial(store.overdue, [job], holder=OTHER, limit=9,
+                             seconds=LONG, gone=[WORKER])
+
+    assert over(into=name(), silent=60.0) == []
+    store.renew([lease], holder=WORKER, seconds=LONG - 59)
+    assert over(into=name(), silent=60.0) == []
+    store.renew([lease], holder=WORKER, seconds=LONG - 61)
+    assert [objects_of(one.claims)
+            for one in over(into=name(), silent=60.0)] == [['a']]
+
+
+def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
+        one, another, job, tick, monkeypatch):
+    """It is judged again when it is taken."""
+    lease, _ = run(one, job, tick, 'a', seconds=OVER)
+    take_over = sql_overdue.take_over
+
+    judged = []
+
+    def taken(tx, *, old, **options):
+        judged.append(old.id)
+        tx.connection.execute(sa.update(tables.lease).values(
+            until=one._dialect.now + 60 * SECOND).where(
+                tables.lease.c.id == lease))
+        return take_over(tx, old=old, **options)
+    monkeypatch.setattr(sql_overdue, 'take_over', taken)
+
+    assert overdue(another, job) == []
+    assert judged == [lease]
+    assert one.renew([lease], holder=WORKER, seconds=LONG) == {lease}
+
+
 def test_what_waits_for_a_retry_is_not_taken_from_nobody(store, job, tick):
     retry, _ = bring(store, job, tick, 'a', State.RUNNING)
     assert fail(store, job, tick, ['a'], retry, name(), LONG) == {'a'}
@@ -935,6 +974,20 @@ def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
 def end_in_a_session(store, job, key, lease):
     return store._database.run(lambda connection: sql_session.finish_in(
         connection, space='tests', job=job, key=key, lease=lease))
+
+
+def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
+        one, job, tick):
+    old, _ = run(one, job, tick, 'a')
+    into, lease = name(), name()
+    take_back(one, job, tick, ['a'], old, into=into)
+    assert not end_in_a_session(one, job, 'a', into), 'it does not run'
+    begin(one, job, tick, ['a'], into, lease)
+
+    assert not end_in_a_session(one, job, 'a', old)
+    assert not end_in_a_session(one, f'{job}-2', 'a', lease)
+    assert [row.free for row in one.look(job, ['a'])] == [False]
+    assert end_in_a_session(one, job, 'a', lease)
 
 
 @pytest.mark.parametrize('then', [
@@ -1279,6 +1332,16 @@ def test_many_that_list_the_same_at_once_list_it_once(
 
     assert listed(one, job) == dict.fromkeys(
         keys, (tick, tick + 9, 'every 9'))
+
+
+def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
+    """Whatever the statements say: the key is what keeps two from one."""
+    take(one, job, tick, 'a')
+    found = columns(one, tables.claim, job, *tables.claim.c.keys())
+
+    with pytest.raises(db_exception.DBDuplicateEntry):
+        one._database.run(lambda connection: connection.execute(
+            sa.insert(tables.claim).values(**found._mapping)))
 
 
 # To read what is listed.
@@ -1801,6 +1864,19 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
     assert begin(store, job, tick, ['b', 'a'], into, running) == anew[::-1]
     assert store.finish(job, tick, ['a'], lease=lease) == set()
     assert store.finish(job, tick, ['a', 'b'], lease=running) == {'a', 'b'}
+
+
+@pytest.mark.parametrize('ran', [False, True])
+def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
+    """A worker that refuses what it was granted uses no attempt up."""
+    lease, [held] = run(store, job, tick, 'a')
+    for _ in range(3):
+        into, running = name(), name()
+        [held] = take_back(store, job, tick, ['a'], lease, into=into, ran=ran)
+        begin(store, job, tick, ['a'], into, running)
+        lease = running
+
+    assert held.attempt == (4 if ran else 1)
 
 
 def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):

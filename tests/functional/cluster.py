@@ -19,7 +19,7 @@ from tests import waiting
 ROOT = pathlib.Path(__file__).parents[2]
 # The options of tests.functional.served; importing it fixes a backend.
 _OWN = {'objects', 'spacing', 'takes', 'retries', 'misfire', 'overlap',
-        'timeout', 'behaves', 'effects', 'max_in_flight', 'pong'}
+        'timeout', 'behaves', 'effects', 'keeps', 'max_in_flight', 'pong'}
 
 
 class Run(collections.namedtuple(

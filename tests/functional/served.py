@@ -19,10 +19,12 @@ from oslo_service import backend
 
 backend.init_backend(backend.BackendType.THREADING)
 
+import sqlalchemy as sa  # noqa: E402
 from oslo_config import cfg  # noqa: E402
 from oslo_service import service  # noqa: E402
 
 from distperiodic import periodic  # noqa: E402
+from distperiodic.adapters import database  # noqa: E402
 from distperiodic.service import SchedulerService  # noqa: E402
 from distperiodic.service import WorkerService  # noqa: E402
 from tests.functional import effects  # noqa: E402
@@ -40,6 +42,7 @@ OPTS = [
     cfg.DictOpt('behaves', default={},
                 help='Object to what its handler does, of BEHAVIOURS.'),
     cfg.StrOpt('effects', help='Database for the effects; see effects.py.'),
+    cfg.StrOpt('keeps', help='Database in which a session is kept open.'),
 ]
 
 
@@ -85,6 +88,18 @@ class Junk:
         lambda self, *args: 1 / 0)
 
 
+def keep(url, idle):
+    """End the run in a session that stays open for 25 s."""
+    def run(context):
+        with database.make_engine(url, bounded=False).begin() as connection:
+            context.finish(connection)
+            for _ in range(50):
+                time.sleep(0.5)
+                if not idle:
+                    connection.execute(sa.text('SELECT 1'))
+    return run
+
+
 BEHAVIOURS = {
     'well': lambda context: None, 'fail': fail, 'hang': hang, 'exit': exit_,
     'hoard': hoard, 'junk': return_junk, 'leave': leave, 'say': say,
@@ -106,6 +121,9 @@ def make_tasks(conf, record):
     """The tasks; the options decide how often and how long they run."""
 
     ledger = effects.Ledger(conf.effects) if conf.effects else None
+    behaviours = BEHAVIOURS | {
+        'keep': keep(conf.keeps, idle=False),
+        'keep-idle': keep(conf.keeps, idle=True)}
 
     class Tasks(periodic.PeriodicTasks):
 
@@ -120,7 +138,7 @@ def make_tasks(conf, record):
             record(event='start', job='ping', object=host,
                    tick=context.tick.timestamp(), fence=context.fence,
                    attempt=context.attempt, progress=context.progress)
-            answer = BEHAVIOURS[conf.behaves.get(host, 'well')](context)
+            answer = behaviours[conf.behaves.get(host, 'well')](context)
             time.sleep(conf.takes)
             told = ledger.write(context) if ledger else {}
             record(event='end', job='ping', object=host,

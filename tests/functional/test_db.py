@@ -17,6 +17,7 @@ import uuid
 import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
+from alembic import command
 from alembic import migration
 from alembic import script
 from oslo_db import exception as db_exception
@@ -162,6 +163,56 @@ def test_the_version_is_that_of_the_last_migration(sqlite_url):
     assert found.get_heads() == [schema.VERSION]
     revisions = [one.revision for one in found.walk_revisions()]
     assert revisions == sorted(revisions, reverse=True)
+
+
+def _at_version(url, version):
+    """Make the tables as they were in *version*."""
+    engine = database.make_engine(url)
+    with engine.begin() as connection:
+        command.upgrade(schema.configuration(connection), version)
+    engine.dispose()
+
+
+def test_rows_of_the_release_before_go_on(empty):
+    _at_version(empty, '0001')
+    engine = database.make_engine(empty)
+    row = {'object': 'a', 'job': 7, 'position': 1, 'tick': 50, 'settled': 60,
+           'state': State.DONE, 'fence': 5, 'attempt': 1, 'lease': 'l'}
+    counted = {'job': 7, 'tick': 50, 'member': 'm', **{
+        column.name: 1 for column in tables.history.c
+        if isinstance(column.type, sa.BigInteger)
+        and column.name not in ('tick', 'by_lost')}}
+    with engine.begin() as connection:
+        connection.execute(sa.insert(tables.job).values(
+            id=7, space='tests', kind=tables.KIND, name='old'))
+        connection.execute(sa.insert(tables.claim).values(row))
+        connection.execute(sa.insert(tables.history).values(counted))
+
+    assert schema.sync(empty) == ('0001', schema.VERSION)
+
+    with engine.begin() as connection:
+        assert schema.missing(connection) == []
+        found = connection.execute(sa.select(tables.claim)).one()._mapping
+        assert {**found, **row} == found
+        assert (found['since'], found['rule']) == (60, None)
+        assert connection.scalar(sa.select(tables.history.c.by_lost)) == 0
+    engine.dispose()
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    [listed] = store.look('old', ['a'])
+    assert (listed.settled, listed.since, listed.free) == (60, 60, True)
+    store.close()
+
+
+def test_a_migration_that_was_cut_short_is_made_again(empty):
+    """MySQL commits each of its steps by itself."""
+    _at_version(empty, '0001')
+    engine = database.make_engine(empty)
+    with engine.begin() as connection:
+        connection.execute(sa.text(
+            'ALTER TABLE distperiodic_claim ADD COLUMN since BIGINT'))
+    engine.dispose()
+
+    assert schema.sync(empty) == ('0001', schema.VERSION)
 
 
 def test_each_state_has_a_number():

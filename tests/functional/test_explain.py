@@ -120,7 +120,8 @@ def test_it_ran(scene_anywhere):
 
 
 @pytest.mark.parametrize(('by', 'why'), [
-    (SkippedBy.MISFIRE, 'skipped: misfire'),
+    (SkippedBy.MISFIRE, 'passed over'),
+    (SkippedBy.LOST, 'lost'),
     (SkippedBy.PAUSE, 'skipped: paused'),
     (SkippedBy.OVERLAP, 'skipped: overlap')])
 def test_it_was_skipped(scene_anywhere, by, why):
@@ -219,7 +220,7 @@ def test_nobody_has_claimed_the_last_tick(scene):
 
     assert scene.explain()['reason'] == 'nobody claims'
     scene.place.run('poll', scene.due, 'b')
-    assert scene.explain()['reason'] == 'passed over'
+    assert scene.explain()['reason'] == 'left behind'
     scene.place.ask('job', 'pause', 'poll', '--why', 'not today')
     told = scene.explain()
     assert told['reason'] == 'job paused'

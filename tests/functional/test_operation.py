@@ -126,11 +126,11 @@ def test_the_history_tells_what_became_of_each_tick(place):
         assert row.pop('Tick').endswith('Z')
     assert told == [
         {'Job': 'poll', 'Due': 3, 'Done': 0, 'Dead': 0, 'Skipped': 1,
-         'Misfire': 0, 'Overlap': 1, 'Paused': 0,
+         'Misfire': 0, 'Overlap': 1, 'Paused': 0, 'Lost': 0,
          'Superseded': 0, 'Cancelled': 0, 'Open': 2, 'Retried': 0,
          'Taken over': 0, 'Members': 1, 'Reason': 'not now'},
         {'Job': 'poll', 'Due': 3, 'Done': 2, 'Dead': 1, 'Skipped': 0,
-         'Misfire': 0, 'Overlap': 0, 'Paused': 0,
+         'Misfire': 0, 'Overlap': 0, 'Paused': 0, 'Lost': 0,
          'Superseded': 0, 'Cancelled': 0, 'Open': 0, 'Retried': 0,
          'Taken over': 0, 'Members': 2, 'Reason': ''}]
     shown = place.ask('history')

@@ -10,17 +10,23 @@ import pytest
 from hypothesis import strategies as st
 
 from distperiodic.core import audit
-from distperiodic.core import claim as claim_
+from distperiodic.core.audit import Attendance
 from distperiodic.core.audit import Counts
 from distperiodic.core.audit import Fate
-from distperiodic.core.audit import Served
 from distperiodic.core.claim import State
+from distperiodic.core.due import ALWAYS
+from distperiodic.core.due import Plan
+from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import phase_us
 
 MINUTE = 60 * SECOND
 RULE = Every(60)
 
+#: With a latest misfire; what is due is claimed within a minute.
+JOB = audit.Job(Plan(RULE), known=True, patience=MINUTE + SECOND)
 #: What may become of one object that is claimed for a tick.
 ENDS = [State.DONE, State.DEAD, State.SUPERSEDED, State.CANCELLED,
         State.SKIPPED]
@@ -83,9 +89,16 @@ def test_an_end_that_is_missing_or_doubled_is_always_noticed(ends, data):
     assert audit.classify(wrong)[Fate.UNEXPLAINED] == 1
 
 
+@pytest.mark.parametrize(('by', 'fate'), [
+    ({}, Fate.SKIPPED), ({'by_misfire': 1}, Fate.PASSED_OVER),
+    ({'by_lost': 1}, Fate.LOST)], ids=['policy', 'misfire', 'lost'])
+def test_what_was_skipped_is_told_by_whom(by, fate):
+    assert audit.classify(Counts(due=1, skipped=1, **by)) == {fate: 1}
+
+
 @st.composite
 def histories(draw):
-    """Objects that come, go on and go: for each its first and last tick."""
+    """Objects that come and go on: for each its first and last tick."""
     lives = draw(st.lists(st.tuples(
         st.integers(0, 9), st.integers(0, 9)).map(sorted), max_size=12))
     return [(first * MINUTE, last * MINUTE) for first, last in lives]
@@ -113,19 +126,24 @@ def add(one, other):
     return Counts(*map(sum, zip(one, other, strict=True)))
 
 
-def plan(objects=(), own=None, **options):
-    return audit.Plan(RULE, objects, own or {}, 5 * SECOND, **options)
+def row(settled, since=ALWAYS, position=0, rule='', free=True):
+    return Row('', position, settled, since, rule, free)
 
 
-def judged(ticks, lives, now=None):
-    fates = audit.judge(
-        ticks, [Served(*life) for life in lives], [], plan(), 0,
-        10 * MINUTE if now is None else now)
+def account_of(ticks, alike, job=JOB, rows=(), now=0, since=0):
+    """The classes of all ticks together."""
+    fates = audit.judge(ticks, alike, list(rows), job, since, now)
     return sum(fates.values(), collections.Counter())
 
 
+def judged(ticks, lives):
+    """The same, of objects that are listed between two ticks."""
+    return account_of(
+        ticks, [(row(last, first), 1) for first, last in lives])
+
+
 @hypothesis.given(histories())
-def test_objects_that_come_and_go_lose_nothing(lives):
+def test_objects_that_come_and_go_on_lose_nothing(lives):
     found = judged(history_of(lives), lives)
 
     assert set(found) <= {Fate.ON_TIME}
@@ -134,16 +152,20 @@ def test_objects_that_come_and_go_lose_nothing(lives):
 
 
 @hypothesis.given(histories().filter(any), st.data())
-def test_a_tick_that_nobody_claimed_is_always_lost(lives, data):
+def test_a_watermark_that_moved_without_a_record_is_lost(lives, data):
     first, last = data.draw(st.sampled_from(lives))
     tick = data.draw(st.sampled_from(range(first, last + 1, MINUTE)))
     ticks = history_of(lives)
     ticks[tick] = add(ticks[tick], Counts(due=-1, done=-1))
 
-    found = judged(ticks, lives)
+    fates = audit.judge(ticks, [(row(last, first), 1)
+                                for first, last in lives], [], JOB, 0,
+                        10 * MINUTE - 1)
 
-    assert found[Fate.LOST] == 1
-    assert found[Fate.UNEXPLAINED] == 0
+    lost = {tick: found[Fate.LOST] for tick, found in fates.items()
+            if found[Fate.LOST]}
+    assert lost == {tick: 1}
+    assert not any(found[Fate.UNEXPLAINED] for found in fates.values())
 
 
 @hypothesis.given(histories(), st.data())
@@ -172,66 +194,111 @@ def test_what_was_triggered_stands_for_no_tick():
     assert judged(ticks, [(0, 3 * MINUTE)])[Fate.LOST] == 1
 
 
-def row(name, last, first=0, *, open_=False, previous=None):
-    return audit.Row(name, Served(first, last, open_), last,
-                     last - MINUTE if previous is None else previous)
+def waiting(job=JOB, now=5 * MINUTE, settled=0, **options):
+    """The classes of an object whose watermark is behind."""
+    return account_of({}, [(row(settled, settled + 1, **options), 3)], job,
+                      now=now)
 
 
-def judge_listed(rows, listed, now, newest, own=None, since=0):
-    """Objects that are behind others, whose newest tick is *newest*."""
-    fates = audit.judge(
-        {}, [Served(newest, newest), *(one.served for one in rows)], rows,
-        plan(listed, own), since, now)
-    return {tick: dict(found) for tick, found in fates.items()
-            if tick > MINUTE and tick != newest}
+class TestAfterTheWatermark:
+
+    def test_what_nobody_attended_is_passed_over_but_for_what_runs(self):
+        assert waiting() == {Fate.PASSED_OVER: 12, Fate.PENDING: 3}
+
+    def test_without_the_policy_nothing_is_said_to_be_given_up(self):
+        assert waiting(JOB._replace(known=False)) == {Fate.PENDING: 15}
+
+    def test_what_was_attended_and_not_claimed_in_time_is_lost(self):
+        attended = JOB._replace(attended=Attendance(
+            2 * MINUTE, 5 * MINUTE))
+        # Those of the 2nd and 3rd minute, and not yet of the 4th.
+        assert waiting(attended) == {
+            Fate.PASSED_OVER: 6, Fate.LOST: 6, Fate.PENDING: 3}
+
+    def test_what_was_due_at_the_end_of_an_attendance_is_not_lost(self):
+        attended = JOB._replace(attended=Attendance(
+            ALWAYS, 2 * MINUTE + SECOND))
+        assert waiting(attended) == {
+            Fate.LOST: 3, Fate.PASSED_OVER: 9, Fate.PENDING: 3}
+
+    def test_what_has_a_claim_that_is_open_waits_for_its_end(self):
+        attended = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE))
+        assert waiting(attended, free=False) == {Fate.PENDING: 15}
+
+    def test_what_was_due_in_a_pause_waits(self):
+        paused = JOB._replace(attended=Attendance(ALWAYS, 5 * MINUTE),
+                              paused=2 * MINUTE)
+        assert waiting(paused) == {Fate.LOST: 3, Fate.PENDING: 12}
+
+    def test_an_object_is_judged_by_its_own_schedule(self):
+        assert waiting(rule='every 120000000') == {
+            Fate.PASSED_OVER: 3, Fate.PENDING: 3}
+
+    def test_what_came_before_it_was_listed_was_not_due(self):
+        found = account_of({}, [(row(0, 4 * MINUTE + 1), 1)],
+                           now=5 * MINUTE)
+        assert found == {Fate.PENDING: 1}
+
+    def test_what_was_due_before_the_schedule_held_was_not(self):
+        job = JOB._replace(plan=Plan(RULE, since=4 * MINUTE))
+        assert waiting(job) == {Fate.PASSED_OVER: 3, Fate.PENDING: 3}
+
+    def test_a_time_before_the_account_is_left_out(self):
+        fates = audit.judge({}, [(row(0), 1)], [], JOB, 4 * MINUTE,
+                            5 * MINUTE)
+        assert fates == {4 * MINUTE: {Fate.PASSED_OVER: 1},
+                         5 * MINUTE: {Fate.PENDING: 1}}
 
 
-def test_an_object_that_is_listed_and_passed_over_is_lost():
-    now = 4 * MINUTE
+class TestSpread:
+    """Objects that are due in their own phase of the period."""
 
-    found = judge_listed([row('a', MINUTE)], ['a'], now, 4 * MINUTE)
+    HALF = next(n for n in range(2 ** 20)
+                if phase_us(n, MINUTE) // SECOND == 30)
+    JOB = audit.Job(Plan(RULE, spread=True), known=True)
 
-    assert found == {2 * MINUTE: {Fate.LOST: 1}, 3 * MINUTE: {
-        Fate.PENDING: 1}}
+    @pytest.mark.parametrize(('second', 'found'), [
+        (29, {}), (31, {Fate.PENDING: 1})])
+    def test_it_is_due_at_its_phase_and_not_before(self, second, found):
+        rows = [row(0, 31 * SECOND, self.HALF)]
+        assert account_of({}, [], self.JOB, rows,
+                          MINUTE + second * SECOND) == found
 
+    @pytest.mark.parametrize(('second', 'lost'), [(29, 1), (31, 0)])
+    def test_one_that_was_listed_in_a_period_counts_from_its_phase(
+            self, second, lost):
+        rows = [row(MINUTE, second * SECOND, self.HALF)]
+        ticks = {MINUTE: Counts(due=1, done=1)}
+        found = account_of(ticks, [], self.JOB, rows, 2 * MINUTE)
+        assert found[Fate.LOST] == lost
 
-@pytest.mark.parametrize(('the_row', 'listed', 'newest'), [
-    (row('a', MINUTE), ['b'], 4 * MINUTE),
-    (row('a', MINUTE, open_=True), ['a'], 4 * MINUTE),
-    (row('a', MINUTE), ['a'], MINUTE)],
-    ids=['gone from the catalogue', 'a run goes on', 'nobody was there'])
-def test_what_nobody_can_have_claimed_is_not_lost(the_row, listed, newest):
-    found = judge_listed([the_row], listed, 4 * MINUTE + SECOND, newest)
-
-    assert all(set(fates) <= {Fate.PENDING} for fates in found.values())
-
-
-def test_an_object_is_judged_by_its_own_schedule():
-    own = {'a': Every(120)}
-    rows = [row('a', 4 * MINUTE, previous=2 * MINUTE)]
-    ticks = {tick * MINUTE: Counts(due=1, done=1) for tick in (0, 2, 4)}
-
-    fates = audit.judge(ticks, [Served(0, 4 * MINUTE)], rows,
-                        plan(['a'], own), 0, 5 * MINUTE)
-    without = audit.judge(ticks, [Served(0, 4 * MINUTE)], [],
-                          plan(['a']), 0, 5 * MINUTE)
-
-    assert sum(fates.values(), collections.Counter()) == {Fate.ON_TIME: 3}
-    assert sum(without.values(), collections.Counter())[Fate.LOST] == 2
+    def test_it_is_lost_by_the_time_at_which_it_was_due(self):
+        rows = [row(0, 31 * SECOND, self.HALF)]
+        job = self.JOB._replace(attended=Attendance(
+            MINUTE + 20 * SECOND, 3 * MINUTE), patience=MINUTE)
+        assert account_of({}, [], job, rows, 2 * MINUTE + 29 * SECOND) == {
+            Fate.LOST: 1}
 
 
-def test_an_object_that_is_gone_may_have_had_any_schedule():
-    gone = row('a', 4 * MINUTE, previous=2 * MINUTE)
-    ticks = {tick * MINUTE: Counts(due=1, done=1) for tick in (0, 2, 4)}
+def test_what_runs_as_soon_as_it_is_listed_is_due_then():
+    job = JOB._replace(plan=Plan(RULE, immediate=True))
+    ticks = {MINUTE: Counts(due=1, done=1)}
+    found = account_of(ticks, [(row(MINUTE, 5 * SECOND), 1)], job,
+                       now=MINUTE)
+    assert found == {Fate.ON_TIME: 1, Fate.LOST: 1}
 
-    fates = audit.judge(ticks, [Served(0, 4 * MINUTE)], [gone], plan(), 0,
-                        9 * MINUTE)
+    found = account_of({}, [(row(0, 5 * SECOND), 1)], job, now=2 * MINUTE)
 
-    assert sum(fates.values(), collections.Counter()) == {Fate.ON_TIME: 3}
+    assert found == {Fate.PASSED_OVER: 2, Fate.PENDING: 1}
 
 
-@hypothesis.given(st.integers(0, 2 ** 53), st.integers(0, 255))
-def test_the_first_tick_is_in_the_fence(tick, grants):
-    fence = claim_.first_fence(tick) + grants
+def test_all_that_the_policy_still_runs_is_pending():
+    job = JOB._replace(plan=Plan(RULE, Misfire.ALL))
+    assert waiting(job) == {Fate.PENDING: 15}
 
-    assert audit.first_tick(fence) == tick - tick % 1000
+
+@pytest.mark.parametrize('text', ['every 60000000', 'cron UTC 0 * * * *'])
+def test_the_text_of_a_schedule_tells_whether_it_spreads(text):
+    rule, spread = audit.named(text)
+    assert audit.named(f'{text} spread') == (rule, True)
+    assert spread is False

@@ -81,7 +81,7 @@ def at_work(world, objects, *jobs, **options):
         *jobs, finishes=False,
         catalogues={j.name: objects for j in jobs}, **options)
     world.advance(60, sweep=None)
-    while any(me.ticker._claimer.unfinished(j) for j in jobs):
+    while any(me.ticker._claimer.has_rest(j.name) for j in jobs):
         world.turn(takes=0.001)
     return me
 

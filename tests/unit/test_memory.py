@@ -208,10 +208,12 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
     """A hundred thousand that come and go, and one that stays."""
     fences = {}
     for number in range(100):
-        for one in owner.run(TICK + number * MINUTE, 'stays', *(
-                f'{number}-{n}' for n in range(1000))):
+        tick = TICK + number * MINUTE
+        gone = [f'{number}-{n}' for n in range(1000)]
+        for one in owner.run(tick, 'stays', *gone):
             assert one.fence > fences.get(one.object, 0)
             fences[one.object] = one.fence
+        owner.store.sync('poll', [], gone, at=tick)
 
     assert len(owner.store._rows['poll']) < 15_000
     # Whatever the clock says.
@@ -220,9 +222,12 @@ def test_objects_that_are_gone_are_forgotten_and_fences_still_grow(owner):
 
 def test_what_is_open_is_not_forgotten(owner):
     lease, [kept] = owner.claim(TICK, 'kept')
+    owner.store.sync('poll', [], ['kept'], at=TICK)
     for number in range(1, 30):
-        owner.run(TICK + number * MINUTE, *(
-            f'{number}-{n}' for n in range(1000)))
+        tick = TICK + number * MINUTE
+        gone = [f'{number}-{n}' for n in range(1000)]
+        owner.run(tick, *gone)
+        owner.store.sync('poll', [], gone, at=tick)
 
     assert len(owner.store._rows['poll']) < 25_000
     assert owner.store.start(

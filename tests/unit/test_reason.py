@@ -56,7 +56,8 @@ REASONS = [
     (Reason.CANCELLED, facts(claim=standing(state=State.CANCELLED))),
     *((by, facts(claim=standing(BEFORE, DUE, why, state)))
       for (by, why), state in itertools.product(
-          [(Reason.SKIPPED_BY_MISFIRE, SkippedBy.MISFIRE),
+          [(Reason.PASSED_OVER, SkippedBy.MISFIRE),
+           (Reason.LOST, SkippedBy.LOST),
            (Reason.SKIPPED_BY_OVERLAP, SkippedBy.OVERLAP),
            (Reason.SKIPPED_BY_PAUSE, SkippedBy.PAUSE)],
           [State.DONE, State.DEAD, State.RUNNING])),
@@ -82,7 +83,10 @@ REASONS = [
         newest=BEFORE)),
     (Reason.NO_SCHEDULER, facts(schedulers=0, claim=standing(BEFORE))),
     (Reason.NOBODY_CLAIMS, facts(newest=BEFORE, claim=standing(BEFORE))),
-    (Reason.PASSED_OVER, facts(claim=standing(BEFORE), schedulers=2)),
+    (Reason.LEFT_BEHIND, facts(claim=standing(BEFORE), schedulers=2)),
+    # It is listed, and was never claimed.
+    (Reason.NOT_DUE_YET, facts(claim=standing(state=State.LISTED))),
+    (Reason.LEFT_BEHIND, facts(claim=standing(BEFORE, state=State.LISTED))),
 ]
 
 

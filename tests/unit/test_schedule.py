@@ -11,13 +11,16 @@ from datetime import timedelta
 import cronsim
 import pytest
 from hypothesis import given
+from hypothesis import settings
 from hypothesis import strategies as st
 
+from distperiodic.core import offset
 from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import DueTicks
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Remembered
 from distperiodic.core.schedule import datetime_of
 from distperiodic.core.schedule import due_ticks
 from distperiodic.core.schedule import instant_of
@@ -437,20 +440,169 @@ class TestCronOnTheCalendar:
         with pytest.raises(InvalidSchedule, match='pip install tzdata'):
             Cron('@daily', 'Europe/Berlin')
 
-    def test_counting_56_years_of_minutes_costs_days_not_minutes(
+    def test_counting_56_years_of_minutes_costs_years_not_days(
         self, monkeypatch
     ):
         calls = []
-        cron = Cron('* * * * *')
-        original = Cron._next_wall
-        monkeypatch.setattr(
-            Cron,
-            '_next_wall',
-            lambda *args: calls.append(1) or original(*args),
-        )
+        for name in ('_next_wall', '_named'):
+            original = getattr(Cron, name)
+            monkeypatch.setattr(
+                Cron,
+                name,
+                lambda *args, original=original: (
+                    calls.append(1) or original(*args)
+                ),
+            )
         until = at('2026-01-01')
+        cron = Cron('* * * * *', 'Europe/Berlin')
         assert cron.count(0, until) == until // MINUTE
-        assert len(calls) < 4 * until // DAY
+        assert len(calls) < 56 * 20
+
+
+def steps(schedule, after, until):
+    """How many ticks lie in (*after*, *until*], counted one by one."""
+    number = 0
+    tick = schedule.after(after)
+    while tick <= until:
+        number += 1
+        tick = schedule.after(tick)
+    return number
+
+
+# Two changes a year, half an hour, a month of Ramadan, a midnight that does
+# not exist, a day that does not exist, laws that changed.
+ODD_ZONES = [
+    'Europe/Berlin',
+    'Australia/Lord_Howe',
+    'Africa/Casablanca',
+    'America/Asuncion',
+    'Pacific/Apia',
+    'Asia/Pyongyang',
+    'Antarctica/Troll',
+    'America/Caracas',
+]
+ODD_LINES = [
+    '17 * * * *',
+    '*/20 1-3 * * *',
+    '0 0 * * *',
+    '30 23 * * MON-FRI',
+    '5,35 0,2,23 1,L * *',
+    '0 2 13 * FRI',
+    '45 1 * * SUN#1',
+    '59 23 LW 3-11 *',
+]
+
+
+class TestCronOverYears:
+    @settings(max_examples=60)
+    @given(
+        st.sampled_from(ODD_LINES),
+        st.sampled_from(ODD_ZONES),
+        st.integers(at('1995-01-01'), at('2036-01-01')),
+        st.integers(0, 400 * DAY),
+    )
+    def test_counting_is_stepping_from_tick_to_tick(
+        self, line, zone, after, span
+    ):
+        cron = Cron(line, zone)
+        assert cron.count(after, after + span) == steps(
+            cron, after, after + span
+        )
+
+    @pytest.mark.parametrize('zone', ODD_ZONES)
+    @pytest.mark.parametrize('line', ['17 * * * *', '*/20 1-3,23 * * *'])
+    def test_counting_may_begin_and_end_anywhere_about_a_change(
+        self, line, zone
+    ):
+        cron = Cron(line, zone)
+        changes = offset.changes(
+            zoneinfo.ZoneInfo(zone),
+            at('2007-01-01') // SECOND,
+            at('2019-01-01') // SECOND,
+        )
+        assert changes
+        for change in changes[-4:]:
+            begin = change.at * SECOND - 3 * HOUR
+            edges = [begin + 19 * MINUTE * step for step in range(21)]
+            edges.append(change.at * SECOND)
+            for after in edges:
+                for until in edges[::5]:
+                    assert cron.count(after, until) == steps(
+                        cron, after, until
+                    ), (after, until)
+
+    @settings(max_examples=60)
+    @given(
+        st.sampled_from(
+            [
+                '0 0 29 2 *',
+                '0 0 29 2 MON',
+                '0 0 1 1 SUN',
+                '0 0 L */5 *',
+                '0 0 LW 2 *',
+                '0 0 13 * FRI',
+                '0 0 */13 * FRI#2',
+                '0 0 * 3 7L',
+                '0 0 31 1-7 1-5',
+            ]
+        ),
+        st.integers(at('1950-01-01'), at('2090-01-01')),
+    )
+    def test_rare_days_are_those_that_cronsim_finds(self, line, t):
+        cron = Cron(line)
+        naive = datetime_of(t).replace(tzinfo=None)
+        following = next(cronsim.CronSim(line, naive), None)
+        assert cron.after(t) == instant_of(following.replace(tzinfo=UTC))
+        previous = next(
+            cronsim.CronSim(
+                line, naive + timedelta(microseconds=1), reverse=True
+            ),
+            None,
+        )
+        assert cron.at_or_before(t) == instant_of(
+            previous.replace(tzinfo=UTC)
+        )
+
+
+class TestRemembered:
+    @settings(max_examples=50)
+    @given(
+        st.sampled_from(
+            [
+                Every(60),
+                Every(7, 3),
+                Cron('*/20 1-3 * * *', 'Europe/Berlin'),
+                Cron('0 2 29 2 *'),
+            ]
+        ),
+        st.lists(
+            st.tuples(
+                st.integers(at('2026-10-20'), at('2026-11-01')),
+                st.integers(-DAY, DAY),
+            ),
+            max_size=8,
+        ),
+    )
+    def test_it_answers_as_the_schedule_does(self, schedule, asked):
+        found = Remembered(schedule)
+        for t, more in asked:
+            assert found.at_or_before(t) == schedule.at_or_before(t)
+            assert found.after(t) == schedule.after(t)
+            assert found.period_us(t) == schedule.period_us(t)
+            assert found.count(t, t + more) == schedule.count(t, t + more)
+
+    def test_it_asks_once_for_each_period(self):
+        calls = []
+
+        class Asked(Every):
+            def at_or_before(self, t):
+                calls.append(t)
+                return super().at_or_before(t)
+
+        found = Remembered(Asked(60))
+        for t in range(0, 10 * MINUTE, SECOND):
+            found.at_or_before(t)
+        assert len(calls) == 10
 
 
 class TestBadCronLines:

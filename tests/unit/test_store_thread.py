@@ -63,6 +63,13 @@ class Flow:
             self.inbox.pop(0)()
         return self.told
 
+    def join(self):
+        """Wait for the threads; whether they have ended."""
+        threads = [lane._thread for lane in self.line._lanes]
+        for thread in threads:
+            thread.join(SOON)
+        return not any(thread.is_alive() for thread in threads)
+
     def stop(self, timeout=SOON):
         began = time.monotonic()
         self.line.stop(timeout)
@@ -87,7 +94,7 @@ def flow(store):
     store.there.set()
     store.answers.set()
     flow.stop(0)
-    flow.line._thread.join(SOON)
+    flow.join()
 
 
 def numbers(store):
@@ -103,19 +110,87 @@ def test_calls_are_made_in_order_in_one_thread(flow, store):
     assert flow.read() == [10 * number for number in range(1000)]
 
 
-def test_what_comes_first_waits_for_nothing_but_the_call_under_way(
-        flow, store):
+def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
+    """Renewals go on while a call waits for rows that others have locked."""
+    renewals = Store()
+    stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
+    flow = Flow(store, lambda: stores[threading.current_thread().name])
     store.answers.clear()
-    flow.ask(0)
+    flow.ask(*range(10))
+    flow.line.start()
     wait_until(lambda: store.asked)
-    flow.ask(*range(1, 1000))
-    for number in (1001, 1002):
+
+    for number in 11, 12:
         flow.line.ask(lambda store, number=number: store.call(number),
                       flow.told.append, first=True)
+
+    wait_until(lambda: flow.read() == [110, 120])
+    assert numbers(renewals) == [11, 12]
+    assert numbers(store) == []
     store.answers.set()
+    assert flow.line.flush(SOON)
+    assert numbers(store) == [*range(10)]
+    flow.stop()
+
+
+def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
+    """The database refuses the call at last, and it is made again."""
+    store.there.clear()
+    renewals = Store()
+    stores = {'distperiodic-store': store, 'distperiodic-renewal': renewals}
+    flow = Flow(store, lambda: stores[threading.current_thread().name])
+    flow.line.start()
+    flow.ask(1)
+    wait_until(lambda: flow.line.away)
+
+    for number in range(3):
+        flow.line.ask(lambda store, number=number: store.call(number),
+                      flow.told.append, first=True)
+    wait_until(lambda: len(flow.read()) == 3)
+
+    assert flow.line.away
+    store.there.set()
+    assert flow.line.flush(SOON)
+    assert numbers(store) == [1]
+    flow.stop()
+
+
+@pytest.mark.parametrize('urgent', [False, True])
+def test_a_store_that_is_away_for_both_is_told_of_once(
+        flow, store, caplog, urgent):
+    caplog.set_level(logging.INFO)
+    store.there.clear()
+    for first in urgent, not urgent:
+        flow.line.ask(lambda store: store.call(1), flow.told.append,
+                      first=first)
+        wait_until(lambda first=first: (
+            flow.line.problem if first else flow.line.away))
+    assert flow.line.away
+
+    store.there.set()
 
     assert flow.line.flush(SOON)
-    assert numbers(store) == [0, 1001, 1002, *range(1, 1000)]
+    assert not flow.line.away
+    assert flow.line.problem is None
+    assert [r.message.partition(':')[0] for r in caplog.records] == [
+        'store away', 'store back']
+
+
+def test_both_threads_close_what_they_have_connected():
+    made = []
+
+    def connect():
+        made.append(Store())
+        return made[-1]
+    flow = Flow(None, connect)
+    flow.line.start()
+    flow.ask(1)
+    flow.line.ask(lambda store: store.call(2), flow.told.append, first=True)
+
+    flow.stop()
+
+    assert flow.join()
+    assert [one.closed for one in made] == [True, True]
 
 
 def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
@@ -305,8 +380,7 @@ def test_stopping_before_a_store_that_is_away_is_bounded(flow, store):
     wait_until(lambda: flow.line.away)
 
     assert 0.1 <= flow.stop(0.1) < 1
-    flow.line._thread.join(SOON)
-    assert not flow.line._thread.is_alive()
+    assert flow.join()
     store.there.set()
     assert flow.read() == []
 
@@ -319,8 +393,7 @@ def test_stopping_before_a_store_that_does_not_answer_is_bounded(
 
     assert 0.1 <= flow.stop(0.1) < 1
     store.answers.set()
-    flow.line._thread.join(SOON)
-    assert not flow.line._thread.is_alive()
+    assert flow.join()
     assert flow.read() == []
     assert numbers(store) == [1]
 
@@ -328,5 +401,4 @@ def test_stopping_before_a_store_that_does_not_answer_is_bounded(
 def test_stopping_ends_the_thread(flow):
     flow.stop()
 
-    flow.line._thread.join(SOON)
-    assert not flow.line._thread.is_alive()
+    assert flow.join()

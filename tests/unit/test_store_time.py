@@ -2,7 +2,11 @@
 """Members that share a store go by its clock."""
 
 import pytest
+from hypothesis import given
+from hypothesis import settings
+from hypothesis import strategies as st
 
+from distperiodic.core import claim as claim_
 from distperiodic.core import schedule
 from distperiodic.flow import store_time
 from tests.simulation import store as store_
@@ -19,7 +23,7 @@ class StoreClock:
         self.skew = 0
 
     def now(self):
-        return self._clock.now() + self.skew * SECOND
+        return self._clock.now() + int(self.skew * SECOND)
 
     monotonic = None
 
@@ -74,8 +78,102 @@ def test_the_time_is_that_of_the_store_between_two_looks(world, store):
     world.clock.pass_us(30 * SECOND)
     time.sweep()
 
-    assert queue.asked == 1
     assert time.now() == store.now()
+
+
+@pytest.mark.parametrize('seconds', [-3600, 3600])
+def test_a_wall_clock_that_is_set_has_the_store_looked_at(
+        world, store, seconds):
+    """It may be the clock of the store, too."""
+    queue = Slow(world, store, 0.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time.sweep()
+
+    world.clock.set_back(seconds)
+    time.sweep()
+
+    assert queue.asked == 2
+
+
+def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
+        world, store, caplog):
+    time = store_time.StoreTime(
+        world.clock, Slow(world, store, 0.0), lambda: None)
+    time.sweep()
+    begin = time.now()
+    store.clock.skew -= 60
+    time.look()
+
+    shown = []
+    for _ in range(180):
+        world.clock.pass_us(SECOND)
+        time.sweep()
+        shown.append((time.now() - begin) / SECOND)
+
+    assert shown[59] == 30
+    assert shown[119] == 60
+    assert shown[179] == 120
+    assert caplog.text.count('store clock set back: seconds=60.0;') == 1
+
+
+def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
+    """As that of a file does while its host's wall clock catches up."""
+    queue = Slow(world, store, 0.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time.sweep()
+    world.clock.pass_us(59 * SECOND)
+
+    ahead = []
+    for _ in range(600):
+        world.clock.pass_us(SECOND // 4)
+        store.clock.skew -= 1 / 8
+        time.sweep()
+        ahead.append((time.now() - store.now()) / SECOND)
+
+    assert min(ahead) >= 0
+    assert max(ahead) < claim_.EARLIEST / SECOND
+
+
+def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
+        world, store, caplog):
+    """The store of a file does so at its next write."""
+    queue = Slow(world, store, 0.0)
+    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time.sweep()
+    world.clock.set_back(3600)
+    store.clock.skew += 3600
+
+    ahead = []
+    for step in range(400):
+        world.clock.pass_us(SECOND // 4)
+        if step > 20:
+            store.clock.skew -= 1 / 8
+        time.sweep()
+        ahead.append((time.now() - store.now()) / SECOND)
+
+    assert max(ahead) < claim_.EARLIEST / SECOND
+    assert 'store clock set back' not in caplog.text
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(
+    st.integers(-100, 100), st.integers(0, 90)), max_size=8))
+def test_the_time_never_goes_back_nor_stops(steps):
+    world = world_.World()
+    clock = StoreClock(world.clock)
+    clock.monotonic = world.clock.monotonic
+    time = store_time.StoreTime(
+        world.clock, Slow(world, clock, 0.0), lambda: None)
+    time.look()
+    last = time.now()
+    for skew, seconds in steps:
+        clock.skew += skew
+        time.look()
+        assert time.now() >= last
+        world.clock.pass_us(seconds * SECOND)
+        time.sweep()
+        assert time.now() >= last + seconds * SECOND // 2
+        last = time.now()
 
 
 def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):

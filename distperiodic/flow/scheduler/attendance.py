@@ -46,14 +46,15 @@ class Attendance:
         self._asking = False
         #: Whether our schedules were put in force.
         self._adopted = False
-        #: Monotonic seconds of the last look that was asked for.
-        self._looked = clock.monotonic()
+        #: The last look that was asked for: monotonic seconds, and the
+        #: instant.
+        self._looked = clock.monotonic(), clock.now()
         #: Those who wait for the answer of the next look.
         self._waiting: list[Callable[[], None]] = []
 
     def sweep(self) -> None:
         """Look if it is time to."""
-        if self._clock.monotonic() - self._looked >= self._every:
+        if self._clock.monotonic() - self._looked[0] >= self._every:
             self.look()
 
     def look(self, then: Callable[[], None] | None = None) -> None:
@@ -66,13 +67,12 @@ class Attendance:
         if self._asking:
             return
         self._asking = True
-        self._looked = asked = self._clock.monotonic()
+        self._looked = self._clock.monotonic(), self._clock.now()
         gaps, checked = self._gaps, self._checked
         self._checked = {}
 
         def known(statuses: dict[str, ports.JobStatus]) -> None:
             self._asking = False
-            self._looked = max(self._looked, asked)
             self._report(statuses)
             self._statuses = statuses
             waiting, self._waiting = self._waiting, []
@@ -118,8 +118,12 @@ class Attendance:
 
     def fresh(self) -> bool:
         """Whether the last look is recent enough to judge what was lost."""
-        return not self._asking and (
-            self._clock.monotonic() - self._looked <= 2 * self._every + 1.0)
+        seconds, instant = self._looked
+        recent = 2 * self._every + 1.0
+        return (not self._asking
+                and self._clock.monotonic() - seconds <= recent
+                # The store's clock may have been set forward.
+                and self._clock.now() - instant <= recent * SECOND)
 
     def paused(self, job: str) -> str | None:
         """Why *job* is paused; None: it is not."""

@@ -223,7 +223,7 @@ class Claimer:
     def _verdicts(self, job: job_.Job, rows: Sequence[Row],
                   now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
         plans = {}
-        for rule in {row.rule for row in rows}:
+        for rule in {row.rule for row in rows} - {due.UNRECORDED}:
             try:
                 plans[rule] = self.plan(job, rule)
             except exceptions.InvalidSchedule as exc:
@@ -283,7 +283,8 @@ class Claimer:
                 job.name, tick, question.objects, lease=lease,
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
-                fresh=False, after=question.after, most=again.most_attempts(job), rule=question.rule),
+                fresh=False, after=question.after,
+                most=again.most_attempts(job), rule=question.rule),
             claimed, failed)
 
     def _ask_later(self, question: _Question, seconds: float) -> None:

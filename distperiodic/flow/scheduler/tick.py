@@ -26,7 +26,6 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from distperiodic import ports
-from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
@@ -142,9 +141,9 @@ class Ticker:
 
     def _clock_set_back(self, seen: Instant, now: Instant) -> None:
         LOG.warning(
-            'clock set back: seconds=%.1f; without a store all jobs go on '
-            'from their next tick of the new time, and ticks may run a second '
-            'time', (seen - now) / SECOND)
+            'clock set back: seconds=%.1f; jobs without a store go on from '
+            'their next tick of the new time, and those ticks may run a '
+            'second time', (seen - now) / SECOND)
         for part in self._parts.values():
             part.restart(now)
             self._arm(part, now)
@@ -355,7 +354,6 @@ class Ticker:
 
         def end(complete: bool) -> None:
             part.walk = None
-            now = self._clock.now()
             if not complete:
                 part.ring = None
                 self._timers.retry(job.name, TimerKind.LOOK)

@@ -29,7 +29,7 @@ def upgrade() -> None:
          sa.Column('schedule', _exact(400)),
          *(sa.Column(name, sa.BigInteger) for name in (
              'schedule_since', 'attended_since', 'attended_until',
-             'checked')))
+             'checked', 'pruned_before')))
     _add(_CLAIM, sa.Column('since', sa.BigInteger),
          sa.Column('rule', _exact(300)))
     _add('distperiodic_history', sa.Column(

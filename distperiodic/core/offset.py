@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When the clock of a time zone is changed, and by how much.
+
+zoneinfo answers for one instant only. A year is looked through once, a day at
+a time, and then remembered. Times are seconds since 1970-01-01 00:00 UTC.
+"""
+
+import bisect
+import functools
+from datetime import UTC
+from datetime import datetime
+from datetime import timedelta
+from datetime import tzinfo
+from typing import NamedTuple
+
+_DAY_S = 86_400
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# The last day on which every zone has a date.
+_LAST_S = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+
+
+class Change(NamedTuple):
+    """A change of a zone's distance from UTC, in seconds to the east."""
+
+    at: int
+    before: int
+    after: int
+
+
+def seconds_east(zone: tzinfo, second: int) -> int:
+    """The distance of *zone* from UTC at *second*."""
+    offset = (_EPOCH + timedelta(seconds=second)).astimezone(
+        zone).utcoffset()
+    return 0 if offset is None else offset // timedelta(seconds=1)
+
+
+def change_after(zone: tzinfo, low: int, high: int) -> int:
+    """The first second in (*low*, *high*] at which the distance is another
+    than at *low*; it must be another at *high*.
+    """
+    before = seconds_east(zone, low)
+    return low + bisect.bisect_left(
+        range(low, high), True,
+        key=lambda second: seconds_east(zone, second) != before)
+
+
+def changes(zone: tzinfo, begin: int, end: int) -> list[Change]:
+    """The changes in [*begin*, *end*), in order."""
+    if zone is UTC:
+        return []
+    years = range(_year_of(begin), _year_of(end) + 1)
+    return [change for year in years for change in _of_year(zone, year)
+            if begin <= change.at < end]
+
+
+def _year_of(second: int) -> int:
+    return (_EPOCH + timedelta(seconds=second)).year
+
+
+def _start_of(year: int) -> int:
+    if year > 9999:
+        return _LAST_S
+    return (datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _of_year(zone: tzinfo, year: int) -> tuple[Change, ...]:
+    """The changes in a year of UTC."""
+    low, last = _start_of(year) - 1, _start_of(year + 1) - 1
+    before = seconds_east(zone, low)
+    found = []
+    while low < last:
+        high = min(low + _DAY_S, last)
+        while seconds_east(zone, high) != before:
+            low = change_after(zone, low, high)
+            offset = seconds_east(zone, low)
+            found.append(Change(low, before, offset))
+            before = offset
+        low = high
+    return tuple(found)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real scheduler with the default store while its wall clock is set."""
+
+import collections
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+HOUR = 3600
+SPACING = 2
+#: Each takes most of a period, so there always is one that runs.
+TAKES = 1.4
+
+
+class Host:
+    """A scheduler, and the wall clock that it reads."""
+
+    def __init__(self, place):
+        self.cluster = cluster_.Cluster(
+            place, '', spacing=SPACING, objects=6, takes=TAKES, lease=10,
+            pool_size=8)
+        self._ahead = place / 'ahead'
+        self.set(0)
+        self.log = place / 'scheduler.log'
+        with self.log.open('wb') as log:
+            self._process = subprocess.Popen(
+                [sys.executable, '-m', 'tests.functional.set_clock',
+                 self._ahead, 'scheduler', self.cluster.config,
+                 self.cluster.record, '1'], stdout=log, stderr=log)
+
+    def set(self, seconds):
+        """Set the wall clock to so many seconds ahead."""
+        new = self._ahead.with_suffix('.new')
+        new.write_text(str(seconds))
+        os.replace(new, self._ahead)
+
+    def more(self, ticks, timeout):
+        """Wait for so many complete ticks later than all that were."""
+        newest = max((run.tick for run in self.cluster.runs()), default=0)
+        return self.cluster.wait_complete(
+            ticks, after=newest, timeout=timeout)
+
+    def close(self):
+        self._process.terminate()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+
+@pytest.fixture
+def host(tmp_path):
+    made = Host(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
+    host.more(2, timeout=30)
+
+    host.set(HOUR)
+    forward = host.more(3, timeout=6 * SPACING)
+    host.set(0)
+    # At half speed, until an hour was made up.
+    back = host.more(4, timeout=12 * SPACING)
+
+    assert back == sorted(back)
+    assert back[0] > forward[-1] > HOUR
+    waiting.wait_until(
+        lambda: len(host.cluster.runs('end')) == len(host.cluster.runs()), 10)
+    runs = host.cluster.runs()
+    assert {count for count in collections.Counter(
+        run.key for run in runs).values()} == {1}
+    ended = {(run.key, run.fence): run.at for run in host.cluster.runs('end')}
+    by_object = collections.defaultdict(list)
+    for run in sorted(runs, key=lambda run: run.at):
+        by_object[run.object].append(run)
+    for of_one in by_object.values():
+        for one, other in zip(of_one, of_one[1:], strict=False):
+            assert ended[one.key, one.fence] <= other.at, (one, other)
+    log = host.log.read_text()
+    assert 'wall clock set forward: seconds=3600' in log
+    assert 'wall clock set back: seconds=3600' in log
+    assert 'store clock set back' not in log

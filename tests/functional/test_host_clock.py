@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store in a file of its host, whose wall clock is set."""
+
+import pytest
+
+from distperiodic.adapters import clock
+from distperiodic.adapters import host_clock
+from distperiodic.adapters import schema
+from distperiodic.adapters import sql_store
+from distperiodic.core.schedule import SECOND
+
+HOUR = 3600
+LEASE = 60.0
+
+
+class Host:
+    """The clocks that all stores of a test read."""
+
+    def __init__(self):
+        self.boot = 'first'
+        self.up = 1000.0
+        self.wall = 1_790_000_000.0
+
+    def sleep(self, seconds):
+        self.up += seconds
+        self.wall += seconds
+
+
+@pytest.fixture
+def host(monkeypatch):
+    found = Host()
+    monkeypatch.setattr(clock.SystemClock, 'now',
+                        lambda self: round(found.wall * SECOND))
+    monkeypatch.setattr(clock.SystemClock, 'monotonic',
+                        lambda self: found.up)
+    monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
+    return found
+
+
+@pytest.fixture
+def open_store(host, tmp_path):
+    url = f'sqlite:///{tmp_path}/claims.sqlite'
+    schema.sync(url)
+    made = []
+
+    def opened():
+        made.append(sql_store.SqlClaimStore(url, space='tests'))
+        return made[-1]
+    yield opened
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def store(open_store):
+    return open_store()
+
+
+def claimed(store, tick):
+    won = store.claim('poll', tick, ['a'], lease=f'lease-{tick}',
+                      holder='one', seconds=LEASE, supersede=False)
+    return [claim.object for claim in won.won]
+
+
+def overdue(store, name='again'):
+    return store.overdue(['poll'], into=name, holder='two', seconds=LEASE,
+                         gone=[], limit=5)
+
+
+@pytest.mark.parametrize('hours', [1, -1])
+def test_a_lease_lasts_as_long_as_it_was_made_for(
+        host, open_store, store, hours):
+    assert claimed(store, store.now()) == ['a']
+
+    host.wall += hours * HOUR
+    host.sleep(LEASE - 1)
+    assert overdue(open_store()) == []
+    host.sleep(2)
+    assert len(overdue(open_store(), 'later')) == 1
+
+
+def test_a_lease_is_renewed_though_the_clock_was_set(host, store):
+    tick = store.now()
+    claimed(store, tick)
+
+    for hours in 1, -2, 5:
+        host.wall += hours * HOUR
+        host.sleep(LEASE - 1)
+        assert overdue(store, f'after-{hours}') == []
+        assert store.renew([f'lease-{tick}'], holder='one', seconds=LEASE)
+
+
+def test_all_processes_of_the_host_have_one_clock(host, open_store):
+    first, second = open_store(), open_store()
+    claimed(first, first.now())
+    second.now()
+    host.sleep(100)
+
+    host.wall -= HOUR
+    claimed(first, first.now())
+    host.sleep(10)
+
+    assert first.now() == second.now() == open_store().now()
+    # It was 110 s, and the last 10 of them at half speed.
+    assert first.now() == (1_790_000_000 + 105) * SECOND
+
+
+def test_ticks_go_on_after_the_clock_was_set_back(host, store):
+    spacing = 10 * SECOND
+    store.finish('poll', 0, ['a'], lease='none')
+    ran = []
+    host.wall += 7200
+    for step in range(60):
+        tick = store.now() // spacing * spacing
+        if claimed(store, tick):
+            ran.append((step, tick))
+            store.start('poll', tick, ['a'], lease=f'lease-{tick}',
+                        into=f'run-{tick}', holder='one', seconds=LEASE)
+            store.finish('poll', tick, ['a'], lease=f'run-{tick}')
+        if step == 20:
+            host.wall -= HOUR
+        host.sleep(10)
+
+    ticks = [tick for _, tick in ran]
+    assert len(ticks) == len(set(ticks))
+    steps = [step for step, _ in ran]
+    assert max(later - earlier for earlier, later in zip(
+        steps, steps[1:], strict=False)) == 2
+
+
+def test_after_a_boot_leases_end_when_they_were_to(host, open_store):
+    before = open_store()
+    claimed(before, before.now())
+
+    host.boot = 'second'
+    host.up = 10.0
+    host.wall += 30
+    after = open_store()
+
+    assert overdue(after) == []
+    host.sleep(31)
+    assert len(overdue(after, 'later')) == 1
+
+
+def test_whoever_only_looks_after_a_boot_is_answered(host, open_store):
+    before = open_store()
+    before.finish('poll', 0, ['a'], lease='none')
+
+    host.boot = 'second'
+    host.up = 10.0
+    host.wall = 0.0
+
+    assert open_store().now() == 1_790_000_000 * SECOND

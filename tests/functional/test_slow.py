@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One slow thing stops nothing but itself.
+
+A handler ends its run in a session of its own, which keeps the rows of its
+run locked until it is committed. What ran is told by the handlers' records.
+"""
+
+import time
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+pytestmark = pytest.mark.timeout(120)
+
+KEPT = '192.168.10.0'
+SPACING = 1
+LEASE = 5
+
+
+@pytest.fixture
+def cluster(tmp_path, postgresql):
+    schema.sync(postgresql.url)
+    made = cluster_.Cluster(
+        tmp_path, '', connection=postgresql.url, keeps=postgresql.url,
+        spacing=SPACING, objects=6, pong=True, lease=LEASE, send_timeout=2,
+        pool_size=8)
+    yield made
+    made.close()
+
+
+def longest_gap(runs, begin, end):
+    """Seconds of [*begin*, *end*] in which none of *runs* began."""
+    times = [begin, *sorted(
+        run.at for run in runs if begin < run.at < end), end]
+    return max(later - earlier for earlier, later in zip(
+        times, times[1:], strict=False))
+
+
+@pytest.mark.parametrize('kind', ['keep', 'keep-idle'])
+def test_a_handler_that_keeps_its_session_open_stops_nobody_else(
+        cluster, kind):
+    cluster.set(behaves=f'{KEPT}:{kind}')
+    cluster.start('scheduler')
+    kept = waiting.wait_until(
+        lambda: [run for run in cluster.runs() if run.object == KEPT], 30,
+        'nothing began')[0]
+    waiting.wait_until(lambda: time.time() > kept.at + 24, 30, interval=0.5)
+
+    seen = kept.at + 1, kept.at + 24
+    pings = [run for run in cluster.runs() if run.object != KEPT]
+    assert longest_gap(pings, *seen) < 3 * SPACING
+    assert longest_gap(cluster.runs(job='pong'), *seen) < 3 * SPACING
+    # Its own lease was renewed: it would have ended four times.
+    assert [run.fence for run in cluster.runs() if run.object == KEPT] == [
+        kept.fence]
+    assert 'store away' not in cluster.logs()
+    ended = waiting.wait_until(
+        lambda: [run for run in cluster.runs() if run.object == KEPT
+                 and run.tick > kept.tick], 20, 'it never ran again')
+    assert ended[0].at > kept.at + 24
+    # One in which nothing is said is ended by the server, long before.
+    assert [run.key for run in cluster.runs('end')].count(kept.key) == (
+        kind == 'keep')
