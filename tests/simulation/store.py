@@ -125,7 +125,8 @@ class SharedStore(memory.MemoryClaimStore):
                 return answer
             return told
         for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop', 'skip', 'sync'):
+                     'renew', 'overdue', 'drop', 'skip', 'sync', 'rows', 'look',
+                     'attend', 'settled'):
             setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):
