@@ -6,15 +6,10 @@ by the flow's own log: runs, claims and their endings, and the times at which
 a process could not know better. Everything here is a pure function of it;
 times are microseconds of one clock.
 
-Each expected tick comes to a class of :mod:`distperiodic.core.audit`, by the
-lines that judge the rows of a store in production. What nobody claimed is
-*skipped* if the policy of its job or a fault accounts for it, else *lost*.
-
-The causes of *lost* that Jepsen's checker for Chronos has to solve for, since
-its runs carry no tick, are a look-up here: ours carry (job, object, tick).
+This is about safety: nothing happens twice, or under an old fence, or without
+an end. Whether all that was due happened is judged by :mod:`tests.oracle`.
 """
 
-import bisect
 import collections
 import dataclasses
 from collections.abc import Iterable
@@ -69,6 +64,8 @@ class Claim:
     endings: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: The fences under which runs were granted, in the order of the grants.
     grants: list[int] = dataclasses.field(default_factory=list)
+    #: When its first run was granted.
+    granted: int | None = None
     #: The fences of the runs whose finish counted.
     counted: list[int] = dataclasses.field(default_factory=list)
     #: How often it was claimed as new.
@@ -106,39 +103,13 @@ class Stall(NamedTuple):
     kind: str
 
 
-class Window(NamedTuple):
-    """A time in which a fault, or what it left behind, was about."""
-
-    begin: int
-    end: int
-    kind: str
-    #: Others make up for it; only of objects with a time of their own in the
-    #: period a tick may be overtaken by the next one.
-    mild: bool = False
-
-
-@dataclasses.dataclass(slots=True)
-class Account:
-    """What the store has counted of one object of a job."""
-
-    #: The tick that it was first claimed for.
-    first: int
-    #: The last one that it was claimed or skipped for.
-    last: int = 0
-    #: For how many it was skipped without a claim.
-    skipped: int = 0
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Policy:
     """What a job promises."""
 
     job: str
-    period: int
     #: Each tick runs, however late: misfire=all, overlap=wait.
     every: bool = False
-    #: Each object has a time of its own in the period.
-    phased: bool = False
     at_most_once: bool = False
     #: Attempts after which it is given up.
     most: int = 1 << 30
@@ -146,9 +117,6 @@ class Policy:
     at_once: int = 1 << 30
     #: How many of all jobs of its partition may.
     at_once_within: int = 1 << 30
-    #: Whether ticks may be passed over without a word: its objects have
-    #: schedules of their own, which may have been others until then.
-    silent: bool = False
 
 
 @dataclasses.dataclass
@@ -158,17 +126,12 @@ class Record:
     begin: int
     end: int
     policies: dict[str, Policy]
-    expected: list[Key]
     runs: list[Run]
     claims: dict[Key, Claim]
     effects: list[Effect]
     stalls: list[Stall]
-    windows: list[Window]
-    #: By when what was claimed must have ended, and a due tick be claimed.
+    #: By when what was claimed must have ended.
     patience: int
-    #: (job, object) to what the store has counted.
-    accounts: dict[tuple[str, str], Account] = dataclasses.field(
-        default_factory=dict)
 
 
 class Finding(NamedTuple):
@@ -184,95 +147,25 @@ class Finding(NamedTuple):
 def check(record: Record) -> list[Finding]:
     """Everything that is wrong with *record*."""
     return [
-        *lost(record), *doubled(record.claims.values()),
+        *dropped(record), *doubled(record.claims.values()),
         *overlaps(record.runs, record.stalls),
         *fences(record), *unended(record), *attempts(record),
-        *stale(record.runs), *crowds(record), *accounts(record),
-        *poison(record)]
+        *stale(record.runs), *crowds(record), *poison(record)]
 
 
 def _seconds(record: Record, instant: int) -> str:
     return f'{(instant - record.begin) / SECOND:.3f}'
 
 
-class _Windows:
-    """Whether a time touches any of many windows."""
-
-    def __init__(self, windows: Iterable[Window]):
-        merged: list[list[int]] = []
-        for window in sorted(windows):
-            if merged and window.begin <= merged[-1][1]:
-                merged[-1][1] = max(merged[-1][1], window.end)
-            else:
-                merged.append([window.begin, window.end])
-        self._begins = [begin for begin, _ in merged]
-        self._ends = [end for _, end in merged]
-
-    def touch(self, begin: int, end: int) -> bool:
-        at = bisect.bisect_right(self._begins, end) - 1
-        return at >= 0 and self._ends[at] >= begin
-
-
-def classify(record: Record) -> dict[Key, Fate]:
-    """What became of each expected tick, by the lines that judge the rows of
-    a store as well.
-    """
-    windows = _Windows(one for one in record.windows if not one.mild)
-    mild = _Windows(one for one in record.windows if one.mild)
-    by_object: dict[tuple[str, str], list[Claim]] = (
-        collections.defaultdict(list))
-    for claim in record.claims.values():
-        by_object[claim.job, claim.object].append(claim)
-    for claims in by_object.values():
-        claims.sort(key=lambda claim: claim.tick)
-    classes: dict[Key, Fate] = {}
-    for key in record.expected:
-        claim = record.claims.get(key)
-        if claim is not None:
-            fates = audit.classify(claim.counts)
-        elif accounted_for(key, by_object, windows, mild, record):
-            fates = audit.classify(audit.counts_of([State.SKIPPED]))
-        else:
-            fates = audit.classify(audit.Counts(), lost=1)
-        classes[key] = (Fate.UNEXPLAINED if fates[Fate.UNEXPLAINED]
-                        else next(iter(fates)))
-    return classes
-
-
-def accounted_for(key: Key, by_object: dict[tuple[str, str], list[Claim]],
-                  windows: _Windows, mild: _Windows, record: Record) -> bool:
-    """Whether the policy of its job or a fault accounts for a tick that
-    nobody claimed.
-    """
-    job, name, tick = key
-    policy = record.policies[job]
-    claims = by_object.get((job, name), [])
-    if policy.every and claims and claims[0].tick < tick:
-        return False
-    if windows.touch(tick, tick + 2 * policy.period):
-        return True
-    if not policy.every and any(
-            one.tick < tick and (one.ended is None or one.ended > tick)
-            for one in claims):
-        # An earlier run went on: the overlap policy.
-        return True
-    return (policy.phased and mild.touch(tick, tick + 2 * policy.period)
-            and (job, name, tick - policy.period) in record.claims)
-
-
-def lost(record: Record) -> list[Finding]:
-    """Ticks that nobody claimed and nothing accounts for; ticks of jobs that
-    promise each of them, and that were passed over.
-    """
-    found = []
-    for (job, name, tick), what in classify(record).items():
-        text = f'{job} {name} tick {_seconds(record, tick)}'
-        if what is Fate.LOST:
-            found.append(Finding('lost', f'{text} was never claimed'))
-        elif what in (Fate.SUPERSEDED, Fate.CANCELLED, Fate.SKIPPED) and (
-                record.policies[job].every):
-            found.append(Finding('lost', f'{text} ended as {what}'))
-    return found
+def dropped(record: Record) -> list[Finding]:
+    """Claims that ended without a run, of jobs that promise each tick."""
+    return [
+        Finding('dropped', f'{claim.job} {claim.object} tick '
+                f'{_seconds(record, claim.tick)} ended as {ending}')
+        for claim in record.claims.values()
+        if record.policies[claim.job].every
+        for _, ending in claim.endings[-1:]
+        if ending in ('superseded', 'cancelled', 'skipped')]
 
 
 def doubled(claims: Iterable[Claim]) -> list[Finding]:
@@ -362,24 +255,6 @@ def poison(record: Record) -> list[Finding]:
         elif not policy.at_most_once and any(
                 run.attempt >= policy.most for run in of_one):
             spent.add(pair)
-    return found
-
-
-def accounts(record: Record) -> list[Finding]:
-    """Objects of which the store has counted more ticks, or fewer, than there
-    were from the first to the last that it decided.
-    """
-    claimed = collections.Counter(
-        (claim.job, claim.object) for claim in record.claims.values())
-    found = []
-    for (job, name), account in record.accounts.items():
-        policy = record.policies[job]
-        there = (account.last - account.first) // policy.period + 1
-        due = claimed[job, name] + account.skipped
-        if due > there or due < there and not policy.silent:
-            found.append(Finding('account', (
-                f'{job} {name}: {there} ticks, {claimed[job, name]} of them '
-                f'claimed and {account.skipped} skipped')))
     return found
 
 

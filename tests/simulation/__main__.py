@@ -15,20 +15,23 @@ from tests.simulation import bugs
 from tests.simulation import cluster as cluster_
 
 
-def live(seed, bug=None, log=None, local=None, without=()):
+def live(seed, bug=None, log=None, **given):
     """One seed: its findings, how it went, and how long it was."""
-    cluster = cluster_.Cluster(
-        seed, bug=bug, log=log, local=local, without=without)
+    cluster = cluster_.Cluster(seed, bug=bug, log=log, **given)
     record = cluster.run()
-    classes = collections.Counter(checker.classify(record).values())
+    oracle = cluster.judge()
     text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
+    setup = cluster.setup
     return {
         'seed': seed,
-        'findings': [str(one) for one in checker.check(record)],
-        'classes': classes,
+        'findings': [str(one) for one in [
+            *checker.check(record), *oracle.findings]],
+        'fates': oracle.fates,
         'runs': collections.Counter(run.job for run in record.runs),
         'faults': cluster.world.faults,
-        'noise': cluster.setup.noise,
+        'worlds': collections.Counter([
+            'long' if setup.long else 'short',
+            'SQLite' if setup.sql else 'in memory']),
         'seconds': cluster.world.t / cluster_.SECOND,
         'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
     }
@@ -41,15 +44,15 @@ def replay(seed, bug=None):
             f'--log{planted}')
 
 
-def many(seeds, bug=None, processes=None, without=()):
+def many(seeds, bug=None, processes=None, **given):
     """Many seeds, in as many processes as there are processors."""
     processes = processes or os.cpu_count() or 1
     if processes == 1:
-        yield from (live(seed, bug, without=without) for seed in seeds)
+        yield from (live(seed, bug, **given) for seed in seeds)
         return
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
         yield from pool.map(
-            functools.partial(live, bug=bug, without=without), seeds,
+            functools.partial(live, bug=bug, **given), seeds,
             chunksize=4)
 
 
@@ -62,17 +65,23 @@ def main(arguments=None):
     parser.add_argument('--processes', type=int)
     parser.add_argument('--without', action='append', default=[],
                         help='leave out a fault, such as: cut')
+    parser.add_argument('--sql', action='store_true', default=None,
+                        help='only worlds with the store in SQLite')
+    parser.add_argument('--long', action='store_true', default=None,
+                        help='only worlds that live for hours')
     options = parser.parse_args(arguments)
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     log = print if options.log else None
-    results = ((live(seed, options.bug, log, without=options.without)
-                for seed in seeds) if log
-               else many(seeds, options.bug, options.processes,
-                         options.without))
+    given = {name: value for name, value in (
+        ('sql', options.sql), ('long', options.long),
+        ('without', options.without)) if value}
+    results = ((live(seed, options.bug, log, **given) for seed in seeds)
+               if log else many(
+                   seeds, options.bug, options.processes, **given))
     broken, seconds = 0, 0.0
-    sums = {'classes': collections.Counter(), 'runs': collections.Counter(),
-            'faults': collections.Counter()}
+    sums = {name: collections.Counter()
+            for name in ('fates', 'runs', 'faults', 'worlds')}
     kinds = collections.Counter()
     for result in results:
         seconds += result['seconds']

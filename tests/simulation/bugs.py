@@ -8,7 +8,7 @@ answers, or how a process is driven.
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
-from tests.simulation import wires
+from tests.simulation import ensemble
 
 
 class Bug:
@@ -21,6 +21,10 @@ class Bug:
 
     def store(self, kind):
         """The class of the store, from the right one."""
+        return kind
+
+    def sql_store(self, kind):
+        """The class of the store in SQLite, from the right one."""
         return kind
 
     def queue(self, queue, process):
@@ -251,7 +255,7 @@ class NoLateClaim(Bug):
     """Each member claims what the ring says is its own, and nothing else."""
 
     def queue(self, queue, process):
-        if process.group == wires.SCHEDULERS:
+        if process.group == ensemble.SCHEDULERS:
             queue._store = _OnlyItsOwn(queue._store, process)
         return queue
 
@@ -265,7 +269,7 @@ class _OnlyItsOwn:
         return getattr(self._store, name)
 
     def claim(self, job, tick, objects, **options):
-        ring = self._process.views[wires.SCHEDULERS].ring
+        ring = self._process.views[ensemble.SCHEDULERS].ring
         return self._store.claim(job, tick, [
             key for key in objects
             if self._process.identity in ring.members

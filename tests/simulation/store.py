@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The database of the simulated cluster, and what it takes down."""
+"""The store of the simulated cluster that is kept in memory."""
 
 from distperiodic import ports
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
-from tests import checker
+from distperiodic.core.schedule import SECOND
 
 _END = {move: state for state, move in claim_.ENDING_MOVES.items()}
 
@@ -15,18 +15,39 @@ class SharedStore(memory.MemoryClaimStore):
     of: a tick before an object's last one is nobody's, so is one that has not
     come, and whatever ended is told again to who asks again.
 
-    :param clock: of the store; it does not step.
+    :param clock: of the store.
     """
 
-    def __init__(self, clock):
+    def __init__(self, clock, journal):
         super().__init__(clock)
-        #: (job, object, tick) to its claim.
-        self.claims = {}
-        #: (lease, object) to the fence that was granted in it.
-        self.granted = {}
+        self.journal = journal
+        self._store_clock = clock
         self._ends = {}
-        #: (job, object) to its account.
-        self.accounts = {}
+        self._paused = {}
+        #: Since when, and until when, each job was attended without a gap.
+        self._attended = {}
+
+    def now(self):
+        return self._store_clock.now()
+
+    def adopt(self, schedules):
+        before = dict(self._schedules)
+        super().adopt(schedules)
+        for job, (text, _) in self._schedules.items():
+            if before.get(job, ('',))[0] != text:
+                self.journal.adopt(job, text)
+
+    def attend(self, jobs, checked):
+        now = self.now()
+        found = super().attend(jobs, checked)
+        for job, gap in jobs.items():
+            since, until = self._attended.get(job, (now, None))
+            if until is None or abs(now - until) > gap * SECOND:
+                since = now
+            self._attended[job] = since, now
+            found[job] = found[job]._replace(
+                paused=self._paused.get(job), attended=since)
+        return found
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
               fresh=True, rule='', **options):
@@ -52,41 +73,21 @@ class SharedStore(memory.MemoryClaimStore):
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
             supersede=supersede, fresh=fresh, rule=rule, **options)
         for won in answer.won:
-            self.accounts.setdefault(
-                (job, won.object), checker.Account(tick)).last = tick
             if won.object in open_:
-                self._note_end(job, won.object, open_[won.object],
-                               State.SUPERSEDED)
-            self._note_claim(job, won, lease)
+                self.journal.end(job, won.object, open_[won.object],
+                                 State.SUPERSEDED.value)
+            self.journal.claim(job, won.object, won.tick, lease)
         return answer
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
         if tick - claim_.EARLIEST > self.now():
             return 0
-        before = {row.object: row.settled for row in self.look(job, objects)
-                  if row.settled < tick}
-        for key, settled in before.items():
-            account = self.accounts.setdefault(
-                (job, key), checker.Account(tick))
-            account.skipped += 1 + (missed(settled) if missed else 0)
-            account.last = tick
+        for row in self.look(job, objects):
+            if row.settled < tick:
+                self.journal.skip(job, row.object, row.settled, tick,
+                                  by.value)
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed)
-
-    def _note_claim(self, job, won, lease):
-        key = job, won.object, won.tick
-        known = self.claims.get(key)
-        if known is None:
-            self.claims[key] = checker.Claim(*key, self.now())
-            self._ends[key] = lease
-        elif self._ends[key] != lease:
-            known.claimed += 1
-
-    def _note_end(self, job, name, tick, state, lease=''):
-        claim = self.claims[job, name, tick]
-        claim.endings.append((self.now(), state.value))
-        if state is State.DONE:
-            claim.counted.append(self.granted.get((lease, name), 0))
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds):
         known = into in self._leases
@@ -94,23 +95,28 @@ class SharedStore(memory.MemoryClaimStore):
                                 holder=holder, seconds=seconds)
         if not known:
             for one in granted:
-                self.claims[job, one.object, one.tick].grants.append(
-                    one.fence)
-                self.granted[into, one.object] = one.fence
+                self.journal.grant(job, one.object, one.tick, one.fence, into)
         return granted
 
     def _end(self, objects, lease, move):
         held = self._leases.get(lease)
         if held is not None:
             for key, row in list(self._standing(lease, objects, move)):
-                self._note_end(
-                    held.job, key, row.tick, _END[move], lease)
+                self.journal.end(
+                    held.job, key, row.tick, _END[move].value,
+                    self.journal.granted.get((lease, key), 0))
                 self._ends[lease, key, move] = True
         super()._end(objects, lease, move)
         return {key for key in objects if (lease, key, move) in self._ends}
 
+    def pause(self, job):
+        self._paused[job] = 'by an operator'
+
+    def resume(self, job):
+        self._paused.pop(job, None)
+
     def told(self, tell):
-        """The same store, with each call told to *tell*."""
+        """Have each call told to *tell*."""
         def telling(name, call):
             def told(*args, **options):
                 answer = call(*args, **options)
@@ -119,7 +125,8 @@ class SharedStore(memory.MemoryClaimStore):
                 return answer
             return told
         for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop', 'skip'):
+                     'renew', 'overdue', 'drop', 'skip', 'sync', 'rows', 'look',
+                     'attend', 'settled'):
             setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):

@@ -1,166 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a simulated process: what it may ask of its world."""
+"""The ways of a simulated process to its store and to its workers."""
 
 import dataclasses
-import functools
 
 from distperiodic import exceptions
-from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
-from tests.simulation import world as world_
+from tests.oracle import facts as facts_
 
-SCHEDULERS = 'group'
-WORKERS = 'group.workers.default'
-
-
-@functools.lru_cache(maxsize=512)
-def _ring(points):
-    return ring_.Ring(dict(points))
-
-
-class Ensemble:
-    """The coordination service: entries, sessions, and who watches them.
-
-    :param session: seconds.
-    :param lag: seconds, the most by which a view comes late.
-    """
-
-    def __init__(self, world, session, lag):
-        self.world = world
-        self.session = session
-        self.lag = lag
-        self.away = False
-        self._entries = {SCHEDULERS: {}, WORKERS: {}}
-        self._watchers = {SCHEDULERS: [], WORKERS: []}
-        self._version = 0
-        self._missed = set()
-
-    def watch(self, process, group):
-        self._watchers[group].append(process)
-        self._show(process, group)
-
-    def join(self, process, group, member):
-        """*process* tries to become *member*, until it is."""
-        if process.cut or self.away or any(
-                one.identity == member.identity and not one.same_process(
-                    member) for one in self._entries[group].values()):
-            process.later(0.3, self.join, process, group, member,
-                          stream='membership')
-            return
-        self._entries[group][process.name] = member
-        process.member = member
-        process.sure_until = float('inf')
-        self._changed(group)
-
-    def unheard(self, process, group):
-        """*process* was killed, stopped or cut off a moment ago."""
-        world = self.world
-        process.sure_until = min(
-            process.sure_until,
-            world.t + int(self.session / 2 * world_.SECOND))
-        world.after(self.session * (0.8 + 0.2 * world.random.random()),
-                    self._expire, process, group, world.t)
-
-    def heard(self, process, group):
-        """It can be reached again; its session may be there still."""
-        process.heard = self.world.t
-        process.later(0.1 * self.world.random.random(), self._answered,
-                      process, group, stream='membership')
-
-    def _answered(self, process, group):
-        if process.name in self._entries[group] and not process.cut:
-            process.sure_until = float('inf')
-
-    def _expire(self, process, group, since):
-        if self.away:
-            self.world.after(self.session, self._expire, process, group,
-                             since)
-            return
-        heard = process.alive and not process.frozen and not process.cut
-        member = self._entries[group].get(process.name)
-        if member is None or heard or (
-                process.alive and process.heard > since):
-            return
-        self.world.tell('EXPIRED %s', process.name)
-        del self._entries[group][process.name]
-        self._changed(group)
-        self._rejoin(process, group, member)
-
-    def _rejoin(self, process, group, member):
-        if process.alive:
-            # Told as soon as it can be reached again.
-            process.later(0.05 + self.world.random.random(), self.join,
-                          process, group, member.next_term(True),
-                          stream='membership')
-
-    def leave(self):
-        """It is away; nobody can be sure of a session for long."""
-        self.away = True
-        for process in self._processes():
-            process.sure_until = min(
-                process.sure_until,
-                self.world.t + int(self.session / 2 * world_.SECOND))
-
-    def _processes(self):
-        return [process for process in self.world.processes.values()
-                if process.alive]
-
-    def heal(self):
-        self.away = False
-        for process in self._processes():
-            if not process.frozen and not process.cut:
-                self.heard(process, process.group)
-        for group in sorted(self._missed):
-            self._changed(group)
-        self._missed.clear()
-
-    def _changed(self, group):
-        self._version += 1
-        watchers = self._watchers[group] = [
-            one for one in self._watchers[group] if one.alive]
-        for process in watchers:
-            self._show(process, group)
-
-    def _show(self, process, group):
-        if self.away:
-            self._missed.add(group)
-            return
-        entries = tuple(
-            one.entry for one in self._entries[group].values())
-        process.later(
-            0.002 + self.lag * self.world.random.random(), self._seen,
-            process, group, self._version, entries, stream='membership')
-
-    def _seen(self, process, group, version, entries):
-        if process.cut:
-            process.later(0.3, self._seen, process, group, version, entries,
-                          stream='membership')
-            return
-        known = process.views.get(group)
-        if known is not None and known.version > version:
-            return
-        me = process.member
-        members, _ = member_.settle(entries, me)
-        process.views[group] = member_.View(
-            group, members,
-            _ring(tuple(member_.ring_members(members).items())), version,
-            process.clock.monotonic(),
-            me if me in members else None, float('inf'))
-        process.viewed(process.views[group])
-
-
-class Membership:
-    """What one process sees. See :class:`distperiodic.ports.Membership`."""
-
-    def __init__(self, process):
-        self._process = process
-
-    def view(self, group):
-        view = self._process.views.get(group)
-        if view is None:
-            raise exceptions.ViewUnknown('nothing yet')
-        return view
+SECOND = facts_.SECOND
+# A call that takes longer is one that the store did not answer in time.
+_IN_TIME = SECOND // 50
 
 
 @dataclasses.dataclass
@@ -174,6 +23,18 @@ class Line:
     away: bool = False
     lost: float = 0.0
     slow: float = 0.0
+    #: Times in which it was away.
+    outages: list = dataclasses.field(default_factory=list)
+    _since: int = 0
+
+    def go_away(self, now):
+        if not self.away:
+            self.away, self._since = True, now
+
+    def come_back(self, now):
+        if self.away:
+            self.away = False
+            self.outages.append(facts_.Span(self._since, now, 'away'))
 
 
 class StoreQueue:
@@ -188,12 +49,21 @@ class StoreQueue:
         self._line = line
         self._asked = []
         self._pause = 0.1
+        #: When the call that is under way was made.
+        self._since = 0
         self.away = False
 
     def ask(self, call, then, failed=None, *, first=False):
-        self._asked.insert(1 if first else len(self._asked), (call, then))
+        self._asked.insert(1 if first else len(self._asked),
+                           (call, then, failed))
         if len(self._asked) == 1:
+            self._since = self._process.world.now
             self._soon(0.0, self._send)
+
+    @property
+    def unanswered(self):
+        """Since when a call is under way. None: there is none."""
+        return self._since if self._asked else None
 
     def _soon(self, seconds, call, *args):
         self._process.later(seconds, call, *args, stream='store')
@@ -209,9 +79,9 @@ class StoreQueue:
         world = self._process.world
         world.after(self._delay(), self._arrive, *self._asked[0])
 
-    def _arrive(self, call, then):
+    def _arrive(self, call, then, failed):
         world = self._process.world
-        if self._line.away:
+        if self._line.away or self._process.cut_from_store:
             self._soon(self._delay(), self._again)
             return
         if world.chance(self._line.lost):
@@ -219,12 +89,23 @@ class StoreQueue:
             # Done, not done, or done when nobody thinks of it any more.
             done = world.random.random()
             if done < 0.6:
-                call(self._store)
+                self._try(call)
             elif done < 0.8:
-                world.after(5 * world.random.random(), call, self._store)
+                world.after(5 * world.random.random(), self._try, call)
             self._soon(self._delay(), self._again)
             return
-        self._soon(self._delay(), self._answered, then, call(self._store))
+        try:
+            answer = call(self._store)
+        except exceptions.StoreUnavailable:
+            self._soon(self._delay(), self._again)
+        else:
+            self._soon(self._delay(), self._answered, then, answer)
+
+    def _try(self, call):
+        try:
+            call(self._store)
+        except exceptions.StoreUnavailable:
+            self._process.world.happened('nobody heard of an error')
 
     def _again(self):
         self.away = True
@@ -232,11 +113,16 @@ class StoreQueue:
         self._pause = min(2 * self._pause, 2.0)
 
     def _answered(self, then, answer):
+        process, now = self._process, self._process.world.now
+        if now > self._since + _IN_TIME:
+            process.unable.append(facts_.Span(
+                self._since, now, 'no answer'))
         self.away = False
         self._pause = 0.1
-        self._process.later(0.0, self._process.look, then, answer)
+        process.later(0.0, process.look, then, answer)
         del self._asked[0]
         if self._asked:
+            self._since = now
             self._send()
 
 
@@ -316,54 +202,3 @@ def _copy_of_report(report):
         report, done=[*report.done], failed=[*report.failed],
         retried=[*report.retried], refused=[*report.refused],
         lost=[*report.lost])
-
-
-class Reader:
-    """Catalogues that answer later. See
-    :class:`distperiodic.ports.CatalogueReader`.
-
-    :param unread: how many of the reads fail, each for once.
-    """
-
-    def __init__(self, process, objects, unread):
-        self._process = process
-        self._objects = objects
-        self._unread = unread
-        #: Jobs whose last read failed; their next one does not.
-        self._failed = set()
-        self._known = {}
-        self.hangs = False
-        self._waiting = []
-
-    def read(self, job, tick, ticket, arcs):
-        random = self._process.world.random
-        seconds = 0.001 + 0.02 * random.random()
-        if random.random() < 0.02:
-            seconds += 2 * random.random()
-        self._process.later(seconds, self._answer, job.name, ticket, arcs,
-                            stream=f'catalogue {job.name}')
-
-    def hang(self):
-        self.hangs = True
-
-    def go_on(self):
-        self.hangs = False
-        waiting, self._waiting = self._waiting, []
-        for asked in waiting:
-            self._answer(*asked)
-
-    def _answer(self, job, ticket, arcs):
-        if self.hangs:
-            self._waiting.append((job, ticket, arcs))
-            return
-        known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
-        objects, own, partial = self._objects(job, arcs)
-        reading = catalogue_.Reading(known.of(objects), own, partial)
-        if (self._unread and job not in self._failed
-                and self._process.world.random.random() < self._unread):
-            self._failed.add(job)
-            reading = OSError('it was there a moment ago')
-        else:
-            self._failed.discard(job)
-        self._process.look(
-            self._process.flow.ticker.catalogue_read, job, ticket, reading)

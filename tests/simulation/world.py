@@ -11,17 +11,23 @@ import itertools
 import random
 
 from tests import checker
+from tests.oracle import facts as facts_
 
-SECOND = 1_000_000
-#: 2023-11-16 00:00 UTC; every spacing used here has a tick at it.
-BEGIN = 19_677 * 86_400 * SECOND
+SECOND = facts_.SECOND
+#: Midnights, UTC, at which every spacing used here has a tick: of days on
+#: which Berlin's clocks go back, and forward, at 01:00.
+BEGINS = tuple(day * 86_400 * SECOND for day in (19_659, 19_813))
+
+# Seconds for which the threads of a process may go on before others of it.
+_THAWS = 0.05
 
 
 class World:
     """The instant, what is to happen, and the seeded chance."""
 
-    def __init__(self, seed, log=None):
+    def __init__(self, seed, log=None, begin=BEGINS[0]):
         self.random = random.Random(seed)
+        self.begin = begin
         self.t = 0
         self.log = log
         self._heap = []
@@ -34,8 +40,8 @@ class World:
 
     @property
     def now(self):
-        """The true time; also that of the store, which never steps."""
-        return BEGIN + self.t
+        """The true time."""
+        return self.begin + self.t
 
     def monotonic(self):
         return self.t / SECOND
@@ -72,13 +78,19 @@ class World:
 
 
 class StoreClock:
-    """The clock of the database."""
+    """The clock of the database, which may be set."""
 
     def __init__(self, world):
         self._world = world
+        #: Each change: how far it is ahead from then on.
+        self.ahead = [(-facts_.FOREVER, 0)]
 
     def now(self):
-        return self._world.now
+        return self._world.now + self.ahead[-1][1]
+
+    def step(self, seconds):
+        self.ahead.append((
+            self._world.now, self.ahead[-1][1] + int(seconds * SECOND)))
 
     def monotonic(self):
         return self._world.t / SECOND
@@ -115,6 +127,16 @@ class Process:
         self.frozen = False
         #: Whether it cannot reach the coordination service.
         self.cut = False
+        #: Whether it cannot reach the store.
+        self.cut_from_store = False
+        #: Whether it is being stopped.
+        self.leaving = False
+        #: When it was killed or began to stop.
+        self.left = facts_.FOREVER
+        #: When it first saw itself among the members. None: not yet.
+        self.entered = None
+        #: Times in which it stood still, or its store did not answer it.
+        self.unable = []
         #: When it was last stopped or cut off, and is no more.
         self.heard = 0
         #: Until when it can be sure of its session, by the true time.
@@ -140,7 +162,12 @@ class Process:
         if not self.alive:
             return
         self.world.tell('KILL %s', self.name)
+        self.end()
+
+    def end(self):
+        """It is no more; so are its runs."""
         self.alive = False
+        self.left = min(self.left, self.world.now)
         self._pending.clear()
         for run in self.runs:
             run.end, run.outcome = self.world.now, 'killed'
@@ -152,9 +179,11 @@ class Process:
         world = self.world
         world.tell('FREEZE %s for %.2f', self.name, seconds)
         self.frozen = True
+        until = world.now + int(seconds * SECOND)
         world.stalls.append(checker.Stall(
-            self.name, world.now, world.now + int(seconds * SECOND),
-            'frozen'))
+            self.name, world.now, until, 'frozen'))
+        self.unable.append(facts_.Span(
+            world.now, until + int(_THAWS * SECOND), 'frozen'))
         world.after(seconds, self._thaw)
 
     def thawed(self):
@@ -172,6 +201,6 @@ class Process:
         for stream, call, args in pending:
             begin = begins.get(stream)
             if begin is None:
-                begin = self.world.random.random() * 0.05
+                begin = self.world.random.random() * _THAWS
             begins[stream] = begin + 0.0001
             self.later(begin, call, *args, stream=stream)

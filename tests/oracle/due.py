@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which ticks an object was due for, as the world knows it.
+
+The life of an object is cut where its catalogue or its job changes. In each
+piece one schedule holds, and its ticks are counted out one by one. When
+exactly a change takes hold depends on when the catalogue was read; so a tick
+near a change *may* be run, and all others *must* be decided::
+
+    catalogue     absent | there                              | absent
+    may be run           |--------------------------------------------|
+    must be decided               |-------------------------|
+                         ^ tick of its job: it is read
+"""
+
+import bisect
+import dataclasses
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+from typing import TypeVar
+
+from distperiodic.core import due
+from distperiodic.core import job as job_
+from distperiodic.core import ring
+from tests.oracle import facts as facts_
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import Facts
+from tests.oracle.facts import Pair
+from tests.oracle.facts import Span
+
+_What = TypeVar('_What')
+
+
+class Due(NamedTuple):
+    """An object is due for a tick."""
+
+    tick: int
+    #: When, by true time.
+    at: int
+    #: The same by the store's clock.
+    instant: int
+    #: Until when it stays due; its schedule or listing changes then.
+    until: int
+    #: Whether it has to be decided, and not only may be.
+    must: bool
+    plan: due.Plan
+    job: job_.Job
+
+
+@dataclasses.dataclass
+class Piece:
+    """A time in which one schedule of an object holds."""
+
+    job: job_.Job
+    plan: due.Plan
+    #: What comes due in this time may run.
+    may: Span
+    #: What comes due in this time must be decided.
+    must: Span
+    #: Ticks from before are not due: the object was not listed for them.
+    listed: int
+
+
+def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
+    """The life of an object in pieces, in the order of time."""
+    slack = facts.bounds.slack
+    for since, until, job in _until_next(facts.in_force[pair[0]]):
+        for came, gone, change in _until_next(
+                [(one.at, one) for one in facts.listings[pair]]):
+            begin, end = max(since, came), min(until, gone)
+            if job is None or not change.there or begin >= end:
+                continue
+            may_end = end
+            if gone <= until and gone < FOREVER:
+                # It stays listed until the catalogue is read again.
+                reading = owners.reading(pair, gone, there=False)
+                may_end = FOREVER if reading is None else reading.at
+            listed = max(came, facts.started)
+            if change.rule is not None or came > facts.begin:
+                listed = _listed(facts, owners, pair, job, listed)
+            must = max(begin, listed)
+            if since > facts.begin:
+                must = max(must, since + slack)
+            if change.rule is not None:
+                must += slack
+            yield Piece(
+                job, job.plan(own=change.rule),
+                Span(begin - slack, may_end + slack), Span(must, end),
+                listed)
+
+
+def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
+            since: int) -> int:
+    """From when on an object that came must be known: from the instant for
+    which it was read, or from the tick for which it had to be.
+    """
+    reading = owners.reading(pair, since, there=True)
+    read = FOREVER if reading is None else reading.at
+    tick = job.schedule.after(facts.by_store(since) - 1)
+    while (at := facts.comes(tick)) < min(read, facts.end):
+        if owners.deadline(*pair, at) <= read:
+            return at
+        tick = job.schedule.after(tick)
+    if reading is None:
+        return FOREVER
+    instant = facts.comes(reading.instant)
+    return instant if instant >= since else read
+
+
+def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
+        tuple[int, int, _What]]:
+    """Each of *changes* with when it came and when the next one did."""
+    for index, (at, what) in enumerate(changes):
+        yield at, (changes[index + 1][0] if index + 1 < len(changes)
+                   else FOREVER), what
+
+
+def dues(facts: Facts, owners: 'Owners', pair: Pair) -> list[Due]:
+    """All that an object was due for, by tick."""
+    position = ring.position_of(pair[1])
+    found: dict[int, Due] = {}
+    for piece in pieces(facts, owners, pair):
+        for tick, instant in _ticks(facts, piece, position):
+            at = facts.comes(instant)
+            if not piece.may.begin <= at < piece.may.end:
+                continue
+            must = (piece.must.begin <= at < piece.must.end
+                    # An object is listed for a tick of its job.
+                    and (not piece.plan.spread
+                         or facts.comes(tick) >= piece.listed))
+            if tick not in found or must:
+                found[tick] = Due(tick, at, instant, piece.must.end, must,
+                                  piece.plan, piece.job)
+    return [found[tick] for tick in sorted(found)]
+
+
+def _ticks(facts: Facts, piece: Piece,
+           position: int) -> Iterator[tuple[int, int]]:
+    """The ticks of a piece, and when each is due by the store's clock."""
+    plan = piece.plan
+    begin = facts.by_store(max(piece.may.begin, facts.begin))
+    end = facts.by_store(min(piece.may.end, facts.end))
+    tick = plan.schedule.at_or_before(begin)
+    if tick is not None and plan.spread:
+        tick = plan.schedule.at_or_before(tick - 1)
+    if tick is None:
+        tick = plan.schedule.after(begin)
+    while tick < end:
+        yield tick, tick + plan.phase(tick, position)
+        tick = plan.schedule.after(tick)
+
+
+class Owners:
+    """Whose an object was, by the true ring."""
+
+    def __init__(self, facts: Facts):
+        #: Until when an owner who can read must have claimed what is due.
+        self.deadline: Callable[[str, str, int], int] = (
+            lambda job, name, since: FOREVER)
+        self._times = [at for at, _ in facts.rings]
+        self._entries = [entries for _, entries in facts.rings]
+        self._rings = [
+            ring.Ring({one.identity: one.points for one in entries})
+            if entries else None for entries in self._entries]
+        self._readings = facts.readings
+        self._known: dict[str, list[facts_.Entry | None]] = {}
+
+    def _of(self, name: str) -> list[facts_.Entry | None]:
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = []
+            for found, entries in zip(
+                    self._rings, self._entries, strict=True):
+                owner = found.owner_of(name) if found else None
+                known.append(next((one for one in entries
+                                   if one.identity == owner), None))
+        return known
+
+    def reading(self, pair: Pair, since: int, *,
+                there: bool) -> facts_.Reading | None:
+        """The first one by the owner of an object after *since*, with the
+        object in it or without.
+        """
+        return next((
+            reading for reading in self._readings.get(pair[0], [])
+            if reading.at >= since and (pair[1] in reading.objects) is there
+            and self.identity_at(pair[1], reading.at) == reading.identity),
+            None)
+
+    def identity_at(self, name: str, at: int) -> str | None:
+        index = bisect.bisect_right(self._times, at) - 1
+        owner = self._of(name)[index] if index >= 0 else None
+        return owner.identity if owner else None
+
+    def spans(self, name: str, since: int) -> Iterator[
+            tuple[str, int, int]]:
+        """Which process owned it from when until when, after *since*."""
+        owners = self._of(name)
+        begin: int | None = None
+        for index, owner in enumerate(owners):
+            until = (self._times[index + 1]
+                     if index + 1 < len(owners) else FOREVER)
+            if begin is None:
+                begin = self._times[index]
+            following = (owners[index + 1]
+                         if index + 1 < len(owners) else None)
+            if (owner is not None and following is not None
+                    and following.process == owner.process):
+                continue
+            if owner is not None and until > since:
+                yield owner.process, max(begin, since), until
+            begin = None

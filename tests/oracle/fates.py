@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of each due tick, and whether the reason for it is true.
+
+======== ==============================================================
+misfire  nobody could claim it in time, or a newer tick or the end of
+         its grace came before somebody had to
+overlap  an earlier run of the object was open when its time came, or
+         while it waited
+pause    the job was paused then, or while it waited
+lost     never true: the oracle knows who was there
+======== ==============================================================
+"""
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+
+from distperiodic.core import due as core_due
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from tests import checker
+from tests.oracle import able as able_
+from tests.oracle import due as due_
+from tests.oracle import facts as facts_
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import SECOND
+from tests.oracle.facts import Facts
+from tests.oracle.facts import Pair
+from tests.oracle.facts import Skip
+from tests.oracle.facts import Span
+
+#: What a due tick may come to.
+FATES = ('claimed', 'misfire', 'overlap', 'pause', 'open', 'lost')
+
+
+@dataclasses.dataclass
+class Object:
+    """All that is known of one object."""
+
+    pair: Pair
+    dues: list[due_.Due]
+    #: By tick.
+    claims: dict[int, checker.Claim]
+    skips: list[Skip]
+
+    def __post_init__(self) -> None:
+        self._in_order = sorted(self.claims.values(), key=lambda c: c.at)
+        self.ticks = [one.tick for one in self.dues]
+
+    def open(self, begin: int, end: int, *, but: int,
+             started: bool = False) -> Iterator[Span]:
+        """When claims of ticks before *but* were open, between two times.
+
+        :param started: only those of which a run was granted by then.
+        """
+        for claim in self._in_order:
+            if claim.at > end:
+                break
+            if claim.tick >= but or started and (
+                    claim.granted is None or claim.granted > end):
+                continue
+            ended = FOREVER if claim.ended is None else claim.ended
+            if ended >= begin:
+                yield Span(claim.at, ended)
+
+    def passed(self, tick: int) -> tuple[int, Skip | None] | None:
+        """When *tick* was first left behind, and by what skip; None for the
+        skip: by the claim of a later tick.
+        """
+        at, by = FOREVER, None
+        for skip in self.skips:
+            if skip.before < tick <= skip.until:
+                at, by = skip.at, skip
+                break
+        later = min((claim.at for claim in self._in_order
+                     if claim.tick > tick), default=FOREVER)
+        if later < at:
+            return later, None
+        return None if by is None else (at, by)
+
+
+class Oracle:
+    """Judges a record; see :func:`judge`."""
+
+    def __init__(self, facts: Facts, claims: Mapping[
+            checker.Key, checker.Claim], skips: Iterable[Skip]):
+        self._facts = facts
+        self._owners = due_.Owners(facts)
+        self._able = able_.Able(facts, self._owners)
+        self.findings: list[checker.Finding] = []
+        self.fates: collections.Counter[str] = collections.Counter()
+        self.objects = self._objects(claims, skips)
+
+    def _objects(self, claims: Mapping[checker.Key, checker.Claim],
+                 skips: Iterable[Skip]) -> list[Object]:
+        claims_of: dict[Pair, dict[int, checker.Claim]] = (
+            collections.defaultdict(dict))
+        for claim in claims.values():
+            claims_of[claim.job, claim.object][claim.tick] = claim
+        skips_of: dict[Pair, list[Skip]] = collections.defaultdict(list)
+        for skip in skips:
+            skips_of[skip.job, skip.object].append(skip)
+        for pair in [*claims_of, *skips_of]:
+            if pair not in self._facts.listings:
+                self._report('undue', pair, None, 'was never listed')
+        return [Object(pair, due_.dues(self._facts, self._owners, pair),
+                       claims_of[pair], skips_of[pair])
+                for pair in self._facts.listings]
+
+    def judge(self) -> None:
+        for one in self.objects:
+            for index, due in enumerate(one.dues):
+                following = (one.dues[index + 1]
+                             if index + 1 < len(one.dues) else None)
+                claim = one.claims.get(due.tick)
+                if claim is not None:
+                    self._claimed(one, due, following, claim)
+                elif due.must:
+                    self._not_claimed(one, due, following)
+            self._undue(one)
+            for skip in one.skips:
+                self._early_skip(one, skip)
+
+    # -- claimed
+
+    def _claimed(self, one: Object, due: due_.Due,
+                 following: due_.Due | None, claim: checker.Claim) -> None:
+        self.fates['claimed'] += 1
+        facts = self._facts
+        if facts.by_store(claim.at) < due.instant - EARLIEST:
+            self._report('early', one.pair, due, (
+                f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
+        if not due.must:
+            return
+        deadline = self._deadline(one, due, claim.at)
+        if claim.at > deadline:
+            self._report('late', one.pair, due, (
+                f'claimed at {self._seconds(claim.at)}, had to be at '
+                f'{self._seconds(deadline)}'))
+        end = self._end(due, following)
+        waited = any(one.open(due.at, claim.at, but=due.tick))
+        if claim.at > end + facts.bounds.slack and not waited and (
+                due.job.misfire is not Misfire.ALL):
+            self._report('outdated', one.pair, due, (
+                f'claimed at {self._seconds(claim.at)}, and its policy gave '
+                f'it up at {self._seconds(end)}'))
+
+    def _deadline(self, one: Object, due: due_.Due, until: int) -> int:
+        """By when *due* had to be claimed, but not later than *until*
+        matters.
+        """
+        since = due.at
+        while True:
+            if since + self._facts.bounds.prompt > until:
+                return FOREVER
+            deadline = self._able.deadline(*one.pair, since)
+            if deadline > until:
+                return deadline
+            busy = max((span.end for span in one.open(
+                since, deadline, but=due.tick)), default=since)
+            paused = max((span.end for span in self._pauses(one.pair)
+                          if span.begin <= deadline and since < span.end),
+                         default=since)
+            if max(busy, paused) <= since:
+                return deadline
+            since = max(busy, paused) + self._facts.bounds.sweep
+
+    def _pauses(self, pair: Pair) -> list[Span]:
+        return self._facts.pauses.get(pair[0], [])
+
+    def _end(self, due: due_.Due, following: due_.Due | None) -> int:
+        """When the policy of its job gives a tick up, by true time."""
+        end = FOREVER if following is None else following.at
+        if due.job.misfire is Misfire.SKIP:
+            end = min(end, self._facts.comes(
+                due.instant + due.plan.grace_us(due.tick)))
+        return end
+
+    # -- not claimed
+
+    def _not_claimed(self, one: Object, due: due_.Due,
+                     following: due_.Due | None) -> None:
+        passed = one.passed(due.tick)
+        if passed is None:
+            deadline = self._deadline(one, due, self._facts.end)
+            if deadline < min(self._facts.end, due.until):
+                self.fates['lost'] += 1
+                self._report('lost', one.pair, due, (
+                    'never decided; it had to be claimed by '
+                    f'{self._seconds(deadline)}'))
+            else:
+                self.fates['open'] += 1
+            return
+        at, skip = passed
+        if skip is None:
+            deadline = self._deadline(one, due, self._facts.end)
+            if min(due.until, self._end(due, following)) > deadline:
+                kind = 'lost'
+            elif due.until < at:
+                # It was due no more, by a change.
+                return
+            else:
+                kind = 'unexplained'
+            self.fates['lost'] += 1
+            self._report(kind, one.pair, due, (
+                'passed over without a word by the claim at '
+                f'{self._seconds(at)}'))
+            return
+        self.fates[skip.by] += 1
+        wrong = self._wrong(one, due, following, skip)
+        if wrong:
+            self._report('untrue' if skip.by != 'lost' else 'lost',
+                         one.pair, due, (
+                f'skipped by {skip.by} at {self._seconds(at)}: {wrong}'))
+
+    def _wrong(self, one: Object, due: due_.Due,
+               following: due_.Due | None, skip: Skip) -> str:
+        """What is wrong with the reason of a skip; empty: nothing is."""
+        if skip.by == 'pause':
+            if facts_.within(self._pauses(one.pair), due.at, skip.at):
+                return ''
+            return 'it was not paused then'
+        if skip.by == 'overlap':
+            # With misfire=all a tick waits for a claim that is not started.
+            started = due.job.misfire is Misfire.ALL
+            begin = due.at
+            if len(self._facts.ahead) > 1:
+                # Who skips it may not know yet that the clock was set.
+                begin -= EARLIEST
+            if not any(one.open(begin, skip.at, but=due.tick,
+                                started=started)):
+                return 'no earlier run was open'
+            if (due.job.misfire is Misfire.ALL
+                    and due.job.overlap is Overlap.WAIT):
+                return 'each of its ticks waits'
+            return ''
+        if skip.by == 'misfire':
+            return self._wrong_misfire(one, due, following, skip)
+        deadline = self._deadline(one, due, skip.at)
+        if deadline < min(self._end(due, following), due.until):
+            return f'it had to be claimed by {self._seconds(deadline)}'
+        return 'and nobody had to claim it'
+
+    def _wrong_misfire(self, one: Object, due: due_.Due,
+                       following: due_.Due | None, skip: Skip) -> str:
+        if due.job.misfire is Misfire.ALL:
+            newest = bisect.bisect_right(
+                [other.at for other in one.dues], skip.at)
+            if newest - one.ticks.index(due.tick) > core_due.CATCH_UP:
+                return ''
+            return 'each of its ticks runs'
+        end = min(self._end(due, following), due.until)
+        if skip.at < end - self._facts.bounds.slack:
+            return f'it could run until {self._seconds(end)}'
+        deadline = self._deadline(one, due, end)
+        if deadline > end:
+            return ''
+        return f'it had to be claimed by {self._seconds(deadline)}'
+
+    # -- nothing else
+
+    def _undue(self, one: Object) -> None:
+        """Report claims of ticks that were not due."""
+        known = {*one.ticks}
+        first: set[int] = set()
+        for tick, claim in one.claims.items():
+            if tick in known or (one.pair[0], tick) in self._facts.triggered:
+                continue
+            piece = self._immediate(one.pair, claim)
+            if piece is not None and piece.may.begin not in first:
+                first.add(piece.may.begin)
+                continue
+            self._report('undue', one.pair, None, (
+                f'claimed at {self._seconds(claim.at)} for '
+                f'{self._seconds(tick)}, when it was not due'))
+
+    def _immediate(self, pair: Pair,
+                   claim: checker.Claim) -> due_.Piece | None:
+        """The piece whose beginning is a tick of its own."""
+        for piece in due_.pieces(self._facts, self._owners, pair):
+            if piece.plan.immediate and (
+                    piece.may.begin <= claim.at < piece.may.end):
+                return piece
+        return None
+
+    def _early_skip(self, one: Object, skip: Skip) -> None:
+        """Report ticks that were given up before they came."""
+        index = bisect.bisect_right(one.ticks, skip.until) - 1
+        if index < 0 or one.ticks[index] <= skip.before:
+            return
+        due = one.dues[index]
+        if self._facts.by_store(skip.at) < due.instant - EARLIEST:
+            self._report('early', one.pair, due, (
+                f'skipped by {skip.by} '
+                f'{(due.at - skip.at) / SECOND:.3f} s before'))
+
+    def _report(self, kind: str, pair: Pair, due: due_.Due | None,
+                text: str) -> None:
+        tick = '' if due is None else (
+            f' tick {self._seconds(due.tick)}'
+            + (f' due {self._seconds(due.at)}' if due.at != due.tick else ''))
+        self.findings.append(checker.Finding(
+            kind, f'{pair[0]} {pair[1]}{tick}: {text}'))
+
+    def _seconds(self, instant: int) -> str:
+        return ('never' if instant >= FOREVER
+                else f'{(instant - self._facts.begin) / SECOND:.3f}')
+
+
+def judge(facts: Facts, claims: Mapping[checker.Key, checker.Claim],
+          skips: Iterable[Skip]) -> Oracle:
+    """Judge all that was due."""
+    oracle = Oracle(facts, claims, skips)
+    oracle.judge()
+    return oracle

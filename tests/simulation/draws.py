@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a seed may draw: the cluster, its jobs, and what befalls them.
+
+Worlds are *short*, minutes with ticks every few seconds, or *long*, hours
+with few ticks: there a tick that is lost does not come again soon.
+"""
+
+import dataclasses
+import random as random_
+
+from distperiodic.core import cron
+from distperiodic.core import job as job_
+from distperiodic.core import schedule
+
+_Misfire, _Overlap = schedule.Misfire, schedule.Overlap
+_BERLIN = 'Europe/Berlin'
+
+
+@dataclasses.dataclass(frozen=True)
+class Life:
+    """How long a world lives, in seconds of virtual time."""
+
+    faults_from: float
+    faults_until: float
+    #: Between two ticks of a job.
+    periods: tuple[int, ...]
+    lines: tuple[str, ...]
+    rules: tuple[schedule.Schedule, ...]
+    sessions: tuple[float, ...]
+    leases: tuple[float, ...]
+    sweeps: tuple[float, ...]
+    #: The longest that a fault lasts.
+    longest: float
+
+
+SHORT = Life(
+    15.0, 120.0, (4, 5, 6, 8, 12), ('* * * * *',),
+    (schedule.Every(3), schedule.Every(5), schedule.Every(7)),
+    (2.0, 3.0, 5.0), (4.0, 6.0, 10.0), (0.25, 0.25, 1.0), 40.0)
+LONG = Life(
+    300.0, 5400.0, (300, 600, 900, 1800, 3600),
+    ('30 * * * *', '*/20 * * * *', '30 2 * * *', '0,30 1-3 * * *'),
+    (schedule.Every(240), schedule.Every(900), schedule.Every(1800),
+     cron.Cron('*/15 * * * *', _BERLIN), cron.Cron('10,40 2 * * *', _BERLIN)),
+    (5.0, 10.0), (10.0, 30.0, 60.0), (5.0, 10.0), 900.0)
+
+
+#: What a seed may draw.
+JOBS = {
+    'each': dict(misfire=_Misfire.ALL, overlap=_Overlap.WAIT, retries=2),
+    'latest': dict(),
+    'skip': dict(misfire=_Misfire.SKIP, retries=1),
+    'grace': dict(misfire=_Misfire.SKIP, grace=3.0, retries=1),
+    'wait': dict(overlap=_Overlap.WAIT, retries=1),
+    'all': dict(misfire=_Misfire.ALL, retries=1),
+    'once': dict(delivery=job_.Delivery.AT_MOST_ONCE, retries=2),
+    'group': dict(group=True, misfire=_Misfire.ALL, overlap=_Overlap.WAIT,
+                  retries=2),
+    'nightly': dict(group=True, retries=1),
+    'spread': dict(spread=True, retries=1),
+    'spread_skip': dict(spread=True, misfire=_Misfire.SKIP, retries=1),
+    # Its catalogue method takes the arcs, and gives the objects in them.
+    'parts': dict(retries=1),
+    # Its objects have schedules of their own.
+    'own': dict(retries=1),
+    'at_once': dict(run_immediately=True, retries=1),
+    'cron': dict(retries=1),
+    'narrow': dict(misfire=_Misfire.ALL, overlap=_Overlap.WAIT,
+                   max_in_flight=4, priority=1),
+}
+
+#: Where a job has a limit its partition, which is that of all, has one, too.
+MOST = 10
+
+#: Faults that come and go.
+FAULTS = (
+    'kill scheduler', 'kill worker', 'stop scheduler', 'stop worker',
+    'rolling restart', 'all down', 'freeze short', 'freeze long',
+    'store away', 'cut from store', 'broker away', 'ensemble away', 'cut',
+    'clock step', 'store clock step', 'catalogue hangs', 'poison',
+    'schedule changes', 'objects change', 'own schedule changes', 'pause')
+#: What only the real store can be asked.
+OPERATOR = ('trigger', 'requeue', 'prune')
+#: Faults that are there all the time.
+NOISE = (
+    'answer lost', 'message lost', 'message doubled', 'message unsent',
+    'view lag', 'store slow', 'store errors', 'handlers fail',
+    'handlers slow', 'catalogue fails', 'ends in its session')
+
+
+@dataclasses.dataclass
+class Setup:
+    """What a seed drew."""
+
+    long: bool
+    sql: bool
+    schedulers: int
+    workers: int
+    slots: int
+    local: bool
+    lease: float
+    session: float
+    batch_size: int
+    late_after: float
+    sweep: float
+    objects: int
+    jobs: dict[str, job_.Job]
+    faults: list[str]
+    noise: list[str]
+    #: Schedules that objects may have of their own; empty: those of its life.
+    rules: tuple[schedule.Schedule, ...] = ()
+
+    @property
+    def life(self):
+        return life_of(self.long, self.sql)
+
+    @property
+    def lag(self):
+        """Seconds by which a view comes late at the most."""
+        return 3.0 if 'view lag' in self.noise else 0.05
+
+#: Of the store in SQLite, whose calls cost a hundred times what those of the
+#: other one do.
+LONG_IN_SQL = dataclasses.replace(
+    LONG, faults_until=1800.0, periods=(120, 300, 600), longest=300.0)
+
+
+def job_of(name, rule):
+    """The job of that name, with any schedule."""
+    options = dict(JOBS[name])
+    if options.pop('group', False):
+        options['scope'] = job_.Scope.GROUP
+    else:
+        options['scope'] = job_.Scope.OBJECTS
+        options['objects'] = f'list_{name}'
+    return job_.Job(name, rule, **options)
+
+
+def life_of(long, sql):
+    if long:
+        return LONG_IN_SQL if sql else LONG
+    return SHORT
+
+
+def schedule_of(random, life, name):
+    """A schedule that a job of that name may have."""
+    if name == 'cron':
+        return cron.Cron(random.choice(life.lines), _BERLIN)
+    return schedule.Every(random.choice(life.periods))
+
+
+def draw(random: random_.Random, **given):
+    """The cluster of a seed.
+
+    :param given: what is not drawn; ``without`` is faults and noise that are
+        left out.
+    """
+    without = given.pop('without', ())
+    long = given.get('long', random.random() < 0.4)
+    sql = given.get('sql', random.random() < 0.06)
+    life = life_of(long, sql)
+    jobs = {name: job_of(name, schedule_of(random, life, name))
+            for name in random.sample(
+                sorted(JOBS), 2 if sql else random.randint(2, 4))}
+
+    def some(of, share):
+        return [one for one in of if random.random() < share
+                and one not in without]
+    session = random.choice(life.sessions)
+    drawn = dict(
+        long=long, sql=sql,
+        schedulers=random.choice([1, 2, 3, 3, 4]),
+        workers=random.choice([1, 2, 3, 3]), slots=random.choice([4, 8]),
+        local=random.random() < 0.25, lease=random.choice(life.leases),
+        session=session, batch_size=random.choice([1, 3, 500]),
+        late_after=random.choice([session / 2, session / 4]),
+        sweep=random.choice(life.sweeps), objects=random.choice([3, 6, 9]),
+        jobs=jobs,
+        faults=some(FAULTS, random.choice([0.1, 0.2, 0.5])) + (
+            some(OPERATOR, 0.5) if sql else []),
+        noise=some(NOISE, random.choice([0.0, 0.1, 0.25, 0.6])))
+    if sql:
+        drawn |= dict(sweep=10.0 if long else 2.0, objects=3,
+                      schedulers=min(3, drawn['schedulers']))
+    return Setup(**{**drawn, **given})

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The coordination service of the simulated cluster, and what it shows."""
+
+import functools
+
+from distperiodic import exceptions
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+from tests.oracle import facts as facts_
+from tests.simulation import world as world_
+
+SCHEDULERS = 'group'
+WORKERS = 'group.workers.default'
+
+
+@functools.lru_cache(maxsize=512)
+def _ring(points):
+    return ring_.Ring(dict(points))
+
+
+class Ensemble:
+    """The coordination service: entries, sessions, and who watches them.
+
+    :param session: seconds.
+    :param lag: seconds, the most by which a view comes late.
+    """
+
+    def __init__(self, world, session, lag):
+        self.world = world
+        self.session = session
+        self.lag = lag
+        self.away = False
+        self._entries = {SCHEDULERS: {}, WORKERS: {}}
+        self._watchers = {SCHEDULERS: [], WORKERS: []}
+        self._version = 0
+        self._missed = set()
+        #: Each change of the schedulers' ring, as it truly was.
+        self.rings = []
+
+    def watch(self, process, group):
+        self._watchers[group].append(process)
+        self._show(process, group)
+
+    def join(self, process, group, member):
+        """*process* tries to become *member*, until it is."""
+        if process.leaving:
+            return
+        if process.cut or self.away or any(
+                one.identity == member.identity and not one.same_process(
+                    member) for one in self._entries[group].values()):
+            process.later(0.3, self.join, process, group, member,
+                          stream='membership')
+            return
+        self._entries[group][process.name] = member
+        process.member = member
+        process.sure_until = float('inf')
+        self._changed(group)
+
+    def publish(self, process, group, member):
+        """*process* shows another entry, if it stands in the group."""
+        if process.name in self._entries[group] and not self.away:
+            self._entries[group][process.name] = member
+            self._changed(group)
+
+    def unheard(self, process, group):
+        """*process* was killed, stopped or cut off a moment ago."""
+        world = self.world
+        process.sure_until = min(
+            process.sure_until,
+            world.t + int(self.session / 2 * world_.SECOND))
+        world.after(self.session * (0.8 + 0.2 * world.random.random()),
+                    self._expire, process, group, world.t)
+
+    def heard(self, process, group):
+        """It can be reached again; its session may be there still."""
+        process.heard = self.world.t
+        process.later(0.1 * self.world.random.random(), self._answered,
+                      process, group, stream='membership')
+
+    def _answered(self, process, group):
+        if process.name in self._entries[group] and not process.cut:
+            process.sure_until = float('inf')
+
+    def _expire(self, process, group, since):
+        if self.away:
+            self.world.after(self.session, self._expire, process, group,
+                             since)
+            return
+        heard = (process.alive and not process.frozen and not process.cut
+                 and not process.leaving)
+        member = self._entries[group].get(process.name)
+        if member is None or heard or (
+                process.alive and process.heard > since
+                and not process.leaving):
+            return
+        self.world.tell('EXPIRED %s', process.name)
+        del self._entries[group][process.name]
+        self._changed(group)
+        self._rejoin(process, group, member)
+
+    def _rejoin(self, process, group, member):
+        if process.alive:
+            # Told as soon as it can be reached again.
+            process.later(0.05 + self.world.random.random(), self.join,
+                          process, group, member.next_term(True),
+                          stream='membership')
+
+    def leave(self, process, group):
+        """*process* goes in good order, or is missed some time later."""
+        if self.away or process.cut:
+            self.unheard(process, group)
+        elif self._entries[group].pop(process.name, None) is not None:
+            self._changed(group)
+
+    def go_away(self):
+        """It is away; nobody can be sure of a session for long."""
+        self.away = True
+        for process in self._processes():
+            process.sure_until = min(
+                process.sure_until,
+                self.world.t + int(self.session / 2 * world_.SECOND))
+
+    def _processes(self):
+        return [process for process in self.world.processes.values()
+                if process.alive]
+
+    def heal(self):
+        self.away = False
+        for process in self._processes():
+            if not process.frozen and not process.cut:
+                self.heard(process, process.group)
+        for group in sorted(self._missed):
+            self._changed(group)
+        self._missed.clear()
+
+    def _changed(self, group):
+        self._version += 1
+        if group == SCHEDULERS:
+            self.rings.append((self.world.now, tuple(
+                facts_.Entry(name, one.identity, one.points)
+                for name, one in self._entries[group].items())))
+        watchers = self._watchers[group] = [
+            one for one in self._watchers[group] if one.alive]
+        for process in watchers:
+            self._show(process, group)
+
+    def _show(self, process, group):
+        if self.away:
+            self._missed.add(group)
+            return
+        entries = tuple(
+            one.entry for one in self._entries[group].values())
+        process.later(
+            0.002 + self.lag * self.world.random.random(), self._seen,
+            process, group, self._version, entries, stream='membership')
+
+    def _seen(self, process, group, version, entries):
+        if process.cut:
+            process.later(0.3, self._seen, process, group, version, entries,
+                          stream='membership')
+            return
+        known = process.views.get(group)
+        if known is not None and known.version > version:
+            return
+        me = process.member
+        if process.entered is None and any(
+                one.same_process(me) for one in map(
+                    member_.parse_entry, entries)):
+            process.entered = self.world.now
+        members, _ = member_.settle(entries, me)
+        process.views[group] = member_.View(
+            group, members,
+            _ring(tuple(member_.ring_members(members).items())), version,
+            process.clock.monotonic(),
+            me if me in members else None, float('inf'))
+        process.viewed(process.views[group])
+
+
+class Membership:
+    """What one process sees. See :class:`distperiodic.ports.Membership`."""
+
+    def __init__(self, process):
+        self._process = process
+
+    def view(self, group):
+        view = self._process.views.get(group)
+        if view is None:
+            raise exceptions.ViewUnknown('nothing yet')
+        return view

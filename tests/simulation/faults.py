@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What befalls a cluster: each fault is a method, by its name.
+
+A method does its harm, and sees to it that it ends after so many seconds.
+"""
+
+import dataclasses
+
+from tests.simulation import draws
+
+
+class Faults:
+    """What befalls *cluster*."""
+
+    def __init__(self, cluster):
+        self._cluster = cluster
+        self._world = cluster.world
+        self._random = cluster.world.random
+        self._setup = cluster.setup
+        #: The job and object that processes die of.
+        self.deadly = None
+
+    def plan(self):
+        """Draw when what comes."""
+        life = self._setup.life
+        for fault in self._setup.faults:
+            for _ in range(self._random.randint(1, 4)):
+                self._world.after(self._when(life), self.befall, fault)
+        self._world.after(life.faults_until, self._cluster.heal)
+
+    def _when(self, life):
+        """A moment for a fault: near a tick of some job, or any."""
+        random = self._random
+        last = life.faults_until - 20
+        at = random.uniform(life.faults_from, last)
+        if self._setup.long and random.random() < 0.7:
+            name = random.choice(sorted(self._setup.jobs))
+            now = self._world.begin + int(at * 1e6)
+            tick = self._setup.jobs[name].schedule.after(now)
+            near = (tick - self._world.begin) / 1e6 - random.uniform(-3, 10)
+            if life.faults_from < near < last:
+                return near
+        return at
+
+    def befall(self, fault, process=None, seconds=None):
+        """Have *fault* come now.
+
+        :param process: whom it befalls; default: anybody.
+        :param seconds: how long it lasts; default: drawn.
+        """
+        world = self._world
+        if seconds is None:
+            seconds = self._lasts(fault)
+        seconds = min(
+            seconds, self._setup.life.faults_until - world.t / 1e6)
+        if process is None:
+            some = [one for one in self._cluster.here.values()
+                    if one is not None and one.alive and not one.leaving
+                    and one.identity[0] in self._whom(fault)]
+            if not some:
+                return
+            process = self._random.choice(some)
+        if seconds > 0:
+            world.happened(fault)
+            world.tell('FAULT %s of %s for %.2f', fault, process.name,
+                       seconds)
+            getattr(self, fault.replace(' ', '_'))(process, seconds)
+
+    @staticmethod
+    def _whom(fault):
+        if fault.endswith('scheduler') or fault == 'catalogue hangs':
+            return 's'
+        return 'w' if fault.endswith('worker') else 'sw'
+
+    def _lasts(self, fault):
+        random, setup = self._random, self._setup
+        if fault == 'freeze short':
+            return random.uniform(0.1, 0.7 * setup.session)
+        if fault == 'freeze long':
+            return random.uniform(setup.session, 3 * setup.lease)
+        if fault.startswith(('kill', 'stop', 'rolling', 'schedule')):
+            return random.uniform(0.1, 3 * setup.session)
+        longest = setup.life.longest
+        return random.choice([random.uniform(1.0, 40.0),
+                              random.uniform(1.0, longest)])
+
+    # -- processes
+
+    def kill_scheduler(self, process, seconds):
+        cluster = self._cluster
+        process.kill()
+        cluster.ensemble.unheard(process, process.group)
+        nonce = process.nonce if cluster.bug.same_nonce else None
+        self._world.after(seconds, cluster.boot, process.identity, nonce)
+
+    kill_worker = kill_scheduler
+
+    def stop_scheduler(self, process, seconds):
+        self._world.tell('STOP %s', process.name)
+        process.stop()
+        self._boot_when_over(process, seconds)
+
+    stop_worker = stop_scheduler
+
+    def _boot_when_over(self, process, seconds):
+        """Start the next process of that name, when this one is no more."""
+        if process.alive:
+            self._world.after(0.2, self._boot_when_over, process, seconds)
+        else:
+            self._world.after(seconds, self._cluster.boot, process.identity)
+
+    def rolling_restart(self, process, seconds):
+        """Stop one after the other, and start it with what is configured."""
+        pause = 0.0
+        for identity in sorted(self._cluster.here):
+            self._world.after(pause, self._restart, identity)
+            pause += seconds
+
+    def _restart(self, identity):
+        process = self._cluster.here[identity]
+        self._cluster.configure(identity)
+        if process is not None and process.alive and not process.frozen and (
+                not process.leaving):
+            self.stop_scheduler(process, 0.1 + self._random.random())
+
+    def schedule_changes(self, process, seconds):
+        """A job gets another schedule, at the next start of each process."""
+        setup, cluster = self._setup, self._cluster
+        name = self._random.choice(sorted(setup.jobs))
+        cluster.newest_jobs[name] = dataclasses.replace(
+            cluster.newest_jobs[name], schedule=draws.schedule_of(
+                self._random, setup.life, name))
+        self.rolling_restart(process, seconds)
+
+    def all_down(self, process, seconds):
+        """No scheduler is there for a while; one dies soon after it came."""
+        for one in list(self._cluster.here.values()):
+            if one is not None and one.alive and one.identity[0] == 's' and (
+                    not one.leaving):
+                self.kill_scheduler(one, seconds + self._random.random())
+        self._world.after(seconds + 1.0 + self._random.random(),
+                          self.befall, 'kill scheduler')
+
+    def freeze_short(self, process, seconds):
+        if not process.frozen:
+            process.freeze(seconds)
+            self._cluster.ensemble.unheard(process, process.group)
+
+    freeze_long = freeze_short
+
+    def poison(self, process, seconds):
+        """Processes die of one object for a while, and are started anew."""
+        jobs = self._cluster.catalogues
+        job = self._random.choice(sorted(self._setup.jobs))
+        objects = jobs.objects(job)
+        if objects:
+            self.deadly = job, self._random.choice(objects)
+            self._world.after(seconds, setattr, self, 'deadly', None)
+
+    def dies(self, process):
+        if process.alive:
+            self._world.happened('death')
+            self.kill_scheduler(
+                process, self._setup.session * self._random.random())
+
+    # -- servers and ways to them
+
+    def store_away(self, process, seconds):
+        self._cluster.line.go_away(self._world.now)
+        self._world.after(seconds, self._store_back)
+
+    def _store_back(self):
+        self._cluster.line.come_back(self._world.now)
+
+    def cut_from_store(self, process, seconds):
+        process.cut_from_store = True
+        self._world.after(seconds, setattr, process, 'cut_from_store', False)
+
+    def broker_away(self, process, seconds):
+        self._cluster.broker.away = True
+        self._world.after(
+            seconds, setattr, self._cluster.broker, 'away', False)
+
+    def ensemble_away(self, process, seconds):
+        self._cluster.ensemble.go_away()
+        self._world.after(seconds, self._cluster.ensemble.heal)
+
+    def cut(self, process, seconds):
+        if not process.cut:
+            process.cut = True
+            self._cluster.ensemble.unheard(process, process.group)
+            self._world.after(seconds, self._mend, process)
+
+    def _mend(self, process):
+        process.cut = False
+        if not process.frozen:
+            self._cluster.ensemble.heard(process, process.group)
+
+    def clock_step(self, process, seconds):
+        """Nothing may come of it: all go by the clock of the store."""
+        process.clock.skew += int(self._random.uniform(-20.0, 20.0) * 1e6)
+
+    def store_clock_step(self, process, seconds):
+        most = self._cluster.most_step
+        self._cluster.clock.step(self._random.uniform(-most, most))
+
+    # -- catalogues
+
+    def catalogue_hangs(self, process, seconds):
+        process.reader.hang()
+        self._world.after(seconds, process.reader.go_on)
+
+    def objects_change(self, process, seconds):
+        """Some go and come back, and one comes that never was."""
+        catalogues, random = self._cluster.catalogues, self._random
+        job = random.choice(sorted(self._setup.jobs))
+        objects = catalogues.objects(job)
+        if job in ('group', 'nightly') or not objects:
+            return
+        for key in random.sample(objects, random.randint(1, len(objects))):
+            catalogues.go(job, key)
+            self._world.after(
+                seconds * random.random(), catalogues.come, job, key)
+        catalogues.come(job, f'{job}-new{self._world.t}')
+
+    def own_schedule_changes(self, process, seconds):
+        if 'own' in self._setup.jobs:
+            for key in self._cluster.catalogues.objects('own'):
+                if self._random.random() < 0.5:
+                    self._cluster.catalogues.turn('own', key)
+
+    # -- operators
+
+    def pause(self, process, seconds):
+        job = self._random.choice(sorted(self._setup.jobs))
+        self._cluster.pause(job)
+        self._world.after(seconds, self._cluster.resume, job)
+
+    def trigger(self, process, seconds):
+        self._cluster.operator.trigger(
+            self._random.choice(sorted(self._setup.jobs)))
+
+    def requeue(self, process, seconds):
+        self._cluster.operator.requeue()
+
+    def prune(self, process, seconds):
+        self._cluster.operator.prune()

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Catalogues: what they list, how it changes, and who reads them."""
+
+from distperiodic.core import catalogue as catalogue_
+from distperiodic.core import job as job_
+from distperiodic.core import ring
+from tests.oracle import facts as facts_
+
+SECOND = facts_.SECOND
+
+
+class Catalogues:
+    """What the catalogue methods of all jobs give.
+
+    :param rules: schedules that objects of the job ``own`` may have.
+    """
+
+    def __init__(self, world, jobs, objects, rules):
+        self._world = world
+        self._rules = rules
+        #: (job, object) to each change.
+        self.listings = {}
+        #: Job to each answer that was given.
+        self.readings = {name: [] for name in jobs}
+        self._objects = {}
+        for name, job in jobs.items():
+            if job.scope is job_.Scope.GROUP:
+                keys = [name]
+            else:
+                keys = [f'{name}-{n}' for n in range(objects)]
+            self._objects[name] = {}
+            for key in keys:
+                self._list(name, key, -facts_.FOREVER)
+
+    def _list(self, job, key, at):
+        rule = None
+        if job == 'own':
+            rule = self._world.random.choice(self._rules)
+        self._objects[job][key] = rule
+        self.listings.setdefault((job, key), []).append(
+            facts_.Listed(at, True, rule))
+
+    def come(self, job, key):
+        """An object is there from now on, perhaps once more."""
+        if key not in self._objects[job]:
+            self._list(job, key, self._world.now)
+
+    def go(self, job, key):
+        if self._objects[job].pop(key, self) is not self:
+            self.listings[job, key].append(
+                facts_.Listed(self._world.now, False))
+
+    def turn(self, job, key):
+        """The schedule of an object changes, if it has one of its own."""
+        rule = self._objects[job].get(key)
+        if rule is not None and len(self._rules) > 1:
+            rule = self._world.random.choice(
+                [one for one in self._rules if one != rule])
+            self._objects[job][key] = rule
+            self.listings[job, key].append(
+                facts_.Listed(self._world.now, True, rule))
+
+    def objects(self, job):
+        return list(self._objects[job])
+
+    def read(self, job, arcs, identity, instant):
+        """What the catalogue method of *job* gives: objects, their own
+        schedules, and whether it has looked at the arcs.
+        """
+        objects = list(self._objects[job])
+        partial = job == 'parts'
+        if partial:
+            objects = [key for key in objects if any(
+                low <= ring.position_of(key) <= high
+                for low, high in arcs)]
+        self.readings[job].append(facts_.Reading(
+            self._world.now, identity, instant, frozenset(objects)))
+        own = {key: rule for key, rule in self._objects[job].items()
+               if rule is not None}
+        return objects, own, partial
+
+
+class Reader:
+    """Catalogues that answer later. See
+    :class:`distperiodic.ports.CatalogueReader`.
+
+    :param fails: the share of the reads that fail, each only once.
+    """
+
+    def __init__(self, process, catalogues, fails):
+        self._process = process
+        self._catalogues = catalogues
+        #: The share of the reads that fail.
+        self.fails = fails
+        #: Jobs whose last read failed; their next one does not.
+        self._failed = set()
+        self._known = {}
+        self.hangs = False
+        self._hung_since = 0
+        self._waiting = []
+        #: Times in which a catalogue did not answer.
+        self.unread = []
+
+    def read(self, job, tick, ticket, arcs):
+        random = self._process.world.random
+        seconds = 0.001 + 0.02 * random.random()
+        if random.random() < 0.02:
+            seconds += 2 * random.random()
+            self._unread(seconds)
+        self._process.later(seconds, self._answer, job.name, ticket, arcs,
+                            tick, stream=f'catalogue {job.name}')
+
+    def _unread(self, seconds):
+        now = self._process.world.now
+        self.unread.append(facts_.Span(
+            now, now + int(seconds * SECOND), 'slow'))
+
+    def hang(self):
+        if not self.hangs:
+            self.hangs = True
+            self._hung_since = self._process.world.now
+
+    def go_on(self):
+        if self.hangs:
+            self.hangs = False
+            self.unread.append(facts_.Span(
+                self._hung_since, self._process.world.now, 'hung'))
+            waiting, self._waiting = self._waiting, []
+            for asked in waiting:
+                self._process.happen(f'catalogue {asked[0]}', self._answer,
+                                     asked)
+
+    def _answer(self, job, ticket, arcs, instant):
+        if self.hangs:
+            self._waiting.append((job, ticket, arcs, instant))
+            return
+        known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
+        if (self.fails and job not in self._failed
+                and self._process.world.random.random() < self.fails):
+            self._failed.add(job)
+            # It is read again after a second.
+            self._unread(2.0)
+            reading = OSError('it was there a moment ago')
+        else:
+            self._failed.discard(job)
+            objects, own, partial = self._catalogues.read(
+                job, arcs, self._process.identity, instant)
+            reading = catalogue_.Reading(known.of(objects), own, partial)
+        self._process.look(
+            self._process.flow.ticker.catalogue_read, job, ticket, reading)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short stories, each of one fault at the worst moment: what was found once.
+
+A scene is written down whole; nothing in it is drawn but how long things take.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from distperiodic.core import schedule
+from tests.simulation import cluster as cluster_
+from tests.simulation import draws
+
+_HOUR = 3600
+_QUIET = dict(
+    long=True, sql=False, local=True, workers=1, slots=8, lease=60.0,
+    session=5.0, batch_size=500, late_after=2.5, sweep=5.0, objects=9,
+    faults=[], noise=[])
+
+
+@dataclasses.dataclass
+class Scene:
+    """What happens, in words and in deeds."""
+
+    text: str
+    #: Name of each job to seconds between its ticks.
+    jobs: dict[str, float]
+    #: Done with the cluster before it begins to live.
+    events: Callable[[cluster_.Cluster], None]
+    given: dict[str, object] = dataclasses.field(default_factory=dict)
+
+    def live(self, **given):
+        """The findings; *given* is other than in the scene."""
+        jobs = {name: draws.job_of(name, schedule.Every(seconds))
+                for name, seconds in self.jobs.items()}
+        cluster = cluster_.Cluster(
+            2, jobs=jobs, **{**_QUIET, **self.given, **given})
+        self.events(cluster)
+        cluster.run()
+        return [str(one) for one in cluster.judge().findings]
+
+
+def _at(cluster, seconds, fault, name, lasts):
+    """Have *fault* befall the member of that name."""
+    cluster.world.after(seconds, lambda: cluster.faults.befall(
+        fault, cluster.here[name], lasts))
+
+
+def _owner_of(cluster, key):
+    """Who owns an object, by the true ring."""
+    from distperiodic.core import ring
+    entries = cluster.ensemble.rings[-1][1]
+    return ring.Ring({one.identity: one.points
+                      for one in entries}).owner_of(key)
+
+
+def _restart_in_a_wave(cluster):
+    _at(cluster, _HOUR + 1200, 'kill scheduler', 's0', 5)
+
+
+def _slow_catalogue_of_a_wave(cluster):
+    _at(cluster, _HOUR - 1, 'catalogue hangs', 's0', 71)
+
+
+def _one_dies_before_own_ticks(cluster):
+    _at(cluster, 1792, 'kill scheduler', 's1', 600)
+
+
+def _restart_over_own_ticks(cluster):
+    _at(cluster, 1795, 'kill scheduler', 's0', 10)
+
+
+def _deaths_in_an_old_wave(cluster):
+    _at(cluster, _HOUR + 30, 'kill scheduler', 's0', 10)
+    _at(cluster, _HOUR + 100, 'kill scheduler', 's1', 600)
+
+
+def _one_dies_in_a_wave(cluster):
+    _at(cluster, _HOUR + 300, 'kill scheduler', 's1', 2000)
+
+
+def _owner_dies_at_start(cluster):
+    for name in ('s0', 's1'):
+        _at(cluster, _HOUR - 10, 'kill scheduler', name, 60)
+    cluster.world.after(_HOUR + 50.5, lambda: _at(
+        cluster, 0, 'kill scheduler', _owner_of(cluster, 'nightly'), 1500))
+
+
+def _an_object_is_away_for_an_hour(cluster):
+    world, catalogues = cluster.world, cluster.catalogues
+    world.after(1000, catalogues.go, 'all', 'all-0')
+    world.after(1000 + _HOUR, catalogues.come, 'all', 'all-0')
+
+
+def _a_job_comes_more_often(cluster):
+    def change():
+        cluster.newest_jobs['all'] = draws.job_of('all', schedule.Every(60))
+        cluster.faults.befall('rolling restart', cluster.here['s0'], 5)
+    cluster.world.after(1800 + 950, change)
+
+
+def _no_worker_for_a_while(cluster):
+    _at(cluster, 590, 'kill worker', 'w0', 300)
+
+
+SCENES = {
+    'A1 restart': Scene(
+        'a spread job with misfire=skip is restarted within its period',
+        {'spread_skip': _HOUR}, _restart_in_a_wave, dict(schedulers=1)),
+    'A1 slow catalogue': Scene(
+        'the catalogue of a spread job with misfire=skip takes 71 s',
+        {'spread_skip': _HOUR}, _slow_catalogue_of_a_wave,
+        dict(schedulers=1)),
+    'A2': Scene(
+        'one of three dies 8 s before objects of its own schedules are due',
+        {'own': _HOUR}, _one_dies_before_own_ticks,
+        dict(schedulers=3, session=10.0, late_after=5.0, objects=30,
+             rules=(schedule.Every(300),))),
+    'A3': Scene(
+        'the only scheduler is restarted when own schedules are due',
+        {'own': _HOUR}, _restart_over_own_ticks,
+        dict(schedulers=1, rules=(schedule.Every(1800),))),
+    'A4': Scene(
+        'one of two is restarted in a spread period, the other dies in it',
+        {'spread': 300}, _deaths_in_an_old_wave,
+        dict(schedulers=2, session=10.0, objects=150)),
+    'A5': Scene(
+        'one of two dies in the period of a spread job with misfire=skip',
+        {'spread_skip': _HOUR}, _one_dies_in_a_wave, dict(schedulers=2)),
+    'A6': Scene(
+        'all are down over a nightly tick, and its owner dies at start',
+        {'nightly': _HOUR}, _owner_dies_at_start, dict(schedulers=2)),
+    'A7 object': Scene(
+        'an object of a job with misfire=all is not listed for an hour',
+        {'all': 60}, _an_object_is_away_for_an_hour, dict(schedulers=2)),
+    'A7 schedule': Scene(
+        'the spacing of a job with misfire=all changes from 1800 to 60',
+        {'all': 1800}, _a_job_comes_more_often, dict(schedulers=2)),
+    'A8': Scene(
+        'there is no worker for a while for a job with misfire=all',
+        {'all': 60}, _no_worker_for_a_while,
+        dict(schedulers=2, local=False)),
+}

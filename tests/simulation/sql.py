@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real store as one of a world's, and the operator who uses it."""
+
+import sqlalchemy as sa
+from sqlalchemy import pool
+
+from distperiodic.adapters import pruning
+from distperiodic.adapters import sql_session
+from distperiodic.adapters import sql_store
+from distperiodic.adapters import tables
+from distperiodic.core import claim as claim_
+from tests.simulation import journal as journal_
+from tests.simulation import sqlite
+
+_SPACE = 'group'
+_STATES = {code: state for state, code in tables.STATE_CODES.items()}
+_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
+
+
+class InSqlite:
+    """One database; all processes share the store's code, which keeps nothing
+    of theirs.
+    """
+
+    def __init__(self, cluster):
+        self._world = cluster.world
+        self.triggered = set()
+        self.sessions = (
+            0.3 if 'ends in its session' in cluster.setup.noise else 0.0)
+        share = 0.004 if 'store errors' in cluster.setup.noise else 0.0
+        self._trouble = sqlite.Trouble(cluster.world, cluster.clock, share)
+        self._path = sqlite.directory().new(self._trouble)
+        url = f'sqlite:///{self._path}'
+        self._store = cluster.bug.sql_store(sql_store.SqlClaimStore)(
+            url, space=_SPACE, late_after=cluster.setup.late_after)
+        self.operator = Operator(url, self)
+        self._own = sqlite.directory().open(self._path)
+        self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
+        self._jobs = {}
+        #: Set at the end.
+        self.journal = None
+
+    def store_of(self, process):
+        return self._store
+
+    def heal(self):
+        self._trouble.share = 0.0
+
+    def fence_of(self, job, name):
+        """Under which fence a run of that object may begin now; None: under
+        none.
+        """
+        found = self._own.execute(
+            'SELECT fence FROM distperiodic_claim WHERE object = ? AND '
+            'state = ? AND job = (SELECT id FROM distperiodic_job WHERE '
+            'name = ?)', (
+                name, tables.STATE_CODES[claim_.State.RUNNING],
+                job)).fetchone()
+        return found and found[0]
+
+    def finish(self, run, lease):
+        """End *run* in a session of its handler's; whether that was
+        committed.
+        """
+        with self._sessions.connect() as session:
+            counted = sql_session.finish_in(
+                session, space=_SPACE, job=run.job, key=run.object,
+                lease=lease)
+            if counted and self._world.random.random() < 0.9:
+                session.commit()
+                return True
+        return False
+
+    def close(self):
+        """Read what was committed, and delete it."""
+        self.journal = self._read()
+        self.totals = self._own.execute(
+            'SELECT name, sum(due), sum(done), sum(dead), sum(skipped) FROM '
+            'distperiodic_history h JOIN distperiodic_job j ON j.id = h.job '
+            'GROUP BY name').fetchall()
+        self._own.close()
+        self._store.close()
+        self.operator.close()
+        self._sessions.dispose()
+        sqlite.directory().delete(self._path)
+
+    def _read(self):
+        jobs = dict(self._own.execute(
+            'SELECT id, name FROM distperiodic_job'))
+        at = 0
+        journal = journal_.Journal(lambda: at)
+        for row in self._own.execute(
+                'SELECT at, job, object, was_tick, tick, was_settled, '
+                'settled, was_state, state, was_fence, fence, was_lease, '
+                'lease, by, relisted FROM sim_journal ORDER BY n'):
+            at = row[0]
+            _note(journal, jobs[row[1]], *row[2:])
+        journal.adopted = self._own.execute(
+            'SELECT at, job, text FROM sim_adopted ORDER BY n').fetchall()
+        return journal
+
+
+def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
+          state, was_fence, fence, was_lease, lease, by, relisted):
+    """Put a change of a row into *journal*."""
+    before, after = _STATES.get(was_state), _STATES[state]
+    if tick != was_tick:
+        if was_tick is not None and before not in claim_.ENDINGS and (
+                before.value != 'listed'):
+            journal.end(job, name, was_tick, 'superseded')
+        if after.value != 'listed':
+            journal.claim(job, name, tick, lease)
+        return
+    if settled != was_settled:
+        # What is listed once more has missed nothing.
+        if not relisted:
+            journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
+        return
+    if after is before and (after in claim_.ENDINGS or fence == was_fence):
+        return
+    if after is claim_.State.RUNNING:
+        journal.grant(job, name, tick, fence, lease)
+    elif after in claim_.ENDINGS:
+        journal.end(job, name, tick, after.value, fence)
+    elif before in claim_.ENDINGS:
+        journal.reopen(job, name, tick)
+
+
+class Operator:
+    """Who pauses jobs, has them run at once, and tidies up."""
+
+    def __init__(self, url, stores):
+        self._control = pruning.Pruner(url, space=_SPACE)
+        self._stores = stores
+
+    def close(self):
+        self._control.close()
+
+    def _try(self, call, *arguments, **options):
+        """Whoever typed it may be told to do so again later."""
+        trouble, share = self._stores._trouble, self._stores._trouble.share
+        trouble.share = 0.0
+        try:
+            return call(*arguments, **options)
+        finally:
+            trouble.share = share
+
+    def pause(self, job):
+        self._try(self._control.pause, job, by='somebody', why='for a while')
+
+    def resume(self, job):
+        self._try(self._control.resume, job)
+
+    def trigger(self, job):
+        found = self._try(self._control.trigger, job, key=None)
+        self._stores.triggered.add((job, found.tick))
+
+    def requeue(self):
+        self._try(self._control.requeue, job=None, key=None)
+
+    def prune(self):
+        self._try(self._control.prune, history=0.01, dead=0.01)

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Databases of SQLite that live in virtual time, and fail when they are told.
+
+The clock is that of the world: SQLite's own is a function, and a function can
+be replaced. Each statement and each commit may fail; what failed may be done.
+"""
+
+import atexit
+import functools
+import itertools
+import os
+import pathlib
+import shutil
+import sqlite3
+import tempfile
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import schema
+from tests.oracle import facts as facts_
+
+# Of the epoch, and microseconds of a day.
+_JULIAN, _DAY = 2_440_587.5, 86_400 * facts_.SECOND
+_ERRORS = 'disk I/O error', 'disk I/O error', 'database is locked'
+
+_JOURNAL = '''
+CREATE TABLE sim_journal (
+    n INTEGER PRIMARY KEY, at, job, object, was_tick, tick, was_settled,
+    settled, was_state, state, was_fence, fence, was_lease, lease, by,
+    relisted);
+CREATE TRIGGER sim_made AFTER INSERT ON distperiodic_claim BEGIN
+    INSERT INTO sim_journal VALUES (
+        NULL, sim_now(), NEW.job, NEW.object, NULL, NEW.tick, NULL,
+        NEW.settled, NULL, NEW.state, NULL, NEW.fence, NULL, NEW.lease,
+        NEW.skipped_by, 1);
+END;
+CREATE TRIGGER sim_changed AFTER UPDATE ON distperiodic_claim
+WHEN (OLD.tick, OLD.settled, OLD.state, OLD.fence, OLD.lease) IS NOT (
+    NEW.tick, NEW.settled, NEW.state, NEW.fence, NEW.lease) BEGIN
+    INSERT INTO sim_journal VALUES (
+        NULL, sim_now(), NEW.job, NEW.object, OLD.tick, NEW.tick,
+        OLD.settled, NEW.settled, OLD.state, NEW.state, OLD.fence, NEW.fence,
+        OLD.lease, NEW.lease, NEW.skipped_by,
+        (OLD.since, OLD.rule) IS NOT (NEW.since, NEW.rule));
+END;
+CREATE TABLE sim_adopted (n INTEGER PRIMARY KEY, at, job, text);
+CREATE TRIGGER sim_adopts AFTER UPDATE ON distperiodic_job
+WHEN OLD.schedule IS NOT NEW.schedule BEGIN
+    INSERT INTO sim_adopted VALUES (NULL, sim_now(), NEW.name, NEW.schedule);
+END;
+'''
+
+
+class Trouble:
+    """What goes wrong in the database of one world.
+
+    :param share: of the statements and of the commits that fail.
+    """
+
+    def __init__(self, world, clock, share):
+        self.world = world
+        self.clock = clock
+        self.share = share
+
+    def strike(self, what):
+        """Fail by chance."""
+        if self.share and self.world.random.random() < self.share:
+            self.world.happened(what)
+            raise sqlite3.OperationalError(self.world.random.choice(_ERRORS))
+
+
+class _Cursor(sqlite3.Cursor):
+    trouble = None
+
+    def execute(self, statement, *parameters):
+        if self.trouble is not None:
+            self.trouble.strike('statement failed')
+        return super().execute(statement, *parameters)
+
+    def executemany(self, statement, *parameters):
+        if self.trouble is not None:
+            self.trouble.strike('statement failed')
+        return super().executemany(statement, *parameters)
+
+
+class _Connection(sqlite3.Connection):
+    trouble = None
+
+    def cursor(self, factory=_Cursor):
+        cursor = super().cursor(factory)
+        cursor.trouble = self.trouble
+        return cursor
+
+    def commit(self):
+        if self.trouble is not None:
+            self.trouble.strike('commit failed')
+        super().commit()
+        if self.trouble is not None:
+            self.trouble.strike('commit not heard of')
+
+
+class Directory:
+    """Where the databases of one process are."""
+
+    def __init__(self):
+        memory = pathlib.Path('/dev/shm')
+        self._path = pathlib.Path(tempfile.mkdtemp(
+            dir=memory if os.access(memory, os.W_OK) else None))
+        self._numbers = itertools.count()
+        self._troubles = {}
+        atexit.register(shutil.rmtree, self._path, ignore_errors=True)
+        sa.event.listen(sa.engine.Engine, 'do_connect', self._connecting)
+        # All migrations are applied, once.
+        schema.sync(f'sqlite:///{self._path}/empty')
+        with sqlite3.connect(self._path / 'empty') as connection:
+            connection.create_function('sim_now', 0, lambda: 0)
+            connection.executescript(_JOURNAL)
+        connection.close()
+
+    def new(self, trouble):
+        """The path of a database of its own."""
+        path = f'{self._path}/{next(self._numbers)}'
+        shutil.copy(self._path / 'empty', path)
+        self._troubles[path] = trouble
+        return path
+
+    def delete(self, path):
+        del self._troubles[path]
+        for name in path, f'{path}-wal', f'{path}-shm':
+            pathlib.Path(name).unlink(missing_ok=True)
+
+    def open(self, path):
+        """A connection of the world's own, which never fails."""
+        connection = sqlite3.connect(path)
+        self._set_clock(connection, self._troubles[path])
+        return connection
+
+    def _connecting(self, dialect, record, arguments, options):
+        trouble = self._troubles.get(arguments[0] if arguments else None)
+        if trouble is None:
+            return None
+        trouble.strike('connection failed')
+        connection = sqlite3.connect(
+            *arguments, **{**options, 'factory': _Connection})
+        self._set_clock(connection, trouble)
+        connection.trouble = trouble
+        return connection
+
+    @staticmethod
+    def _set_clock(connection, trouble):
+        clock, world = trouble.clock, trouble.world
+        connection.create_function(
+            'julianday', -1, lambda *_: clock.now() / _DAY + _JULIAN)
+        connection.create_function('sim_now', 0, lambda: world.now)
+
+
+@functools.cache
+def directory():
+    """The one of this process."""
+    return Directory()

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store that a world has: in memory, or the real one in SQLite."""
+
+from tests.simulation import journal as journal_
+from tests.simulation import store as store_
+
+
+class InMemory:
+    """One store in memory, which all processes share."""
+
+    #: (job, tick) that were triggered.
+    triggered = frozenset()
+    #: The share of the runs that end in a session of their handler's.
+    sessions = 0.0
+
+    def __init__(self, cluster):
+        world = cluster.world
+        self.journal = journal_.Journal(lambda: world.now)
+        self._store = cluster.bug.store(store_.SharedStore)(
+            cluster.clock, self.journal)
+        if world.log is not None:
+            self._store.told(world.tell)
+        self.operator = self._store
+        self.fence_of = self._store.fence_of
+
+    def store_of(self, process):
+        return self._store
+
+    def heal(self):
+        """No errors come from it."""
+
+    def close(self):
+        """There is nothing to close."""
+
+
+def of(cluster):
+    """The store that *cluster* drew."""
+    if cluster.setup.sql:
+        from tests.simulation import sql
+        return sql.InSqlite(cluster)
+    return InMemory(cluster)
