@@ -6,6 +6,7 @@ they differ from a catalogue.
 import pytest
 
 from distperiodic.core import catalogue
+from distperiodic.core import member
 from distperiodic.core import ring
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
@@ -123,3 +124,15 @@ def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
 
     assert [(one.object, one.rule) for one in found.listed] == (
         [('a', after)] if before != after else [])
+
+
+def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
+    names = [f'object-{n}' for n in range(100)]
+    divided = ring.Ring({'me': 40, 'other': 40})
+    view = member.View('group', (), divided, 1, 0.0, None, 0.0)
+    part = part_.Part(job(objects=True), 0, reading(*names))
+
+    mine, others = part.ids(view, 'me'), part.ids(view, 'other')
+
+    assert mine == [key for key in names if divided.owner_of(key) == 'me']
+    assert sorted(mine + others) == sorted(names)
