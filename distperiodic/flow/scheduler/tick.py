@@ -125,7 +125,7 @@ class Ticker:
             self._hold(part, kind)
         elif kind is TimerKind.TICK:
             self._tick(part, due, now, view)
-        elif not self._claimer.ready(job.name):
+        elif self._claimer.away:
             self._timers.retry(job.name, kind)
         elif kind is TimerKind.LOOK:
             self._look(part, now, view)
