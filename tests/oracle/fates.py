@@ -303,7 +303,8 @@ class Oracle:
         """Report skips that were counted as more or fewer than were due."""
         within = one.dues[bisect.bisect_right(one.ticks, skip.before):
                           bisect.bisect_right(one.ticks, skip.until)]
-        least = sum(due.must for due in within)
+        # What a change of its schedule has ended is not due any more.
+        least = sum(due.must and skip.at < due.until for due in within)
         if skip.counted is not None and not (
                 least <= skip.counted <= len(within)):
             self._report('account', one.pair, None, (
