@@ -15,6 +15,10 @@ hypothesis.settings.register_profile(
     'same', deadline=None, derandomize=True)
 hypothesis.settings.register_profile(
     'search', deadline=None, max_examples=2_000, print_blob=True)
+# Whoever only asks whether anything fails has no use for a smaller example.
+hypothesis.settings.register_profile(
+    'first', deadline=None, derandomize=True,
+    phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 hypothesis.settings.load_profile('same')
 
 

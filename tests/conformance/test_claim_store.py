@@ -783,6 +783,24 @@ def test_a_lease_is_renewed_by_its_holder(store, job, tick):
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
+def test_a_lease_is_not_renewed_by_somebody_else(store, job, tick):
+    lease, _ = run(store, job, tick, 'a', seconds=OVER)
+
+    assert store.renew([lease], holder=OTHER, seconds=LONG) == set()
+
+    assert [objects_of(one.claims) for one in overdue(store, job)] == [['a']]
+
+
+def test_a_skip_of_an_earlier_tick_changes_nothing(store, job, tick):
+    lease, _ = run(store, job, tick, 'a')
+    assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
+
+    assert store.skip(job, tick - SECOND, ['a'], holder=SCHEDULER,
+                      by=SkippedBy.MISFIRE, reason='late') == 0
+
+    assert claim(store, job, tick, ['a']).won == []
+
+
 def test_a_renewal_can_make_a_lease_shorter(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
 
@@ -1023,6 +1041,26 @@ def test_a_run_that_was_ended_in_a_session_is_counted_once(
         take(one, job, tick + SECOND, 'a')
         assert one.finish(job, tick, ['a'], lease=lease) == set()
         assert history(one, job, tick) == {'due': 2, 'done': 1}
+
+
+def test_a_run_that_ended_under_another_lease_ended_in_no_session(
+        one, job, tick):
+    lease, _ = run(one, job, tick, 'a', seconds=OVER)
+    [over] = overdue(one, job)
+    running = name()
+    assert begin(one, job, tick, ['a'], over.id, running)
+    assert one.finish(job, tick, ['a'], lease=running) == {'a'}
+
+    assert not end_in_a_session(one, job, 'a', lease)
+
+
+def test_a_session_ends_no_run_of_another_service(one, job, tick):
+    lease, _ = run(one, job, tick, 'a')
+
+    assert not one._database.run(lambda connection: sql_session.finish_in(
+        connection, space='others', job=job, key='a', lease=lease))
+
+    assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
 
 
 # What is skipped without a claim.

@@ -135,6 +135,29 @@ def test_a_changed_ring_gives_another_answer(indexed):
     assert held.subset(RING, ME) == before
 
 
+def many(*names):
+    """A ring of so many members that one more moves few objects."""
+    return ring.Ring(dict.fromkeys(
+        [*(f'api-{n}' for n in range(20)), *names], 40))
+
+
+@pytest.mark.parametrize(('before', 'after'), [
+    (many(), many('more')), (many('more'), many()),
+    (many('more'), many('other'))],
+    ids=['one comes', 'one leaves', 'one takes the place of another'])
+def test_where_few_objects_move_the_rest_keep_their_order(before, after):
+    objects = nodes(5000)
+    held = catalogue.Catalogue(objects)
+    held.index()
+    first = held.subset(before, 'api-5')
+
+    second = held.subset(after, 'api-5')
+
+    assert second == of_member(objects, after, 'api-5')
+    assert first != second
+    assert held.subset_ids(after, 'api-5') == [one.id for one in second]
+
+
 def test_an_answer_belongs_to_who_asked():
     held = catalogue.Catalogue(nodes(100))
 
@@ -175,6 +198,15 @@ def test_objects_are_given_their_phases_in_order():
     assert sorted(indexes) == list(range(200))
     for phase, index in zip(phases, indexes, strict=True):
         assert phase == schedule.phase_us(held.positions[index], 60_000_000)
+
+
+def test_another_period_gives_other_phases():
+    held = catalogue.Catalogue(nodes(200))
+    of_a_minute, _ = held.by_phase(60_000_000)
+
+    of_a_second, _ = held.by_phase(1_000_000)
+
+    assert max(of_a_second) < 1_000_000 < max(of_a_minute)
 
 
 # Lists that are known again.

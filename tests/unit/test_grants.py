@@ -815,3 +815,39 @@ def test_results_count_under_whatever_entry_their_scheduler_stands(term):
 
     [(told, to)] = desk.reports
     assert (told.done, told.lost, to) == ([0, 1], [], now)
+
+
+def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
+    """After its silence its leases are somebody else's."""
+    sure = [True]
+    desk = Desk(sure=lambda entry: sure[0], silent=10.0)
+    batch = desk.accept('a')
+    desk.pass_seconds(9.5)
+    assert desk.grants.may_start(batch) is None
+
+    sure[0] = False
+
+    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+
+
+def test_under_a_lease_that_was_lost_no_handler_ends_its_run(desk):
+    batch = desk.accept('a')
+    assert desk.grants.lease_of(batch) == granted(batch)
+    desk.lose(batch)
+
+    desk.grants.renew()
+
+    assert desk.grants.lease_of(batch) is None
+
+
+def test_what_the_pool_refuses_is_free_for_others_at_its_old_attempt():
+    desk = Desk(shared=True)
+    batch = desk.accept('a', 'b')
+
+    told = desk.report(batch, refused=[(0, 'draining')])
+
+    assert told.refused == [(0, 'draining')]
+    desk.pass_seconds(1)
+    [anew] = desk.retry_of()
+    assert (anew.object, anew.attempt) == ('a', 1)
+    assert anew.fence > batch.fences[0]

@@ -13,7 +13,9 @@ from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import own_schedule
+from distperiodic.core.job import schedule_named
 from distperiodic.core.job import schedule_of
+from distperiodic.core.job import text_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Misfire
@@ -131,6 +133,20 @@ class TestJob:
         assert poll(grace=2.5).grace_us(0) == 2_500_000
         assert poll(grace=0).grace_us(0) == 0
 
+    @pytest.mark.parametrize(('retries', 'attempts'), [
+        (0, []), (1, [1]), (3, [1, 2, 3])])
+    def test_a_run_that_fails_has_as_many_more_as_its_retries(
+        self, retries, attempts
+    ):
+        job = poll(retries=retries)
+        assert [n for n in range(1, 9) if job.tries_again(n)] == attempts
+
+    def test_a_run_that_may_run_at_most_once_has_no_other(self):
+        assert not poll(retries=3, delivery='at_most_once').tries_again(1)
+
+    def test_a_spread_is_a_part_of_what_the_store_keeps(self):
+        assert poll().schedule_text() != poll(spread=True).schedule_text()
+
     def test_a_job_is_a_value(self):
         assert poll(retries=3) == poll(retries=3)
         assert hash(poll()) == hash(poll())
@@ -209,3 +225,19 @@ class TestScheduleOf:
     def test_neither_spacing_nor_cron_is_refused(self):
         with pytest.raises(InvalidSchedule, match='spacing is None'):
             schedule_of(None, None, None)
+
+
+@pytest.mark.parametrize('schedule', [
+    Every(60), Every(0.25), Every(60, 5), Every(86400, 3600.5),
+    Cron('0 2 * * MON-FRI'), Cron('*/5 * * * *', 'Europe/Berlin'),
+], ids=repr)
+def test_a_schedule_is_read_from_its_text_as_it_was(schedule):
+    assert schedule_named(text_of(schedule)) == schedule
+
+
+@pytest.mark.parametrize('text', [
+    '', 'never', 'every', 'every day', 'every 1 2 3', 'every 0', 'cron UTC',
+    'cron Nowhere/Land * * * * *'])
+def test_a_text_that_is_no_schedule_is_refused(text):
+    with pytest.raises(InvalidSchedule):
+        schedule_named(text)

@@ -41,6 +41,17 @@ def test_a_worker_takes_half_a_second_of_a_known_job():
     assert worker.room(worker.cost('poll')) == pytest.approx(50, abs=1)
 
 
+def test_what_a_worker_has_settled_makes_room_for_as_much():
+    worker = window(slots=10)
+    worker.note('poll', 1, 0.1)
+    cost = worker.cost('poll')
+    worker.give(50, cost)
+
+    worker.settle(20, cost)
+
+    assert worker.room(cost) == pytest.approx(20, abs=1)
+
+
 def test_a_worker_takes_as_many_long_runs_as_it_has_slots():
     worker = window(slots=10)
     worker.note('poll', 1, 3600.0)

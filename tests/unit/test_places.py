@@ -58,6 +58,13 @@ def test_the_first_that_waits_and_has_a_place_is_next(places):
     assert places.next() == 'first b'
 
 
+def test_of_those_that_wait_for_one_place_the_first_has_it(places):
+    places.keep('first', 'c', 0.0)
+    places.keep('second', 'c', 0.1)
+
+    assert [places.next(), places.next()] == ['first', 'second']
+
+
 def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
     mark = places.mark()
 

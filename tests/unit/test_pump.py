@@ -352,3 +352,13 @@ def test_thousands_of_retries_may_be_due_at_once(world):
         sys.setrecursionlimit(depth)
 
     assert me.count('taken over') == 3000
+
+
+def test_who_is_not_sure_of_its_place_gives_out_what_is_its_own_alone(world):
+    me = at_work(world, 10, job('ours', objects=True), job('mine'))
+    me.dispatcher.sure = lambda: False
+
+    me.dispatcher.workers_changed('default', [worker('w')])
+    me.dispatcher.pump_all()
+
+    assert {batch.job for batch in me.bus.open.values()} == {'mine'}

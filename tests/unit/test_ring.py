@@ -149,6 +149,17 @@ def test_a_ring_that_was_changed_is_the_ring_that_was_built_anew(history):
     assert changed.members == history[-1]
 
 
+def test_of_many_members_one_may_take_the_place_of_another():
+    many = {f'api-{n}': 5 for n in range(20)}
+    others = {**many, 'new': 7}
+    del others['api-7']
+
+    changed = ring.Ring(many)
+    changed.owner_at(0)
+
+    assert points(changed.changed_to(others)) == points(ring.Ring(others))
+
+
 def test_a_changed_ring_leaves_the_old_one_as_it_was():
     old = ring.Ring({'a': 5, 'b': 5})
     before = points(old), old.arcs('a')

@@ -801,6 +801,12 @@ class TestPhase:
         assert 0 <= phase < period
         assert phase == phase_us(position, period)
 
+    def test_it_reaches_from_nought_to_the_end_of_the_period(self):
+        last = -pow(0x9E3779B97F4A7C15, -1, 1 << 64) % (1 << 64) - (1 << 64)
+
+        assert phase_us(0, MINUTE) == 0
+        assert phase_us(last, MINUTE) == MINUTE - 1
+
     def test_neighbours_on_the_ring_start_far_apart(self):
         """The member's own arc must fill the whole period, evenly."""
         arc = range(2**62, 2**62 + 10_000 * 2**40, 2**40)

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic.adapters import control as control_
+from distperiodic.adapters import host_clock
 from distperiodic.adapters import schema
 from distperiodic.adapters import tables
 from distperiodic.core import schedule
@@ -31,15 +32,15 @@ def store(world, tmp_path, monkeypatch):
     monkeypatch.setattr(one, 'now', world.clock.now)
 
     def opened(connection, record):
-        connection.create_function(
-            'julianday', -1, lambda *_: world.clock.now() / 86_400e6 + EPOCH)
+        for name in host_clock.NOW, host_clock.LEASE_NOW:
+            connection.create_function(
+                name, len(host_clock.State._fields),
+                lambda *_: world.clock.now())
     sa.event.listen(one._database._engine, 'connect', opened)
     yield one
     one.close()
 
 
-#: 1970 began at that Julian day.
-EPOCH = 2440587.5
 _ENDS = {'due', *(state.value for state in ENDINGS)}
 _BY = {f'by_{by.value}' for by in SkippedBy}
 

@@ -146,6 +146,10 @@ class Attendance:
         status = self._statuses.get(job)
         return status.attended if status else None
 
+    def gap_us(self, job: str) -> int:
+        """Microseconds for which nobody may have attended it, unnoticed."""
+        return int(self._gaps[job] * SECOND)
+
     def checked(self, job: str) -> Instant:
         """Up to here all that was due was found claimed or settled."""
         status = self._statuses.get(job)

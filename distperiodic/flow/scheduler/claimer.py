@@ -328,7 +328,8 @@ class Claimer:
         for row in rows:
             # Its run, and no lack of schedulers, kept it from its ticks.
             ran = not row.free or (
-                row.served is not None and row.served >= verdict.until)
+                row.served is not None and row.served >= verdict.until
+                + plan.phase(verdict.until, row.position))
             floor = plan.floor(row.settled, row.since, row.position)
             alike.setdefault((ran, floor, row.since), []).append(row.object)
         for (ran, floor, since), objects in alike.items():
@@ -365,7 +366,11 @@ class Claimer:
         attended the job and that is older than what they promise.
         """
         attended = self.attendance.attended(job.name)
-        promised = self._clock.now() - self._promise
+        promised = (self._clock.now() - self._promise
+                    - self.attendance.gap_us(job.name))
+        if plan.spread:
+            # They were due up to a period after their tick.
+            promised -= plan.schedule.period_us(until)
         cut = plan.schedule.at_or_before(min(until, promised))
         if (attended is None or cut is None or cut < attended
                 or job.misfire is Misfire.ALL

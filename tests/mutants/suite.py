@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The suites that may catch a bug, and how to see which test did.
+
+===========================  ================================================
+``unit/test_ring.py``        these unit tests; a word after it is for ``-k``
+``conformance/sqlite``       every store of that kind keeps its port's promises
+``simulation``               whole clusters, one from each seed
+``functional/test_db.py``    real servers; a word after it is for ``-k``
+===========================  ================================================
+"""
+
+import re
+import sys
+from typing import NamedTuple
+
+#: Seconds for a test, and for a suite, after which a bug makes it hang.
+TEST, SUITE = 30, 300
+SEEDS = 40
+
+_PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
+           '-p', 'no:cacheprovider', '--no-header', '--tb=no',
+           f'--timeout={TEST}', '--hypothesis-profile=first')
+_FAILED = re.compile(r'^(?:FAILED|ERROR) (?:tests/\w+/)?(\S+)', re.MULTILINE)
+_SEED = re.compile(r'^seed \d+', re.MULTILINE)
+
+
+class Suite(NamedTuple):
+    command: tuple[str, ...]
+    #: A line of its output that tells that there is nothing to wait for.
+    last: re.Pattern | None = None
+
+    def caught(self, code, output):
+        """What caught the bug; None: nothing did.
+
+        :param code: with which the command ended.
+        :raises Unusable: no test has judged the product.
+        """
+        if self.last is not None and (seed := self.last.search(output)):
+            return seed[0]
+        if code == 0:
+            return None
+        if self.last is not None:
+            return output.strip().rpartition('\n')[2][:60]
+        failed = _FAILED.search(output)
+        if code != 1 or failed is None:
+            raise Unusable(output[-2_000:])
+        return failed[1]
+
+
+class Unusable(Exception):
+    """A suite that cannot judge a bug: it fails without it, or not at all."""
+
+
+def suite(name):
+    """The suite of that *name*."""
+    kind, _, rest = name.partition('/')
+    if kind == 'simulation':
+        return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
+                      str(SEEDS), '--processes', '1'), _SEED)
+    if kind == 'conformance':
+        return Suite((*_PYTEST, 'tests/conformance/test_claim_store.py',
+                      '-k', rest))
+    path, _, word = rest.partition(' ')
+    return Suite((*_PYTEST, f'tests/{kind}/{path}',
+                  *(('-k', word) if word else ())))

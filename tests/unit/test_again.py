@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler takes over, and from whom."""
+
+import itertools
+
+import pytest
+
+from distperiodic.core import claim as claim_
+from distperiodic.core.claim import State
+from distperiodic.flow import again as again_
+from distperiodic.flow import in_hand
+from tests.unit import world as world_
+
+SILENT = 10.0
+
+
+class Store:
+    """Leases that ended, as many as it is given, by pages of *limit*."""
+
+    away = False
+
+    def __init__(self):
+        self.ended = []
+        #: Who was taken for gone, at each call.
+        self.gone = []
+
+    def ask(self, call, then, failed=None, *, first=False):
+        then(call(self))
+
+    def overdue(self, jobs, *, gone, limit, **options):
+        self.gone.append(set(gone))
+        taken, self.ended = self.ended[:limit], self.ended[limit:]
+        return taken
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def clock():
+    return world_.Clock()
+
+
+@pytest.fixture
+def hand():
+    return in_hand.InHand({'poll': world_.job(objects=True)}, {}, shared=True)
+
+
+@pytest.fixture
+def again(store, clock, hand):
+    numbers = itertools.count()
+    return again_.Again(
+        hand, store, clock, holder=lambda: 'me',
+        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
+        silent=SILENT, shared=True)
+
+
+def leases(number):
+    return [claim_.Lease(f'old-{n}', 'poll', 60, [
+        claim_.Claim(f'object-{n}', 1, 1, 60)], State.CLAIMED)
+            for n in range(number)]
+
+
+def test_all_that_ended_is_taken_over_in_one_sweep(again, store, hand):
+    store.ended = leases(250)
+
+    again.take_over()
+
+    assert hand.waiting == 250
+
+
+def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
+        again, store, clock):
+    """It may be there and be cut off from the group alone."""
+    again.holder_gone('left')
+    again.take_over()
+    clock.pass_us(16_000_000)
+    again.take_over()
+
+    assert store.gone == [{'left'}, set()]

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the store keeps of each job, and that schedulers attend it."""
+
+import pytest
+
+from distperiodic import ports
+from distperiodic.core import due
+from distperiodic.flow.scheduler import attendance as attendance_
+from tests.unit import world as world_
+
+JOB = world_.job('poll', objects=True)
+
+
+class Store:
+    """How one job stands, and what was told of it."""
+
+    away = False
+
+    def __init__(self):
+        self.status = ports.JobStatus(
+            None, JOB.schedule_text(), due.ALWAYS, None, due.ALWAYS)
+        self.checked = []
+
+    def ask(self, call, then, failed=None, *, first=False):
+        then(call(self))
+
+    def adopt(self, schedules):
+        assert schedules == {'poll': JOB.schedule_text()}
+
+    def attend(self, jobs, checked):
+        self.checked.append(dict(checked))
+        return {'poll': self.status}
+
+
+@pytest.fixture
+def store():
+    return Store()
+
+
+@pytest.fixture
+def attendance(store):
+    return attendance_.Attendance(
+        world_.Clock(), store, {'poll': JOB}, every=1.0)
+
+
+def test_since_when_a_job_was_attended_is_known_from_the_store(
+        store, attendance):
+    assert attendance.attended('poll') is None
+    store.status = store.status._replace(attended=7)
+
+    attendance.look()
+
+    assert attendance.attended('poll') == 7
+
+
+def test_a_schedule_that_another_process_brought_makes_ours_outdated(
+        store, attendance):
+    attendance.look()
+    assert not attendance.outdated('poll')
+    store.status = store.status._replace(schedule='every 1000000')
+
+    attendance.look()
+
+    assert attendance.outdated('poll')
+
+
+def test_what_was_found_claimed_only_moves_forward(store, attendance):
+    attendance.record_checked('poll', 9)
+    attendance.record_checked('poll', 7)
+
+    attendance.look()
+
+    assert store.checked == [{'poll': 9}]
+
+
+def test_what_others_found_claimed_counts_here(store, attendance):
+    store.status = store.status._replace(checked=9)
+
+    attendance.look()
+
+    assert attendance.checked('poll') == 9

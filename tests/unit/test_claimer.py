@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of objects that are due: claims, skips, and why."""
+
+import collections
+import itertools
+
+import pytest
+
+from distperiodic import ports
+from distperiodic.core import claim as claim_
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.due import ALWAYS
+from distperiodic.core.due import Row
+from distperiodic.core.schedule import SECOND
+from distperiodic.flow.scheduler import attendance as attendance_
+from distperiodic.flow.scheduler import claimer as claimer_
+from tests.unit import world as world_
+
+MINUTE = 60 * SECOND
+NOW = world_.BEGIN * SECOND + 5 * SECOND
+#: Seconds within which a tick is claimed while schedulers attend its job.
+PROMISE = 20.0
+
+
+class Store:
+    """What it was asked for; it gives nothing."""
+
+    away = False
+
+    def __init__(self, job):
+        self.status = ports.JobStatus(
+            None, job.schedule_text(), ALWAYS, None, ALWAYS)
+        self.claimed, self.skipped = [], []
+
+    def ask(self, call, then, failed=None, *, first=False):
+        then(call(self))
+
+    def adopt(self, schedules):
+        pass
+
+    def attend(self, jobs, checked):
+        return dict.fromkeys(jobs, self.status)
+
+    def claim(self, job, tick, objects, **options):
+        self.claimed.append((tick, list(objects)))
+        return claim_.Claimed([], [], 0, [], [])
+
+    def skip(self, job, tick, objects, *, by, missed, **options):
+        self.skipped.append((tick, by, 1 + missed(ALWAYS)))
+        return len(objects)
+
+
+class Dispatcher:
+    def __init__(self):
+        self.counts = collections.Counter()
+
+
+class Desk:
+    """A claimer of one job, beside a store that was asked how it stands."""
+
+    def __init__(self, piece=100, status=None, **options):
+        self.job = world_.job('poll', objects=True, **options)
+        self.store = Store(self.job)
+        self.store.status = self.store.status._replace(**status or {})
+        clock = world_.Clock()
+        clock.pass_us(5 * SECOND)
+        assert clock.now() == NOW
+        jobs, numbers = {'poll': self.job}, itertools.count()
+        attendance = attendance_.Attendance(clock, self.store, jobs, 1.0)
+        attendance.look()
+        self.claimer = claimer_.Claimer(
+            jobs, clock=clock, store=self.store, holder=lambda: 'me',
+            new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
+            piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
+            dispatcher=Dispatcher())
+
+    def judge(self, missed):
+        """Judge an object that has missed so many ticks."""
+        tick = self.job.schedule.at_or_before(NOW)
+        self.claimer.judge(self.job, [
+            Row('a', 0, tick - missed * MINUTE, tick - 100 * MINUTE)])
+
+
+def tick(before=0):
+    """The tick so many before the newest one."""
+    return NOW // MINUTE * MINUTE - before * MINUTE
+
+
+def test_all_pieces_of_a_large_tick_are_claimed():
+    desk = Desk(piece=2)
+
+    desk.claimer.start_tick(desk.job, tick(), list('abcde'))
+    while desk.claimer.has_rest('poll'):
+        desk.claimer.claim_rest('poll')
+
+    assert [some for _, some in desk.store.claimed] == [
+        ['a', 'b'], ['c', 'd'], ['e']]
+
+
+def test_what_is_left_to_others_is_claimed_no_more():
+    desk = Desk(piece=2)
+    desk.claimer.start_tick(desk.job, tick(), list('abcde'))
+
+    desk.claimer.leave('poll')
+
+    assert not desk.claimer.has_rest('poll')
+
+
+def test_the_objects_of_a_paused_job_are_skipped():
+    desk = Desk(status={'paused': 'night'})
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    assert desk.store.claimed == []
+    assert [(at, by) for at, by, _ in desk.store.skipped] == [
+        (tick(), SkippedBy.PAUSE)]
+
+
+def test_a_process_with_an_outdated_schedule_claims_nothing():
+    desk = Desk(status={'schedule': 'every 1000000'})
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+    desk.judge(missed=3)
+
+    assert desk.store.claimed == desk.store.skipped == []
+
+
+def test_the_newest_tick_runs_and_the_others_are_given_up():
+    desk = Desk()
+
+    desk.judge(missed=4)
+
+    assert desk.store.claimed == [(tick(), ['a'])]
+    assert desk.store.skipped == [(tick(1), SkippedBy.MISFIRE, 3)]
+
+
+def test_ticks_that_schedulers_could_have_claimed_are_lost():
+    desk = Desk(status={'attended': tick(9)})
+
+    desk.judge(missed=4)
+
+    assert desk.store.skipped == [(tick(1), SkippedBy.LOST, 3)]
+
+
+def test_ticks_from_before_anybody_attended_are_not_lost():
+    desk = Desk(status={'attended': tick(2)})
+
+    desk.judge(missed=6)
+
+    assert desk.store.skipped == [
+        (tick(3), SkippedBy.MISFIRE, 3), (tick(1), SkippedBy.LOST, 2)]
+
+
+@pytest.mark.parametrize(('misfire', 'runs'), [
+    ('latest', [0]), ('all', [3])])
+def test_what_runs_of_missed_ticks_follows_the_policy(misfire, runs):
+    desk = Desk(misfire=misfire)
+
+    desk.judge(missed=4)
+
+    assert [at for at, _ in desk.store.claimed] == [tick(n) for n in runs]

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scheduler has given to its workers, as it counts it."""
+
+from distperiodic.core import claim as claim_
+from distperiodic.core import pace
+from distperiodic.flow import in_hand
+from tests.unit.world import worker
+
+
+def claims(*names):
+    return [claim_.Claim(name, fence, 1, 60) for fence, name
+            in enumerate(names, 1)]
+
+
+def sent(*names):
+    of = in_hand.Worker(worker('w'), pace.Window(10, pace.Pace()), 0.0)
+    return in_hand.Sent(None, of, None, claims(*names), 0.0, 0.0)
+
+
+def test_what_is_reported_twice_is_taken_once():
+    batch = sent('a', 'b', 'c')
+
+    assert batch.take([0, 2, 0]) == [claims('a', 'b', 'c')[i] for i in (0, 2)]
+    assert batch.take([0, 1]) == [claims('a', 'b')[1]]
+    assert batch.left == 0
+
+
+def test_what_was_never_in_a_batch_is_not_taken():
+    batch = sent('a')
+
+    assert batch.take([-1, 1, 7]) == []
+    assert batch.left == 1

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bugs that are planted in the product; ``tox -e mutants`` plants them."""
+
+import collections
+
+import pytest
+
+from tests.mutants import bug as bug_
+from tests.mutants import suite as suite_
+
+BUGS = bug_.bugs()
+
+
+@pytest.mark.parametrize('bug', BUGS, ids=lambda bug: bug.name)
+def test_a_bug_can_still_be_planted(bug):
+    """In code that a person could have written, too."""
+    compile(bug.planted(bug_.ROOT), bug.path, 'exec')
+
+
+def test_each_bug_has_a_name_of_its_own():
+    names = collections.Counter(bug.name for bug in BUGS)
+
+    assert [name for name, times in names.items() if times > 1] == []
+
+
+@pytest.mark.parametrize('name', sorted({
+    name for bug in BUGS for name in bug.suites}))
+def test_a_suite_names_a_file_of_tests(name):
+    files = [word for word in suite_.suite(name).command
+             if word.startswith('tests/')]
+
+    assert files or name == 'simulation'
+    assert all((bug_.ROOT / path).is_file() for path in files)
+
+
+def bug(text):
+    (one,) = bug_.read(text)
+    return one
+
+
+def test_a_bug_replaces_whole_lines_beside_what_it_leaves(tmp_path):
+    (tmp_path / 'a.py').write_text('one\ntwo\ntwo three\n')
+    planted = bug(
+        'bug: x\nin: a.py\nsuites: unit/a.py\n one\n-two\n+four\n')
+
+    planted.plant(tmp_path)
+
+    assert (tmp_path / 'a.py').read_text() == 'one\nfour\ntwo three\n'
+
+
+@pytest.mark.parametrize('text', ['', 'one\n', 'two\ntwo\n'])
+def test_a_bug_whose_text_does_not_stand_there_once_is_not_planted(
+        tmp_path, text):
+    (tmp_path / 'a.py').write_text(text)
+    planted = bug('bug: x\nin: a.py\nsuites: unit/a.py\n-two\n+four\n')
+
+    with pytest.raises(bug_.DoesNotApply, match='no longer applies'):
+        planted.plant(tmp_path)
+
+
+@pytest.mark.parametrize(('code', 'output', 'caught'), [
+    (0, '3 passed\n', None),
+    (1, '.F\nFAILED tests/unit/test_a.py::test_b - AssertionError\n1 failed',
+     'test_a.py::test_b'),
+    (1, 'E\nERROR tests/unit/test_a.py::test_b - x\n', 'test_a.py::test_b'),
+])
+def test_a_test_that_fails_has_caught_a_bug(code, output, caught):
+    assert suite_.suite('unit/test_a.py').caught(code, output) == caught
+
+
+@pytest.mark.parametrize(('code', 'output'), [
+    (2, 'ERROR tests/unit/test_a.py\n'), (4, ''), (5, 'no tests ran\n')])
+def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
+    with pytest.raises(suite_.Unusable):
+        suite_.suite('unit/test_a.py').caught(code, output)

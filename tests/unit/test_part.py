@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a member knows of its part of a job: rows, read page by page, and how
+they differ from a catalogue.
+"""
+
+import pytest
+
+from distperiodic.core import catalogue
+from distperiodic.core import member
+from distperiodic.core import ring
+from distperiodic.core.due import Row
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Every
+from distperiodic.flow.scheduler import part as part_
+from tests.unit.world import job
+
+#: A tick of the job, and of objects of half its period.
+TICK = 60 * SECOND
+
+
+class Store:
+    """Rows at positions; it answers at once."""
+
+    def __init__(self, positions):
+        self._rows = [Row(f'{at}-{n}', at, 0, 0)
+                      for n, at in enumerate(sorted(positions))]
+        self.fails = False
+
+    def ask(self, call, then, failed):
+        if self.fails:
+            failed()
+        else:
+            then(call(self))
+
+    def rows(self, job, low, high, *, before, limit):
+        return [row for row in self._rows
+                if low <= row.position <= high][:limit]
+
+
+def walked(store, *ranges, page):
+    """The pages of a walk, and whether it was complete."""
+    pages, ends = [], []
+    part_.Walk(store, 'poll', ranges, before=None, page=page,
+               on_page=lambda low, high, rows: pages.append(
+                   (low, high, [row.position for row in rows])),
+               on_end=ends.append).go_on()
+    [end] = ends
+    return pages, end
+
+
+@pytest.mark.parametrize('page', [3, 4, 7, 100])
+def test_a_walk_reads_each_row_once_in_pages_that_leave_no_gap(page):
+    positions = [-9, -5, 0, 1, 1, 4, 7, 8, 20]
+
+    pages, complete = walked(
+        Store(positions), ring.Arc(-10, 5), ring.Arc(7, 8), page=page)
+
+    assert complete
+    assert [at for _, _, some in pages for at in some] == [
+        at for at in positions if at != 20]
+    lows = [low for low, _, _ in pages]
+    highs = [high for _, high, _ in pages]
+    assert lows == [-10, *(7 if high == 5 else high + 1
+                           for high in highs[:-1])]
+    assert highs[-1] == 8
+
+
+def test_a_walk_that_the_store_cannot_answer_is_not_complete():
+    store = Store([1, 2])
+    store.fails = True
+
+    assert walked(store, ring.Arc(0, 9), page=5) == ([], False)
+
+
+def reading(*ids, **schedules):
+    return catalogue.Reading(catalogue.Catalogue(ids), schedules)
+
+
+def compared(read, *rows, at=TICK + 1, of=None):
+    return part_.compare(of or job(objects=True), read,
+                         range(len(read.catalogue)), rows, at)
+
+
+def row(key, rule='', settled=TICK):
+    return Row(key, ring.position_of(key), settled, 0, rule)
+
+
+def test_rows_that_the_catalogue_lists_agree():
+    found = compared(reading('a', 'b'), row('a'), row('b'))
+
+    assert found.same == [row('a'), row('b')]
+    assert not (found.listed or found.delisted or found.new)
+
+
+def test_a_row_that_the_catalogue_does_not_list_is_delisted():
+    found = compared(reading('a'), row('a'), row('gone'))
+
+    assert found.delisted == ['gone']
+    assert found.same == [row('a')]
+
+
+def test_a_new_object_is_due_for_nothing_that_came_before_it():
+    found = compared(reading('new'))
+
+    [listed] = found.listed
+    assert (listed.object, listed.rule) == ('new', '')
+    assert TICK <= listed.settled <= TICK + 1
+    assert [one.object for one in found.new] == ['new']
+
+
+def test_an_object_that_is_listed_at_a_tick_is_due_for_it():
+    [listed] = compared(reading('new'), at=TICK).listed
+
+    assert listed.settled < TICK
+
+
+@pytest.mark.parametrize('before', ['', 'every 45000000'])
+@pytest.mark.parametrize('after', ['', 'every 30000000'])
+def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
+        before, after):
+    read = reading('a', **({'a': Every(30)} if after else {}))
+
+    found = compared(read, row('a', before))
+
+    assert [(one.object, one.rule) for one in found.listed] == (
+        [('a', after)] if before != after else [])
+
+
+def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
+    names = [f'object-{n}' for n in range(100)]
+    divided = ring.Ring({'me': 40, 'other': 40})
+    view = member.View('group', (), divided, 1, 0.0, None, 0.0)
+    part = part_.Part(job(objects=True), 0, reading(*names))
+
+    mine, others = part.ids(view, 'me'), part.ids(view, 'other')
+
+    assert mine == [key for key in names if divided.owner_of(key) == 'me']
+    assert sorted(mine + others) == sorted(names)
