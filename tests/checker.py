@@ -153,7 +153,8 @@ def check(record: Record) -> list[Finding]:
         *stale(record.runs), *crowds(record), *poison(record)]
 
 
-def _seconds(record: Record, instant: int) -> str:
+def seconds(record: Record, instant: int) -> str:
+    """*instant* as seconds of the record."""
     return f'{(instant - record.begin) / SECOND:.3f}'
 
 
@@ -161,7 +162,7 @@ def dropped(record: Record) -> list[Finding]:
     """Claims that ended without a run, of jobs that promise each tick."""
     return [
         Finding('dropped', f'{claim.job} {claim.object} tick '
-                f'{_seconds(record, claim.tick)} ended as {ending}')
+                f'{seconds(record, claim.tick)} ended as {ending}')
         for claim in record.claims.values()
         if record.policies[claim.job].every
         for _, ending in claim.endings[-1:]
@@ -300,8 +301,8 @@ def unended(record: Record) -> list[Finding]:
     return [
         Finding('unended', (
             f'{claim.job} {claim.object} tick '
-            f'{_seconds(record, claim.tick)}, claimed at '
-            f'{_seconds(record, claim.at)}, granted {claim.grants}'))
+            f'{seconds(record, claim.tick)}, claimed at '
+            f'{seconds(record, claim.at)}, granted {claim.grants}'))
         for claim in record.claims.values()
         if not claim.endings and claim.at < record.end - record.patience]
 

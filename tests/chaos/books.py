@@ -10,6 +10,7 @@ import collections
 
 from distperiodic.core import claim as claim_
 from tests import checker
+from tests import excused
 from tests.chaos import cluster as cluster_
 from tests.chaos import jobs
 from tests.chaos import journal
@@ -36,14 +37,14 @@ def record(told, moves, driver, begin, end):
         for tick in range(-(-begin // policy.period) * policy.period,
                           end - PATIENCE - policy.period, policy.period)
         for key in jobs.objects_of(job)]
-    return checker.Record(
-        begin, end, jobs.POLICIES, expected, all_runs, found,
+    return excused.Record(
+        begin, end, jobs.POLICIES, all_runs, found,
         [checker.Effect(line['at'], line['job'], line['object'],
                         line['tick'], line['fence'], line['accepted'])
          for line in told if line['what'] == 'effect'],
-        driver.stalls,
+        driver.stalls, PATIENCE, expected,
         [window._replace(end=window.end + AFTER)
-         for window in driver.windows], PATIENCE)
+         for window in driver.windows])
 
 
 def runs(told):
@@ -190,7 +191,7 @@ def check(record_, booked, history, strangers):
     :param history: the account of the store: (job, tick) to its counts.
     :param strangers: processes that were never let in.
     """
-    return [*checker.check(record_), *_unfounded(record_),
+    return [*excused.check(record_), *_unfounded(record_),
             *_booked(record_, booked), *_account(record_, history),
             *_repeats(record_), *_early(record_), *(
                 checker.Finding('stranger', f'{run} ran in a process whose '

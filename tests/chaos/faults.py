@@ -19,6 +19,7 @@ import traceback
 import pytest
 
 from tests import checker
+from tests import excused
 from tests.chaos import network
 from tests.chaos import processes
 from tests.chaos import servers
@@ -82,7 +83,7 @@ class Driver:
             happening.release()
         end = time.time_ns() // 1000
         if happening.happened:
-            self.windows.append(checker.Window(
+            self.windows.append(excused.Window(
                 happening.began or end, end, fault.kind))
         self._tell(f'{fault.kind} is over' + (
             '' if happening.happened else '; it did not happen'))

@@ -14,22 +14,23 @@ import sqlalchemy as sa
 
 from distperiodic import periodic
 from tests import checker
+from tests import excused
 
 SECOND = checker.SECOND
 
 #: What each job promises, for the checker; and how many objects it has.
 POLICIES = {policy.job: policy for policy in (
-    checker.Policy('poll', 2 * SECOND),
-    checker.Policy('each', 4 * SECOND, every=True),
-    checker.Policy('flaky', 4 * SECOND, most=8),
-    checker.Policy('wait', 3 * SECOND),
-    checker.Policy('all', 5 * SECOND),
-    checker.Policy('once', 5 * SECOND, at_most_once=True),
-    checker.Policy('slow', 4 * SECOND),
-    checker.Policy('spread', 6 * SECOND, phased=True),
-    checker.Policy('booked', 4 * SECOND),
-    checker.Policy('narrow', 6 * SECOND, every=True, at_once=3),
-    checker.Policy('group', 3 * SECOND),
+    excused.Policy('poll', period=2 * SECOND),
+    excused.Policy('each', period=4 * SECOND, every=True),
+    excused.Policy('flaky', period=4 * SECOND, most=8),
+    excused.Policy('wait', period=3 * SECOND),
+    excused.Policy('all', period=5 * SECOND),
+    excused.Policy('once', period=5 * SECOND, at_most_once=True),
+    excused.Policy('slow', period=4 * SECOND),
+    excused.Policy('spread', period=6 * SECOND),
+    excused.Policy('booked', period=4 * SECOND),
+    excused.Policy('narrow', period=6 * SECOND, every=True, at_once=3),
+    excused.Policy('group', period=3 * SECOND),
 )}
 OBJECTS = {'poll': 200, 'each': 30, 'flaky': 24, 'wait': 10, 'all': 10,
            'once': 20, 'slow': 6, 'spread': 30, 'booked': 10,

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests import checker
+from tests import excused
 from tests import waiting
 from tests.chaos import books
 from tests.chaos import cluster as cluster_
@@ -50,7 +51,7 @@ class Lived:
     #: Every move of every claim; see :mod:`tests.chaos.journal`.
     moves: list[Any]
     #: When what befell them.
-    windows: list[checker.Window]
+    windows: list[excused.Window]
     #: (microseconds, host): when a process died or was stopped.
     deaths: list[tuple[int, str]]
     findings: list[checker.Finding]

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from distperiodic.adapters import database
 from distperiodic.adapters import tables
 from tests import checker
+from tests import excused
 from tests import waiting
 
 _FOREVER = 1 << 62
@@ -80,19 +81,20 @@ def record(cluster, first, last, *, stalls=(), repeats=None, windows=(),
     expected = [('ping', f'192.168.10.{n}', tick) for tick in ticks
                 for n in range(cluster.default['objects'])]
     now = max((run.start for run in runs), default=us(last))
-    return checker.Record(
-        us(first), now, {'ping': checker.Policy(
-            'ping', period, every=cluster.default['misfire'] == 'all')},
-        expected, runs, claims, [], list(stalls),
-        [checker.Window(us(begin), us(end), 'away')
-         for begin, end in windows], patience=period)
+    return excused.Record(
+        us(first), now, {'ping': excused.Policy(
+            'ping', every=cluster.default['misfire'] == 'all',
+            period=period)},
+        runs, claims, [], list(stalls), period, expected,
+        [excused.Window(us(begin), us(end), 'away')
+         for begin, end in windows])
 
 
 def assert_kept(cluster, first, last, **about):
     """Nothing lost, nothing doubled, no overlap, and the account is right."""
     found = record(cluster, first, last, **about)
     assert found.runs
-    findings = [str(finding) for finding in checker.check(found)]
+    findings = [str(finding) for finding in excused.check(found)]
     assert not findings, '\n'.join(findings[:20])
     due = len(found.expected)
     # The last results may be on their way.

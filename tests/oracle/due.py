@@ -99,7 +99,8 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
     read = FOREVER if reading is None else reading.at
     tick = job.schedule.after(facts.by_store(since) - 1)
     while (at := facts.comes(tick)) < min(read, facts.end):
-        if owners.deadline(*pair, at) <= read:
+        # Who owns it only later does not read it for this tick.
+        if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
             return at
         tick = job.schedule.after(tick)
     if reading is None:

@@ -37,6 +37,8 @@ class Skip(NamedTuple):
     until: int
     #: misfire, overlap, pause or lost
     by: str
+    #: As how many ticks it was counted. None: not known of one object.
+    counted: int | None = None
 
 
 class Listed(NamedTuple):

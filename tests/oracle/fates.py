@@ -124,6 +124,7 @@ class Oracle:
             self._undue(one)
             for skip in one.skips:
                 self._early_skip(one, skip)
+                self._miscounted(one, skip)
 
     # -- claimed
 
@@ -297,6 +298,20 @@ class Oracle:
             self._report('early', one.pair, due, (
                 f'skipped by {skip.by} '
                 f'{(due.at - skip.at) / SECOND:.3f} s before'))
+
+    def _miscounted(self, one: Object, skip: Skip) -> None:
+        """Report skips that were counted as more or fewer than were due."""
+        within = one.dues[bisect.bisect_right(one.ticks, skip.before):
+                          bisect.bisect_right(one.ticks, skip.until)]
+        # What a change of its schedule has ended is not due any more.
+        least = sum(due.must and skip.at < due.until for due in within)
+        if skip.counted is not None and not (
+                least <= skip.counted <= len(within)):
+            self._report('account', one.pair, None, (
+                f'from {self._seconds(skip.before)} to '
+                f'{self._seconds(skip.until)} skipped by {skip.by} and '
+                f'counted as {skip.counted}, of {least} to {len(within)} '
+                'that were due'))
 
     def _report(self, kind: str, pair: Pair, due: due_.Due | None,
                 text: str) -> None:

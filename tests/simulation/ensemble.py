@@ -163,10 +163,9 @@ class Ensemble:
         if known is not None and known.version > version:
             return
         me = process.member
-        if process.entered is None and any(
-                one.same_process(me) for one in map(
-                    member_.parse_entry, entries)):
-            process.entered = self.world.now
+        if group == process.group:
+            process.stands(any(one.same_process(me) for one in map(
+                member_.parse_entry, entries)))
         members, _ = member_.settle(entries, me)
         process.views[group] = member_.View(
             group, members,

@@ -53,6 +53,6 @@ class Journal:
         """An operator has put it back."""
         self.claims[job, name, tick].endings.pop()
 
-    def skip(self, job, name, before, until, by):
+    def skip(self, job, name, before, until, by, counted=None):
         self.skips.append(facts_.Skip(
-            self._now(), job, name, before, until, by))
+            self._now(), job, name, before, until, by, counted))

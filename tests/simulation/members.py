@@ -223,6 +223,9 @@ class Scheduler(world_.Process):
         if self.store.unanswered is not None:
             unable.append(facts_.Span(
                 self.store.unanswered, facts_.FOREVER, 'no answer'))
+        if self._out is not None:
+            unable.append(facts_.Span(
+                self._out, facts_.FOREVER, 'not a member'))
         return facts_.Scheduler(
             self.name, self.identity, self.jobs, self.entered, self.left,
             unable, self.reader.unread)

@@ -103,7 +103,7 @@ class Directory:
     """Where the databases of one process are."""
 
     def __init__(self):
-        memory = pathlib.Path('/dev/shm')
+        memory = pathlib.Path('/dev/shm')  # noqa: S108
         self._path = pathlib.Path(tempfile.mkdtemp(
             dir=memory if os.access(memory, os.W_OK) else None))
         self._numbers = itertools.count()

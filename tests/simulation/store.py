@@ -84,8 +84,9 @@ class SharedStore(memory.MemoryClaimStore):
             return 0
         for row in self.look(job, objects):
             if row.settled < tick:
-                self.journal.skip(job, row.object, row.settled, tick,
-                                  by.value)
+                self.journal.skip(
+                    job, row.object, row.settled, tick, by.value,
+                    1 + (missed(row.settled) if missed else 0))
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed)
 
@@ -125,8 +126,8 @@ class SharedStore(memory.MemoryClaimStore):
                 return answer
             return told
         for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop', 'skip', 'sync', 'rows', 'look',
-                     'attend', 'settled'):
+                     'renew', 'overdue', 'drop', 'skip', 'sync', 'rows',
+                     'look', 'attend', 'settled'):
             setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):

@@ -141,9 +141,21 @@ class Process:
         self.heard = 0
         #: Until when it can be sure of its session, by the true time.
         self.sure_until = float('inf')
+        #: Since when it knows that it does not stand in the ring.
+        self._out = None
         self._pending = []
         self.runs = []
         world.processes[self.name] = self
+
+    def stands(self, stands):
+        """It sees whether it stands in the ring."""
+        now = self.world.now
+        if stands and self.entered is None:
+            self.entered = now
+        elif stands and self._out is not None:
+            self.unable.append(facts_.Span(self._out, now, 'not a member'))
+        self._out = None if stands else now if self._out is None else (
+            self._out)
 
     def later(self, seconds, call, *args, stream='main'):
         world = self.world

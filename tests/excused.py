@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What became of the due ticks of real processes, of which nobody knows to
+the millisecond who was able to claim when: near a fault a tick may be missed.
+
+In the simulation everything is known, and nothing is excused:
+:mod:`tests.oracle`.
+"""
+
+import bisect
+import collections
+import dataclasses
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from distperiodic.core import audit
+from distperiodic.core.audit import Fate
+from distperiodic.core.claim import State
+from tests import checker
+
+
+class Window(NamedTuple):
+    """A time in which a fault, or what it left behind, was about."""
+
+    begin: int
+    end: int
+    kind: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy(checker.Policy):
+    """What a job promises, and between which ticks."""
+
+    period: int = 0
+
+
+@dataclasses.dataclass
+class Record(checker.Record):
+    """The same with what was expected, and when faults were about."""
+
+    policies: dict[str, Policy]  # type: ignore[assignment]
+    expected: list[checker.Key] = dataclasses.field(default_factory=list)
+    windows: list[Window] = dataclasses.field(default_factory=list)
+
+
+class _Windows:
+    """Whether a time touches any of many windows."""
+
+    def __init__(self, windows: Iterable[Window]):
+        merged: list[list[int]] = []
+        for window in sorted(windows):
+            if merged and window.begin <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], window.end)
+            else:
+                merged.append([window.begin, window.end])
+        self._begins = [begin for begin, _ in merged]
+        self._ends = [end for _, end in merged]
+
+    def touch(self, begin: int, end: int) -> bool:
+        at = bisect.bisect_right(self._begins, end) - 1
+        return at >= 0 and self._ends[at] >= begin
+
+
+def classify(record: Record) -> dict[checker.Key, Fate]:
+    """What became of each expected tick, by the lines that judge the rows of
+    a store as well.
+    """
+    windows = _Windows(record.windows)
+    by_object: dict[tuple[str, str], list[checker.Claim]] = (
+        collections.defaultdict(list))
+    for claim in record.claims.values():
+        by_object[claim.job, claim.object].append(claim)
+    for claims in by_object.values():
+        claims.sort(key=lambda claim: claim.tick)
+    classes: dict[checker.Key, Fate] = {}
+    for key in record.expected:
+        claim = record.claims.get(key)
+        if claim is not None:
+            fates = audit.classify(claim.counts)
+        elif accounted_for(key, by_object, windows, record):
+            fates = audit.classify(audit.counts_of([State.SKIPPED]))
+        else:
+            fates = audit.classify(audit.Counts(), lost=1)
+        classes[key] = (Fate.UNEXPLAINED if fates[Fate.UNEXPLAINED]
+                        else next(iter(fates)))
+    return classes
+
+
+def accounted_for(
+        key: checker.Key,
+        by_object: dict[tuple[str, str], list[checker.Claim]],
+        windows: _Windows, record: Record) -> bool:
+    """Whether the policy of its job or a fault accounts for a tick that
+    nobody claimed.
+    """
+    job, name, tick = key
+    policy = record.policies[job]
+    claims = by_object.get((job, name), [])
+    if policy.every and claims and claims[0].tick < tick:
+        return False
+    if windows.touch(tick, tick + 2 * policy.period):
+        return True
+    # An earlier run went on: the overlap policy.
+    return not policy.every and any(
+        one.tick < tick and (one.ended is None or one.ended > tick)
+        for one in claims)
+
+
+def lost(record: Record) -> list[checker.Finding]:
+    """Ticks that nobody claimed and nothing accounts for."""
+    return [
+        checker.Finding('lost', f'{job} {name} tick '
+                        f'{checker.seconds(record, tick)} was never claimed')
+        for (job, name, tick), what in classify(record).items()
+        if what is Fate.LOST]
+
+
+def check(record: Record) -> list[checker.Finding]:
+    """Everything that is wrong with *record*."""
+    return [*lost(record), *checker.check(record)]
