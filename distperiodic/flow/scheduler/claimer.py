@@ -47,6 +47,8 @@ LOG = logging.getLogger(__name__)
 
 # Why an object is skipped by its overlap policy.
 _BUSY = claim_log.BUSY
+# Why ticks do not run that came while an object was listed.
+_GONE = 'the catalogue does not list it any more'
 # Why ticks were lost.
 _LOST = 'nobody claimed them in time, though schedulers attended the job'
 
@@ -385,6 +387,25 @@ class Claimer:
                 self._skip(job, until, objects, by, reason,
                            _Span(plan, low, first))
                 low = until
+
+    def forgo(self, job: job_.Job, rows: Iterable[Row]) -> None:
+        """Record that these objects, which are not listed any more, do not
+        run for what they were due.
+        """
+        found = self._verdicts(job, list(rows), self._clock.now())
+        for (rule, verdict), some in found.items():
+            plan = self.plan(job, rule)
+            until = verdict.run[-1] if verdict.run else verdict.until
+            assert until is not None
+            alike: dict[tuple[Instant, Instant], list[str]] = {}
+            for row in some:
+                floor = plan.floor(row.settled, row.since, row.position)
+                alike.setdefault(
+                    (floor, row.since if plan.immediate else floor),
+                    []).append(row.object)
+            for (floor, first), objects in alike.items():
+                self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
+                           _Span(plan, floor, first))
 
     def _reasons(self, job: job_.Job, plan: due.Plan,
                  until: Instant) -> list[tuple[Instant, SkippedBy]]:
