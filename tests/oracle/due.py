@@ -165,6 +165,7 @@ class Owners:
             ring.Ring({one.identity: one.points for one in entries})
             if entries else None for entries in self._entries]
         self._readings = facts.readings
+        self._prompt = facts.bounds.prompt
         self._known: dict[str, list[facts_.Entry | None]] = {}
 
     def _of(self, name: str) -> list[facts_.Entry | None]:
@@ -181,13 +182,14 @@ class Owners:
     def reading(self, pair: Pair, since: int, *,
                 there: bool) -> facts_.Reading | None:
         """The first one by the owner of an object after *since*, with the
-        object in it or without.
+        object in it or without, that the owner was able to record.
         """
         return next((
             reading for reading in self._readings.get(pair[0], [])
             if reading.at >= since and (pair[1] in reading.objects) is there
-            and self.identity_at(pair[1], reading.at) == reading.identity),
-            None)
+            and self.identity_at(pair[1], reading.at) == reading.identity
+            and self.deadline(*pair, reading.at)
+            == reading.at + self._prompt), None)
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1
