@@ -255,6 +255,11 @@ class Oracle:
 
     def _wrong_misfire(self, one: Object, due: due_.Due,
                        following: due_.Due | None, skip: Skip) -> str:
+        if due.until <= skip.at:
+            # A change has ended it, if nobody had to claim it before.
+            deadline = self._deadline(one, due, due.until)
+            return '' if deadline > due.until else (
+                f'it had to be claimed by {self._seconds(deadline)}')
         if due.job.misfire is Misfire.ALL:
             newest = bisect.bisect_right(
                 [other.at for other in one.dues], skip.at)
