@@ -97,7 +97,11 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
     """
     reading = owners.reading(pair, since, there=True)
     read = FOREVER if reading is None else reading.at
-    tick = job.schedule.after(facts.by_store(since) - 1)
+    begin = since
+    if len(facts.ahead) > 1:
+        # Who reads it may not know yet that the clock was set.
+        begin += facts.bounds.slack
+    tick = job.schedule.after(facts.by_store(begin) - 1)
     while (at := facts.comes(tick)) < min(read, facts.end):
         # Who owns it only later does not read it for this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
