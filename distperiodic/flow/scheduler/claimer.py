@@ -451,8 +451,9 @@ class Claimer:
                 by: SkippedBy, reason: str) -> None:
         """Record that these objects do not run for the tick of *question*.
         """
+        low = max(question.after, question.plan.since - 1)
         self._skip(question.job, question.tick, objects, by, reason,
-                   _Span(question.plan, question.after, question.after))
+                   _Span(question.plan, low, low))
 
     # -- what waits
 
