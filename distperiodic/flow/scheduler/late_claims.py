@@ -11,8 +11,8 @@ the usual case they have nothing to do::
                              not recorded that all was found claimed
 
 Where the numbers of the store agree with the catalogue no row is read. A look
-that takes long is repeated less often: at most a fiftieth of the time is spent
-on them, however many objects there are.
+that takes long is repeated less often, after fifty times what it took, but
+after a minute at the latest.
 """
 
 from collections.abc import Mapping
@@ -31,8 +31,10 @@ from distperiodic.flow.scheduler.timers import TimerKind
 
 # Members that look at the same time: if the first hangs, nobody waits longer.
 _TOGETHER = 2
-# A look is repeated after so many times what the last one took.
+# A look is repeated after so many times what the last one took, and after so
+# many seconds at the latest.
 _REST = 50
+_LONGEST_REST = 60.0
 
 
 class LateClaimer:
@@ -155,7 +157,10 @@ class LateClaimer:
             took = self._clock.monotonic() - began
             pause = self.grace(job, now)
             if complete and not found[0]:
-                pause = max(pause, int(took * _REST * SECOND))
+                # A store that was away, or a process that stood still, took
+                # its time as well.
+                pause = max(pause, int(
+                    min(took * _REST, _LONGEST_REST) * SECOND))
             self._again(name, now + pause, now)
         newest = job.schedule.at_or_before(until)
         part_.Walk(

@@ -325,6 +325,12 @@ class Ticker:
             self._walk(part, [part_.CIRCLE], part.since, view,
                        anew=change is not None and change.before is None)
             return
+        reading = part.reading
+        if (reading is not None and not reading.partial
+                and len(reading.catalogue) <= self._page):
+            # One question for all, rather than one for each arc.
+            self._walk(part, [part_.CIRCLE], at, view)
+            return
         arcs = view.ring.arcs(self._identity)
         if before is not None and change is not None and part.walk is None:
             arcs = tuple(sorted(
@@ -345,6 +351,10 @@ class Ticker:
         def page(low: int, high: int, rows: list[Row]) -> None:
             reading = part.reading
             assert reading is not None
+            if self._authority.shared:
+                # What others own is theirs to compare.
+                rows = [row for row in rows if part.owns(
+                    view, self._identity, row.position)]
             if anew:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
@@ -371,11 +381,9 @@ class Ticker:
         """Indexes of our objects at positions from *low* to *high*."""
         assert part.reading is not None
         catalogue = part.reading.catalogue
-        found = catalogue.between(low, high)
-        if self._authority.shared and not part.of_member:
-            return found
-        return [index for index in found if part.owns(
-            view, self._identity, catalogue.positions[index])]
+        return [index for index in catalogue.between(low, high)
+                if part.owns(view, self._identity,
+                             catalogue.positions[index])]
 
     def _compared(self, part: part_.Part, found: part_.Differences,
                   at: Instant) -> None:
