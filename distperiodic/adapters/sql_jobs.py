@@ -152,6 +152,11 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
     for name, seconds in jobs.items():
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
+        if row.paused_since is not None:
+            # Nobody is there to claim it: what comes now is not lost.
+            found.found[name] = _status(
+                row, since, checked.get(name, due.ALWAYS))
+            continue
         # A clock that was set back breaks the series as well: until it is
         # where it was nobody could say how long the gaps are.
         if row.attended_until is None or (
@@ -184,7 +189,7 @@ _CHECKED = sa.update(_job).where(
 ).values(checked=sa.bindparam('up_to'))
 
 
-def _status(row: Any, attended: int, checked: int) -> JobStatus:
+def _status(row: Any, attended: int | None, checked: int) -> JobStatus:
     return JobStatus(
         None if row.paused_since is None else row.paused_why or '',
         row.schedule or '',

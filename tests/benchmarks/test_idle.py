@@ -31,7 +31,7 @@ def looks(store):
             [filled.JOB], into='again', holder='api-1', seconds=60.0,
             gone=['api-2'], limit=100, silent=10.0),
         'who holds leases': lambda: store.holders([filled.JOB]),
-        'jobs that are paused': lambda: store.paused([filled.JOB]),
+        'how jobs stand': lambda: store.attend({filled.JOB: 60.0}, {}),
         'the clock': store.now,
         'leases renewed': lambda: store.renew(
             [held], holder='api-1', seconds=600.0),

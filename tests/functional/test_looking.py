@@ -21,7 +21,8 @@ LOOKS = {
     'doctor, the leases': lambda one: one.overdue_lease(),
     'doctor, how it writes': lambda one: one.journal(),
     'the time': lambda one: one.now(),
-    'what is paused': lambda one: one.paused(['poll']) == {},
+    'what is listed': lambda one: one.rows(
+        'poll', -2 ** 63, 2 ** 63 - 1, limit=9),
 }
 
 

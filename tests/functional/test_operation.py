@@ -238,6 +238,12 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
     assert place.rows(tables.lease) == 3
 
 
+def paused(place):
+    """Why which job is paused, as a scheduler sees it."""
+    found = place.store.attend({'poll': 60.0, 'sync': 60.0}, {})
+    return {name: status.paused for name, status in found.items()}
+
+
 def test_a_job_is_paused_by_somebody_for_a_reason(place):
     for name in 'poll', 'sync':
         place.run(name, place.now, 'a')
@@ -245,8 +251,7 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     assert place.ask('job', 'pause', 'poll', '--why', 'disks are full'
                      ).startswith('paused poll;')
 
-    assert place.store.paused(['poll', 'sync']) == {'poll': 'disks are full'}
-    assert place.store.paused(['sync']) == {}
+    assert paused(place) == {'poll': 'disks are full', 'sync': None}
     poll, sync = json.loads(place.ask('job', 'list', '-f', 'json'))
     assert poll['Why'] == 'disks are full'
     assert re.fullmatch(r'.+@.+', poll['By'])
@@ -255,7 +260,7 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     assert sync == {**poll, 'Job': 'sync', 'Paused since': '', 'By': '',
                     'Why': ''}
     assert place.ask('job', 'resume', 'poll').startswith('resumed poll;')
-    assert place.store.paused(['poll', 'sync']) == {}
+    assert paused(place) == {'poll': None, 'sync': None}
     assert 'was not paused' in place.ask('job', 'resume', 'poll')
 
 
@@ -354,7 +359,9 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     answer = store.claim(
         'poll', newest, ['a', 'b'], lease='three', holder='api-1',
         seconds=60.0, supersede=True, after=newest - minute)
-    assert answer.won == [] and answer.behind == [('a', last), ('b', last)]
+    assert answer.won == []
+    assert [(row.object, row.settled) for row in answer.behind] == [
+        ('a', last), ('b', last)]
     assert store.skip('poll', newest - minute, ['a', 'b'], holder='api-1',
                       by=SkippedBy.MISFIRE, reason='late',
                       missed=lambda last: 2) == 2

@@ -97,7 +97,11 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
     """
     reading = owners.reading(pair, since, there=True)
     read = FOREVER if reading is None else reading.at
-    tick = job.schedule.after(facts.by_store(since) - 1)
+    begin = since
+    if len(facts.ahead) > 1:
+        # Who reads it may not know yet that the clock was set.
+        begin += facts.bounds.slack
+    tick = job.schedule.after(facts.by_store(begin) - 1)
     while (at := facts.comes(tick)) < min(read, facts.end):
         # Who owns it only later does not read it for this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
@@ -165,6 +169,7 @@ class Owners:
             ring.Ring({one.identity: one.points for one in entries})
             if entries else None for entries in self._entries]
         self._readings = facts.readings
+        self._prompt = facts.bounds.prompt
         self._known: dict[str, list[facts_.Entry | None]] = {}
 
     def _of(self, name: str) -> list[facts_.Entry | None]:
@@ -181,13 +186,14 @@ class Owners:
     def reading(self, pair: Pair, since: int, *,
                 there: bool) -> facts_.Reading | None:
         """The first one by the owner of an object after *since*, with the
-        object in it or without.
+        object in it or without, that the owner was able to record.
         """
         return next((
             reading for reading in self._readings.get(pair[0], [])
             if reading.at >= since and (pair[1] in reading.objects) is there
-            and self.identity_at(pair[1], reading.at) == reading.identity),
-            None)
+            and self.identity_at(pair[1], reading.at) == reading.identity
+            and self.deadline(*pair, reading.at)
+            == reading.at + self._prompt), None)
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1

@@ -46,6 +46,8 @@ class Object:
     #: By tick.
     claims: dict[int, checker.Claim]
     skips: list[Skip]
+    #: Ticks of an operator's; what was due before them stays due.
+    triggered: set[int]
 
     def __post_init__(self) -> None:
         self._in_order = sorted(self.claims.values(), key=lambda c: c.at)
@@ -53,14 +55,16 @@ class Object:
 
     def open(self, begin: int, end: int, *, but: int,
              started: bool = False) -> Iterator[Span]:
-        """When claims of ticks before *but* were open, between two times.
+        """When claims of ticks before *but*, and of what an operator
+        triggered, were open between two times.
 
         :param started: only those of which a run was granted by then.
         """
         for claim in self._in_order:
             if claim.at > end:
                 break
-            if claim.tick >= but or started and (
+            if claim.tick >= but and claim.tick not in self.triggered or (
+                    started) and (
                     claim.granted is None or claim.granted > end):
                 continue
             ended = FOREVER if claim.ended is None else claim.ended
@@ -77,7 +81,8 @@ class Object:
                 at, by = skip.at, skip
                 break
         later = min((claim.at for claim in self._in_order
-                     if claim.tick > tick), default=FOREVER)
+                     if claim.tick > tick
+                     and claim.tick not in self.triggered), default=FOREVER)
         if later < at:
             return later, None
         return None if by is None else (at, by)
@@ -108,7 +113,9 @@ class Oracle:
             if pair not in self._facts.listings:
                 self._report('undue', pair, None, 'was never listed')
         return [Object(pair, due_.dues(self._facts, self._owners, pair),
-                       claims_of[pair], skips_of[pair])
+                       claims_of[pair], skips_of[pair],
+                       {tick for job, tick in self._facts.triggered
+                        if job == pair[0]})
                 for pair in self._facts.listings]
 
     def judge(self) -> None:
@@ -248,6 +255,11 @@ class Oracle:
 
     def _wrong_misfire(self, one: Object, due: due_.Due,
                        following: due_.Due | None, skip: Skip) -> str:
+        if due.until <= skip.at:
+            # A change has ended it, if nobody had to claim it before.
+            deadline = self._deadline(one, due, due.until)
+            return '' if deadline > due.until else (
+                f'it had to be claimed by {self._seconds(deadline)}')
         if due.job.misfire is Misfire.ALL:
             newest = bisect.bisect_right(
                 [other.at for other in one.dues], skip.at)
@@ -269,7 +281,7 @@ class Oracle:
         known = {*one.ticks}
         first: set[int] = set()
         for tick, claim in one.claims.items():
-            if tick in known or (one.pair[0], tick) in self._facts.triggered:
+            if tick in known or tick in one.triggered:
                 continue
             piece = self._immediate(one.pair, claim)
             if piece is not None and piece.may.begin not in first:

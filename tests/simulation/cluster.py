@@ -222,8 +222,8 @@ class Cluster:
             logging.disable(logging.CRITICAL)
         try:
             self.world.run(int(end * SECOND))
-            self.stores.close()
         finally:
+            self.stores.close()
             logging.disable(level)
         return self.record()
 

@@ -202,7 +202,11 @@ class Faults:
 
     def store_clock_step(self, process, seconds):
         most = self._cluster.most_step
-        self._cluster.clock.step(self._random.uniform(-most, most))
+        seconds = self._random.uniform(-most, most)
+        if self._setup.sql:
+            # That of a host goes on at half speed where it is set back.
+            seconds = abs(seconds)
+        self._cluster.clock.step(seconds)
 
     # -- catalogues
 

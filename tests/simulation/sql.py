@@ -79,6 +79,7 @@ class InSqlite:
             'distperiodic_history h JOIN distperiodic_job j ON j.id = h.job '
             'GROUP BY name').fetchall()
         self._own.close()
+        self._trouble.close()
         self._store.close()
         self.operator.close()
         self._sessions.dispose()

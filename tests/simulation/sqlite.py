@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Databases of SQLite that live in virtual time, and fail when they are told.
 
-The clock is that of the world: SQLite's own is a function, and a function can
-be replaced. Each statement and each commit may fail; what failed may be done.
+The clocks of the host are those of the world. Each statement and each commit
+may fail; what failed may be done.
 """
 
 import atexit
@@ -16,11 +16,9 @@ import tempfile
 
 import sqlalchemy as sa
 
+from distperiodic.adapters import host_clock
 from distperiodic.adapters import schema
-from tests.oracle import facts as facts_
 
-# Of the epoch, and microseconds of a day.
-_JULIAN, _DAY = 2_440_587.5, 86_400 * facts_.SECOND
 _ERRORS = 'disk I/O error', 'disk I/O error', 'database is locked'
 
 _JOURNAL = '''
@@ -61,6 +59,14 @@ class Trouble:
         self.world = world
         self.clock = clock
         self.share = share
+        # Connections of the services themselves have a clock each.
+        self._read = host_clock.HostClock.read
+        host_clock.HostClock.read = lambda _: host_clock.Reading(
+            'one', self.world.t, self.clock.now())
+
+    def close(self):
+        """Give the host its own clocks back."""
+        host_clock.HostClock.read = self._read
 
     def strike(self, what):
         """Fail by chance."""
@@ -148,9 +154,7 @@ class Directory:
 
     @staticmethod
     def _set_clock(connection, trouble):
-        clock, world = trouble.clock, trouble.world
-        connection.create_function(
-            'julianday', -1, lambda *_: clock.now() / _DAY + _JULIAN)
+        world = trouble.world
         connection.create_function('sim_now', 0, lambda: world.now)
 
 

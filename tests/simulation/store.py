@@ -44,7 +44,8 @@ class SharedStore(memory.MemoryClaimStore):
             since, until = self._attended.get(job, (now, None))
             if until is None or abs(now - until) > gap * SECOND:
                 since = now
-            self._attended[job] = since, now
+            if job not in self._paused:
+                self._attended[job] = since, now
             found[job] = found[job]._replace(
                 paused=self._paused.get(job), attended=since)
         return found

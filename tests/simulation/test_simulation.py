@@ -11,7 +11,8 @@ import pytest
 
 from tests.simulation import __main__ as command
 from tests.simulation import bugs
-from tests.simulation import cluster
+from tests.simulation import draws
+from tests.simulation import scenes
 
 SEEDS = 1000
 # Planted bugs are found within so many seeds; most within three.
@@ -34,20 +35,34 @@ def test_no_promise_is_broken_whatever_happens():
     """Also that all of it happened: a fault that never comes is no test."""
     faults = collections.Counter()
     runs = collections.Counter()
-    classes = collections.Counter()
+    fates = collections.Counter()
+    worlds = collections.Counter()
     broken = []
     for result in command.many(range(1, SEEDS + 1)):
         faults.update(result['faults'])
         runs.update(result['runs'])
-        classes.update(result['classes'])
+        fates.update(result['fates'])
+        worlds.update(result['worlds'])
         if result['findings']:
             broken.append(told(result))
 
     assert not broken, '\n\n'.join(broken[:5])
-    assert set(faults) >= {*cluster.FAULTS, 'answer lost', 'message lost',
-                           'message doubled', 'message unsent'}
-    assert set(runs) == set(cluster.JOBS)
-    assert set(classes) >= {'on time', 'dead', 'superseded', 'skipped'}
+    assert set(faults) >= {
+        *draws.FAULTS, *draws.OPERATOR, 'answer lost', 'message lost',
+        'message doubled', 'message unsent', 'statement failed',
+        'commit failed', 'commit not heard of'}
+    assert set(runs) == set(draws.JOBS)
+    assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
+    assert set(worlds) == {'short', 'long', 'in memory', 'SQLite'}
+
+
+@pytest.mark.parametrize('sql', [False, True], ids=['memory', 'SQLite'])
+@pytest.mark.parametrize('scene', sorted(scenes.SCENES))
+def test_no_due_tick_is_lost_at_the_worst_moment(scene, sql):
+    findings = scenes.SCENES[scene].live(sql=sql)
+
+    assert not findings, '\n'.join([
+        scenes.SCENES[scene].text, *findings[:10]])
 
 
 @pytest.mark.parametrize('seed', known_seeds())

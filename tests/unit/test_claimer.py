@@ -41,6 +41,10 @@ class Store:
     def attend(self, jobs, checked):
         return dict.fromkeys(jobs, self.status)
 
+    def look(self, job, objects):
+        """Objects that missed the tick before the newest one."""
+        return [Row(key, 0, tick(2), tick(9)) for key in objects]
+
     def claim(self, job, tick, objects, **options):
         self.claimed.append((tick, list(objects)))
         return claim_.Claimed([], [], 0, [], [])
@@ -107,13 +111,14 @@ def test_what_is_left_to_others_is_claimed_no_more():
 
 
 def test_the_objects_of_a_paused_job_are_skipped():
+    """And what they missed before is given up by its own reason."""
     desk = Desk(status={'paused': 'night'})
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     assert desk.store.claimed == []
     assert [(at, by) for at, by, _ in desk.store.skipped] == [
-        (tick(), SkippedBy.PAUSE)]
+        (tick(1), SkippedBy.MISFIRE), (tick(), SkippedBy.PAUSE)]
 
 
 def test_a_process_with_an_outdated_schedule_claims_nothing():

@@ -95,7 +95,7 @@ def test_rows_that_the_catalogue_lists_agree():
 def test_a_row_that_the_catalogue_does_not_list_is_delisted():
     found = compared(reading('a'), row('a'), row('gone'))
 
-    assert found.delisted == ['gone']
+    assert found.delisted == [row('gone')]
     assert found.same == [row('a')]
 
 

@@ -47,6 +47,8 @@ LOG = logging.getLogger(__name__)
 
 # Why an object is skipped by its overlap policy.
 _BUSY = claim_log.BUSY
+# Why ticks do not run that came while an object was listed.
+_GONE = 'the catalogue does not list it any more'
 # Why ticks were lost.
 _LOST = 'nobody claimed them in time, though schedulers attended the job'
 
@@ -173,9 +175,8 @@ class Claimer:
         question = _Question(
             job, plan, rule, tick, objects,
             due.ALWAYS if previous is None else previous, False)
-        if job.misfire is Misfire.SKIP and not job.spread and (
-                self._clock.now() - tick > plan.grace_us(tick)):
-            # Rows say what else was missed.
+        if self._too_late(question):
+            # Rows say what is to be done.
             self.judge_objects(job, objects)
             return
         rest = self._rest[job.name]
@@ -257,6 +258,10 @@ class Claimer:
     def _ask(self, question: _Question) -> None:
         job, tick = question.job, question.tick
         why = self.attendance.paused(job.name)
+        if why is not None and not question.judged:
+            # Rows say what was missed before the pause.
+            self.judge_objects(job, question.objects)
+            return
         if why is not None:
             self.counts[job.name, 'paused'] += len(question.objects)
             self._settle(question, question.objects, SkippedBy.PAUSE,
@@ -265,9 +270,26 @@ class Claimer:
         lease, holder = self._new_lease(), self._holder()
         self._open[job.name] += 1
 
-        def claimed(answer: claim_.Claimed) -> None:
+        asked = False
+
+        def call(store: ports.ClaimStore) -> claim_.Claimed | None:
+            nonlocal asked
+            if not asked and self._too_late(question):
+                return None
+            # If its answer is lost it is made again, whatever the time.
+            asked = True
+            return store.claim(
+                job.name, tick, question.objects, lease=lease,
+                holder=holder, seconds=self._lease,
+                supersede=job.misfire is not Misfire.ALL,
+                fresh=False, after=question.after,
+                most=again.most_attempts(job), rule=question.rule)
+
+        def claimed(answer: claim_.Claimed | None) -> None:
             self._open[job.name] -= 1
-            if answer.early:
+            if answer is None:
+                self.judge_objects(job, question.objects)
+            elif answer.early:
                 # The store's clock was set back, or ours was wrong.
                 self.counts[job.name, 'too early'] += len(question.objects)
                 self._ask_later(question, answer.early / schedule.SECOND)
@@ -278,14 +300,21 @@ class Claimer:
         def failed() -> None:
             self._open[job.name] -= 1
             self.counts[job.name, 'claims failed'] += len(question.objects)
-        self._store.ask(
-            lambda store: store.claim(
-                job.name, tick, question.objects, lease=lease,
-                holder=holder, seconds=self._lease,
-                supersede=job.misfire is not Misfire.ALL,
-                fresh=False, after=question.after,
-                most=again.most_attempts(job), rule=question.rule),
-            claimed, failed)
+        self._store.ask(call, claimed, failed)
+
+    def _too_late(self, question: _Question) -> bool:
+        """Whether the tick is not the one to run any more: the store was
+        away, or had much to do.
+        """
+        plan, tick = question.plan, question.tick
+        if plan.misfire is Misfire.ALL:
+            return False
+        # The phase of an object is less than a period.
+        now = self._clock.now() - (
+            plan.schedule.period_us(tick) if plan.spread else 0)
+        newest = plan.schedule.at_or_before(now)
+        return newest is not None and newest > tick or (
+            plan.misfire is Misfire.SKIP and now - tick > plan.grace_us(tick))
 
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))
@@ -359,6 +388,25 @@ class Claimer:
                            _Span(plan, low, first))
                 low = until
 
+    def forgo(self, job: job_.Job, rows: Iterable[Row]) -> None:
+        """Record that these objects, which are not listed any more, do not
+        run for what they were due.
+        """
+        found = self._verdicts(job, list(rows), self._clock.now())
+        for (rule, verdict), some in found.items():
+            plan = self.plan(job, rule)
+            until = verdict.run[-1] if verdict.run else verdict.until
+            assert until is not None
+            alike: dict[tuple[Instant, Instant], list[str]] = {}
+            for row in some:
+                floor = plan.floor(row.settled, row.since, row.position)
+                alike.setdefault(
+                    (floor, row.since if plan.immediate else floor),
+                    []).append(row.object)
+            for (floor, first), objects in alike.items():
+                self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
+                           _Span(plan, floor, first))
+
     def _reasons(self, job: job_.Job, plan: due.Plan,
                  until: Instant) -> list[tuple[Instant, SkippedBy]]:
         """Why ticks up to *until* are given up, oldest first: instants up to
@@ -403,8 +451,9 @@ class Claimer:
                 by: SkippedBy, reason: str) -> None:
         """Record that these objects do not run for the tick of *question*.
         """
+        low = max(question.after, question.plan.since - 1)
         self._skip(question.job, question.tick, objects, by, reason,
-                   _Span(question.plan, question.after, question.after))
+                   _Span(question.plan, low, low))
 
     # -- what waits
 

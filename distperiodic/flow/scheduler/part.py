@@ -124,7 +124,8 @@ class Differences(NamedTuple):
     """What the store does not have as the catalogue does."""
 
     listed: list[ports.Listed]
-    delisted: list[str]
+    #: Rows that the catalogue does not list any more.
+    delisted: list[Row]
     #: The rows that agree.
     same: list[Row]
     #: What is new, as the store will have it.
@@ -144,7 +145,7 @@ def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
     for row in rows:
         position = places.pop(row.object, None)
         if position is None:
-            found.delisted.append(row.object)
+            found.delisted.append(row)
         elif row.rule != (rule := rule_of(reading, row.object)):
             plan = plan_of(job, rule, due.ALWAYS)
             found.listed.append(ports.Listed(

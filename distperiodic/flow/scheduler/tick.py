@@ -380,7 +380,10 @@ class Ticker:
     def _compared(self, part: part_.Part, found: part_.Differences,
                   at: Instant) -> None:
         """Record the differences, then claim what is due."""
-        self._sync(part.job, found.listed, found.delisted, at)
+        if self._authority.shared:
+            self._claimer.forgo(part.job, found.delisted)
+        self._sync(part.job, found.listed,
+                   [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
 
     def _sync(self, job: job_.Job, listed: list[ports.Listed],
@@ -411,10 +414,23 @@ class Ticker:
         gone = [key for key in old - new if part.owns(
             view, self._identity, ring_.position_of(key))]
         found = part_.compare(part.job, reading, indexes, [], at)
-        self._sync(part.job, found.listed, gone, at)
+        self._delist(part.job, gone, at)
+        self._sync(part.job, found.listed, [], at)
         if part.job.run_immediately:
             self._claimer.judge(part.job, [
                 row for row in found.new if row.object not in changed])
+
+    def _delist(self, job: job_.Job, objects: list[str],
+                at: Instant) -> None:
+        """Record that the catalogue does not list these any more."""
+        if not self._authority.shared:
+            self._sync(job, [], objects, at)
+        elif objects:
+            def looked(rows: list[Row]) -> None:
+                self._claimer.forgo(job, rows)
+                self._sync(job, [], objects, at)
+            self._store.ask(
+                lambda store: store.look(job.name, objects), looked)
 
     # -- owned ─► claim
 
