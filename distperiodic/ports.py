@@ -121,8 +121,9 @@ class ClaimStore(Protocol):
         due until they are listed again; one that was listed after *at* stays.
 
         :param at: the instant for which the catalogue was read.
-        :returns: objects of which nothing could be recorded now, since their
-            rows are locked: a handler ends its run in a session. Call again.
+        :returns: objects of which nothing could be recorded: their rows are
+            locked by a handler that ends its run in a session, or count from
+            an instant after *at*. Compare them again later.
         """
 
     def rows(self, job: str, low: int, high: int, *,

@@ -243,6 +243,7 @@ class MemoryClaimStore:
     def sync(self, job: str, listed: Sequence[ports.Listed],
              delisted: Sequence[str], *, at: int) -> list[str]:
         rows = self._rows_of(job)
+        left = []
         for key, rule, settled in listed:
             row = rows.get(key)
             if row is None:
@@ -251,12 +252,18 @@ class MemoryClaimStore:
                 rows.delisted -= row.since is None
                 rows[key] = _with(row, since=at, rule=rule,
                                   settled=max(row.settled, settled))
+            elif row.rule != rule:
+                left.append(key)
         for key in set(delisted).difference(one.object for one in listed):
             row = rows.get(key)
-            if row is not None and row.since is not None and row.since <= at:
+            if row is None or row.since is None:
+                continue
+            if row.since > at:
+                left.append(key)
+            else:
                 rows[key] = _with(row, since=None)
                 rows.delist(at)
-        return []
+        return left
 
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:

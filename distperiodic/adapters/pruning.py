@@ -119,7 +119,9 @@ class Pruner(control.Control):
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
             if number not in unused:
-                old.append(_claim.c.state.in_(CLOSED))
+                # The row of what is listed says what is due of it.
+                old += [_claim.c.state.in_(CLOSED),
+                        _claim.c.since.is_(None)]
             pruned += self._until_few(functools.partial(
                 self._prune_some_claims, number=number, old=old))
         self._database.run(lambda connection: connection.execute(

@@ -75,8 +75,12 @@ def sync(tx: sql_transaction.Transaction, number: int,
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys
             if key in rows and _is_listed_until(rows[key], at)]
+    # What counts from a later instant: somebody has read it since.
+    later = [key for key, row in rows.items() if row.since is not None
+             and row.since > at and row.rule is not None and (
+                 key not in listed or listed[key].rule != row.rule)]
     if not differ and not gone:
-        return []
+        return later
     free = set(tx.unlocked(number, [*differ, *gone]))
     # As they are now, since they are locked.
     rows = tx.look(number, sorted(free))
@@ -92,7 +96,7 @@ def sync(tx: sql_transaction.Transaction, number: int,
             sa.update(_claim).where(
                 _claim.c.job == number, tx.dialect.among(_claim.c.object))
             .values(dict(change)), {'keys': tx.dialect.keys(its_keys)})
-    return [key for key in (*differ, *gone) if key not in free]
+    return later + [key for key in (*differ, *gone) if key not in free]
 
 
 def _insert(tx: sql_transaction.Transaction, number: int,

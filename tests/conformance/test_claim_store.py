@@ -42,6 +42,7 @@ from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from tests.simulation import journal
 from tests.simulation import store as simulated
 
 SECOND = 1_000_000
@@ -88,7 +89,8 @@ def of_memory():
 @pytest.fixture(scope='session')
 def of_simulation():
     """That of the simulation; all its members call the same object."""
-    shared = simulated.SharedStore(clock.SystemClock())
+    shared = simulated.SharedStore(
+        clock.SystemClock(), journal.Journal(clock.SystemClock().now))
     return World(lambda: shared, shared=False)
 
 

@@ -251,7 +251,8 @@ class Oracle:
         deadline = self._deadline(one, due, skip.at)
         if deadline < min(self._end(due, following), due.until):
             return f'it had to be claimed by {self._seconds(deadline)}'
-        return 'and nobody had to claim it'
+        # It says that nobody did, and that is true.
+        return ''
 
     def _wrong_misfire(self, one: Object, due: due_.Due,
                        following: due_.Due | None, skip: Skip) -> str:

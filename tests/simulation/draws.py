@@ -159,9 +159,12 @@ def draw(random: random_.Random, **given):
     long = given.get('long', random.random() < 0.4)
     sql = given.get('sql', random.random() < 0.06)
     life = life_of(long, sql)
+    # What waits for a place under a limit is looked at at each sweep, and the
+    # processes of long worlds sweep too seldom for it.
+    names = sorted(JOBS.keys() - {'narrow'} if long else JOBS)
     jobs = {name: job_of(name, schedule_of(random, life, name))
             for name in random.sample(
-                sorted(JOBS), 2 if sql else random.randint(2, 4))}
+                names, 2 if sql else random.randint(2, 4))}
 
     def some(of, share):
         return [one for one in of if random.random() < share

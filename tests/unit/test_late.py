@@ -5,6 +5,7 @@ import pytest
 
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
 
@@ -23,7 +24,8 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
     own = options.pop('own', False)
     objects = [world_.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
                for n in range(60)]
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     poll = world_.job(every=20.0, objects=True, **options)
     everyone = [world.scheduler(
         poll, name=name, sees=None, store=store,
@@ -49,7 +51,8 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
 
 
 def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     poll = world_.job(every=20.0, objects=True)
     both = [world.scheduler(
         poll, name=name, sees=None, store=store,
@@ -72,7 +75,8 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
 
 def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
     """And not only at what has become so since its last look."""
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     one, other = (world.scheduler(
         world_.job(every=600.0, objects=True, spread=True), name=name,
         sees=None, store=store,
@@ -97,7 +101,8 @@ def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
 
 def three_that_lose_two(world, objects, after, **options):
     """Three that read their parts alone, of which the first goes on."""
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     everyone = [world.scheduler(
         world_.job(every=600.0, objects=True, **options), name=name,
         sees=None, store=store, catalogues={'poll': objects})
@@ -155,7 +160,8 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
 
 def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(world):
     """Also where its catalogue is of the arcs that it had before."""
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     poll = world_.job(every=3600.0, objects=True)
     one, other = (world.scheduler(
         poll, name=name, sees=None, store=store,
@@ -180,7 +186,8 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(world):
     {'spread': True}, {'own': True}], ids=['spread', 'own'])
 def test_the_looks_for_late_ones_ask_once_for_each(world, options):
     own = options.pop('own', False)
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     asked = []
     claim = store.claim
 

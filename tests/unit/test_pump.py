@@ -10,6 +10,7 @@ import pytest
 from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import partition
+from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
 from tests.unit.test_dispatch import at_work
@@ -317,7 +318,8 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
     """Anybody may forge a refusal; the store knows what was granted."""
-    store = store_.SharedStore(world.clock)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     me = world.scheduler(
         job(objects=True), finishes=False, store=store,
         catalogues={'poll': ['a']},

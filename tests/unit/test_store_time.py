@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from distperiodic.core import claim as claim_
 from distperiodic.core import schedule
 from distperiodic.flow import store_time
+from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
 
@@ -38,7 +39,7 @@ def store(world):
     """A store that is a day behind the clocks of its members."""
     clock = StoreClock(world.clock)
     clock.monotonic = world.clock.monotonic
-    made = store_.SharedStore(clock)
+    made = store_.SharedStore(clock, journal_.Journal(clock.now))
     clock.skew = -86_400
     made.now = clock.now
     made.clock = clock

@@ -10,6 +10,7 @@ import pytest
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from tests.simulation import journal as journal_
 from tests.simulation import store
 from tests.unit import world as world_
 from tests.unit.world import job
@@ -265,7 +266,8 @@ def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
     """A retry belongs to whoever takes it over, and he waits for nobody."""
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
-    shared = store.SharedStore(world.clock)
+    shared = store.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
     members = [world.scheduler(
         poll, name=name, sees=None, store=shared, finishes=False,
         catalogues={'poll': ids(8)}) for name in 'bac']

@@ -65,6 +65,9 @@ class _Question(NamedTuple):
     after: Instant
     #: Whether its rows were judged, so that it runs a tick that it missed.
     judged: bool
+    #: Whether it was asked before the store's clock had come to its tick. Ours
+    #: is ahead then, and does not tell whether a tick is too late.
+    early: bool = False
 
 
 class _Span(NamedTuple):
@@ -274,9 +277,12 @@ class Claimer:
 
         def call(store: ports.ClaimStore) -> claim_.Claimed | None:
             nonlocal asked
-            if not asked and self._too_late(question):
+            if self._too_late(question) and not (
+                    # What a call before has claimed, whose answer was lost,
+                    # is ours whatever the time.
+                    asked and store.renew([lease], holder=holder,
+                                          seconds=self._lease)):
                 return None
-            # If its answer is lost it is made again, whatever the time.
             asked = True
             return store.claim(
                 job.name, tick, question.objects, lease=lease,
@@ -292,7 +298,8 @@ class Claimer:
             elif answer.early:
                 # The store's clock was set back, or ours was wrong.
                 self.counts[job.name, 'too early'] += len(question.objects)
-                self._ask_later(question, answer.early / schedule.SECOND)
+                self._ask_later(question._replace(early=True),
+                                answer.early / schedule.SECOND)
                 self.on_early()
             else:
                 self._claimed(question, in_hand.Own(lease, holder), answer)
@@ -307,7 +314,7 @@ class Claimer:
         away, or had much to do.
         """
         plan, tick = question.plan, question.tick
-        if plan.misfire is Misfire.ALL:
+        if plan.misfire is Misfire.ALL or question.early:
             return False
         # The phase of an object is less than a period.
         now = self._clock.now() - (
@@ -499,7 +506,7 @@ class Claimer:
             again_ = [one for at, one in self._later if at <= now]
             self._later = [one for one in self._later if one[0] > now]
             for question in again_:
-                if question.judged:
+                if question.judged and not question.early:
                     self.judge_objects(question.job, question.objects)
                 else:
                     self._ask(question)

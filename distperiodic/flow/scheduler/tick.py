@@ -91,6 +91,10 @@ class Ticker:
             part.restart(now)
             if part.of_member:
                 self._walk(part, [part_.CIRCLE], _listing(part, now), None)
+            elif self._late is not None:
+                # It needs no catalogue: one that hangs from the start keeps
+                # nothing that the store has listed from its ticks.
+                self._late.start(part.job)
         self._timers.restart(now)
 
     # -- the clock
@@ -369,8 +373,6 @@ class Ticker:
                 self._timers.retry(job.name, TimerKind.LOOK)
                 return
             self._arm(part, at)
-            if self._late is not None:
-                self._late.start(job)
         part.walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
@@ -398,9 +400,10 @@ class Ticker:
               delisted: list[str], at: Instant) -> None:
         def recorded(left: list[str]) -> None:
             if left:
-                # Their rows are locked for the moment: compare once more.
+                # Compare once more.
                 self._parts[job.name].ring = None
-                self._timers.retry(job.name, TimerKind.LOOK)
+                self._timers.push(self._clock.now() + SECOND, job.name,
+                                  TimerKind.LOOK)
         if listed or delisted:
             self._store.ask(
                 lambda store: store.sync(job.name, listed, delisted, at=at),
