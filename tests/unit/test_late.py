@@ -208,3 +208,23 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
     # Once by its owner, once by the look.
     assert 300 <= len(set(asked)) <= 330
     assert len(asked) <= 2 * len(set(asked))
+
+
+def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
+        world):
+    """Whom it listed before, the store still knows."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    poll = world_.job(every=60.0, objects=True)
+    objects = [f'o-{n}' for n in range(5)]
+    first = world.scheduler(poll, name='a', store=store,
+                            catalogues={'poll': objects})
+    world.advance(70)
+    world.schedulers.remove(first)
+
+    other = world.scheduler(poll, name='a', store=store,
+                            catalogues={'poll': ...})
+    world.advance(70)
+
+    assert {(s.object, s.tick) for s in other.starts} == {
+        (key, 120) for key in objects}
