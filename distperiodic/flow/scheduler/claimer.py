@@ -172,7 +172,7 @@ class Claimer:
         if not objects or self.attendance.outdated(job.name):
             return
         plan = self.plan(job, rule)
-        if tick < plan.since:
+        if tick < plan.since and not plan.spread:
             return
         previous = plan.schedule.at_or_before(tick - 1)
         question = _Question(
