@@ -482,6 +482,7 @@ def test_who_has_waited_long_for_others_is_not_made_to_wait_again(sqlite_url):
     """Nine waits of half a minute each would be a store that is away and
     nobody knows.
     """
+    schema.sync(sqlite_url)
     place = database.Database(sqlite_url, lambda connection, shown: None)
     place._monotonic = iter([0.0, 30.0]).__next__
     asked = []

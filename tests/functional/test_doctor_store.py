@@ -232,12 +232,14 @@ def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
 @pytest.mark.parametrize(('seconds', 'text'), [
     (5, 's before the store'), (-5, 's behind the store')])
 def test_a_clock_that_is_off_is_found(
-        place_of_sqlite, examine, monkeypatch, seconds, text):
+        mariadb, tmp_path, examine, monkeypatch, seconds, text):
+    place = Place(mariadb.url, tmp_path)
     now = clock.SystemClock.now
     monkeypatch.setattr(clock.SystemClock, 'now',
                         lambda self: now(self) + seconds * SECOND)
 
-    found = examine(place_of_sqlite)
+    found = examine(place)
+    place.store.close()
 
     assert wrong(found) == {'store_clock': 'warn'}
     assert text in found['store_clock']['Finding']
