@@ -41,8 +41,9 @@ class NoFence(Bug):
                 for key in objects:
                     row = self._rows[job].get(key)
                     if _runs(row) and row.lease.id != lease:
-                        self.claims[job, key, row.tick].counted.append(
-                            self.granted.get((lease, key), 0))
+                        self.journal.claims[
+                            job, key, row.tick].counted.append(
+                                self.journal.granted.get((lease, key), 0))
                         self._end([key], row.lease.id, claim_.Move.FINISH)
                 super().finish(job, tick, objects, lease=lease)
                 return set(objects)
@@ -59,7 +60,9 @@ class NoCompareAtFinish(Bug):
                 for key in objects:
                     if key not in counted and (
                             lease, key, claim_.Move.FINISH) not in self._ends:
-                        self._note_end(job, key, tick, State.DONE, lease)
+                        self.journal.end(
+                            job, key, tick, State.DONE.value,
+                            self.journal.granted.get((lease, key), 0))
                 return set(objects)
         return Store
 
@@ -75,7 +78,8 @@ class TwoWin(Bug):
                     row = rows.get(key)
                     if (isinstance(row, memory._Row) and row.tick == tick
                             and row.lease.id != lease):
-                        del rows[key]
+                        rows[key] = memory._Ended(
+                            tick - 1, tick - 1, row.since, row.rule, None)
                 return super().claim(
                     job, tick, objects, lease=lease, **options)
         return Store
