@@ -14,7 +14,7 @@ from tests.simulation import bugs
 from tests.simulation import draws
 from tests.simulation import scenes
 
-SEEDS = 500
+SEEDS = 250
 # Planted bugs are found within so many seeds; most within three.
 ENOUGH = 120
 #: Found in fewer worlds than a test has time for: a result must come late and
