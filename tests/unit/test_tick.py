@@ -472,8 +472,7 @@ def test_a_catalogue_that_returns_at_last_runs_by_the_misfire_policy(world):
     world.advance(0.1)
     world.advance(10)
 
-    # The read began for the first tick; for the newest one it is repeated.
-    assert me.ticks('latest') == [10, 50, 60]
+    assert me.ticks('latest') == [50, 60]
     assert me.ticks('skip') == [60]
     assert me.ticks('all') == [10, 20, 30, 40, 50, 60]
 
@@ -1264,4 +1263,5 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
             (b.job, key) for b in me.bus.open.values() for key in b.objects)
         assert not open_ or max(open_.values()) == 1
 
-    assert me.count('claimed') > 500
+    # Some are given up, since a newer one came before they were claimed.
+    assert me.count('claimed') > 300

@@ -208,16 +208,19 @@ class Claimer:
               until: Instant | None = None) -> int:
         """Claim what is due of these rows, and record what is given up.
 
-        :param until: judge ticks that had come by then. None: now.
+        :param until: leave out objects of which nothing was due by then.
+            None: none is left out.
         :returns: number of objects of which something was due.
         """
         if self.attendance.outdated(job.name):
             return 0
-        now = self._clock.now() if until is None else until
-        found = self._verdicts(job, list(rows), now)
+        now = self._clock.now()
+        asked = list(rows)
+        if until is not None:
+            asked = _rows_in(self._verdicts(job, asked, until))
+        found = self._verdicts(job, asked, now)
         if found and not self.attendance.fresh():
             # It may have stood still: ask first who was there meanwhile.
-            asked = [row for some in found.values() for row in some]
             self.attendance.look(lambda: self._judged(
                 job, self._verdicts(job, asked, now)))
         else:
@@ -536,3 +539,7 @@ class Claimer:
     def close(self) -> None:
         """Claim nothing more when a run ends."""
         self._closed = True
+
+
+def _rows_in(found: Mapping[tuple[str, Verdict], list[Row]]) -> list[Row]:
+    return [row for some in found.values() for row in some]
