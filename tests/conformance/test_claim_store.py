@@ -1315,8 +1315,10 @@ def test_a_schedule_is_not_changed_by_a_catalogue_that_was_read_before(
         store, job, tick):
     enlist(store, job, tick, 'a', at=tick + 9, rule='every 9')
 
-    enlist(store, job, tick, 'a', at=tick + 8)
+    left = store.sync(
+        job, [ports.Listed('a', '', tick)], [], at=tick + 8)
 
+    assert left == ['a']
     assert listed(store, job)['a'] == (tick, tick + 9, 'every 9')
 
 
@@ -1482,7 +1484,7 @@ def test_what_has_no_schedule_recorded_yet_is_claimed_by_any(
     take(one, job, tick + SECOND, 'a', rule='every 5')
     take(one, job, tick + SECOND, 'b')
 
-    assert listed(one, job)['a'][2] == ''
+    assert listed(one, job)['a'][2] == due.UNRECORDED
     assert listed(one, job, before=tick + 9 * SECOND) == {}
 
 
