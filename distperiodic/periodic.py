@@ -106,7 +106,9 @@ def periodic_task(
     :param name: the job's name, default the method's. Claims are kept under
         it: a new name is a new job.
     :param enabled: False keeps the job listed and never runs it.
-    :param run_immediately: the first run is at start, not at the next tick.
+    :param run_immediately: an object first runs as soon as it is listed, not
+        at its next tick. With a store that is once; a job of every member, or
+        without a store, runs so at each start of a process.
     :param grace: seconds that ``misfire='skip'`` allows a tick to be late;
         default one period, at most 60.
     :raises InvalidSchedule: spacing, cron line or time zone yield no ticks.
