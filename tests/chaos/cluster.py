@@ -27,6 +27,10 @@ from tests.chaos import ledger
 ROOT = pathlib.Path(__file__).parents[2]
 GROUP = 'chaos'
 SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
+SCHEDULERS = ('s1', 's2', 's3')
+WORKERS = ('w1', 'w2', 'w3')
+#: Of a scheduler on the ring.
+POINTS = 40
 
 SESSION = 3.0
 LEASE = 6.0
@@ -46,14 +50,14 @@ class Host:
 
     def __init__(self, place, name, servers, ledger):
         self.name = name
-        self.kind = 'scheduler' if name[0] == 's' else 'worker'
+        self.kind = 'scheduler' if name in SCHEDULERS else 'worker'
         self.place = place / name
         self.place.mkdir()
         self.ledger = ledger
         self.points_place = place / 'points'
         self.ways = {what: proxy.Proxy((proxy.HOST, one.port))
                      for what, one in servers.items()}
-        self.points = 40
+        self.points = POINTS
         self.clock = self.place / 'clock'
         self.turn_clock(0.0)
         self.log = self.place / 'log'
@@ -212,7 +216,7 @@ class Cluster:
         stack.callback(clerk.kill)
         waiting.wait_until(address.exists)
         servers = {name: getattr(self, name) for name in SERVERS}
-        for name in ('s1', 's2', 's3', 'w1', 'w2', 'w3'):
+        for name in (*SCHEDULERS, *WORKERS):
             host = self.hosts[name] = Host(
                 self.place, name, servers, address)
             stack.callback(host.close)

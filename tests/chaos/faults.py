@@ -19,7 +19,7 @@ import traceback
 import pytest
 
 from tests import checker
-from tests import excused
+from tests.chaos import books
 from tests.chaos import network
 from tests.chaos import processes
 from tests.chaos import servers
@@ -83,8 +83,9 @@ class Driver:
             happening.release()
         end = time.time_ns() // 1000
         if happening.happened:
-            self.windows.append(excused.Window(
-                happening.began or end, end, fault.kind))
+            self.windows.append(books.Window(
+                happening.began or end, end, fault.kind,
+                frozenset(happening.befell)))
         self._tell(f'{fault.kind} is over' + (
             '' if happening.happened else '; it did not happen'))
 
@@ -100,6 +101,8 @@ class Happening:
         self.seconds = fault.seconds
         self.began = 0
         self.happened = False
+        #: Names of hosts and servers, and pids.
+        self.befell = set()
         self._taken = []
 
     def take(self, *names):
@@ -107,6 +110,7 @@ class Happening:
         while not self.driver._befallen.isdisjoint(names):
             yield _SOON
         self.driver._befallen.update(names)
+        self.befell.update(names)
         self._taken += names
         self.began = self.began or time.time_ns() // 1000
         self.happened = True

@@ -7,6 +7,7 @@ and whether it fails is drawn from the run itself, so the same run does the
 same in each process.
 """
 
+import dataclasses
 import hashlib
 import time
 
@@ -14,27 +15,38 @@ import sqlalchemy as sa
 
 from distperiodic import periodic
 from tests import checker
-from tests import excused
 
 SECOND = checker.SECOND
 
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Policy(checker.Policy):
+    """What a job promises, and between which ticks, in microseconds."""
+
+    period: int = 0
+
+
 #: What each job promises, for the checker; and how many objects it has.
 POLICIES = {policy.job: policy for policy in (
-    excused.Policy('poll', period=2 * SECOND),
-    excused.Policy('each', period=4 * SECOND, every=True),
-    excused.Policy('flaky', period=4 * SECOND, most=8),
-    excused.Policy('wait', period=3 * SECOND),
-    excused.Policy('all', period=5 * SECOND),
-    excused.Policy('once', period=5 * SECOND, at_most_once=True),
-    excused.Policy('slow', period=4 * SECOND),
-    excused.Policy('spread', period=6 * SECOND),
-    excused.Policy('booked', period=4 * SECOND),
-    excused.Policy('narrow', period=6 * SECOND, every=True, at_once=3),
-    excused.Policy('group', period=3 * SECOND),
+    Policy('poll', period=2 * SECOND),
+    Policy('each', period=4 * SECOND, every=True),
+    Policy('flaky', period=4 * SECOND, most=8),
+    Policy('wait', period=3 * SECOND),
+    Policy('all', period=5 * SECOND),
+    Policy('once', period=5 * SECOND, at_most_once=True),
+    Policy('slow', period=4 * SECOND),
+    Policy('spread', period=6 * SECOND),
+    Policy('own', period=7 * SECOND),
+    Policy('booked', period=4 * SECOND),
+    Policy('narrow', period=6 * SECOND, every=True, at_once=3),
+    Policy('group', period=3 * SECOND),
 )}
-OBJECTS = {'poll': 200, 'each': 30, 'flaky': 24, 'wait': 10, 'all': 10,
-           'once': 20, 'slow': 6, 'spread': 30, 'booked': 10,
+OBJECTS = {'poll': 120, 'each': 30, 'flaky': 24, 'wait': 10, 'all': 10,
+           'once': 20, 'slow': 6, 'spread': 30, 'own': 12, 'booked': 10,
            'narrow': 6}
+#: Seconds between the ticks of the objects of 'own', in turns; 0: those of
+#: their job.
+OWN = (0, 3, 5)
 
 #: How often a handler looks whether its run is still its own, in seconds.
 _LOOK = 0.05
@@ -134,8 +146,25 @@ def _draw(context, what):
     return int.from_bytes(digest[:8], 'big') / 2 ** 64
 
 
+class _Own:
+    """An object with a schedule of its own."""
+
+    def __init__(self, key, spacing):
+        self.id = key
+        self.spacing = spacing
+
+
+def spacing_of(job, key):
+    """Seconds between the ticks of an object with a schedule of its own; 0:
+    it follows its job's.
+    """
+    return OWN[int(key[-3:]) % len(OWN)] if job == 'own' else 0
+
+
 def _catalogue(job):
-    return lambda self, context: objects_of(job)
+    return lambda self, context: [
+        _Own(key, spacing_of(job, key)) if spacing_of(job, key) else key
+        for key in objects_of(job)]
 
 
 _Catalogues = type('_Catalogues', (periodic.PeriodicTasks,), {
@@ -183,6 +212,10 @@ def make_tasks(conf, hands):
         @periodic.periodic_task(
             spacing=6, objects='list_spread', spread=True, retries=1)
         def spread(self, context, key):
+            hands.work(context, 0.05)
+
+        @periodic.periodic_task(spacing=7, objects='list_own', retries=1)
+        def own(self, context, one):
             hands.work(context, 0.05)
 
         @periodic.periodic_task(spacing=4, objects='list_booked', retries=3)

@@ -15,14 +15,15 @@ CREATE TABLE chaos_journal (
     n bigserial PRIMARY KEY, at bigint NOT NULL, job int NOT NULL,
     object text NOT NULL, tick bigint NOT NULL, settled bigint NOT NULL,
     state smallint NOT NULL, fence bigint NOT NULL, attempt int NOT NULL,
-    lease text NOT NULL, worker text);
+    lease text NOT NULL, worker text, skipped_by smallint,
+    by xid NOT NULL DEFAULT pg_current_xact_id()::xid);
 CREATE FUNCTION chaos_note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO chaos_journal (at, job, object, tick, settled, state, fence,
-                               attempt, lease, worker)
+                               attempt, lease, worker, skipped_by)
     VALUES (extract(epoch FROM clock_timestamp()) * 1000000, NEW.job,
             NEW.object, NEW.tick, NEW.settled, NEW.state, NEW.fence,
-            NEW.attempt, NEW.lease, NEW.worker);
+            NEW.attempt, NEW.lease, NEW.worker, NEW.skipped_by);
     RETURN NULL;
 END $$;
 CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON distperiodic_claim
@@ -48,11 +49,14 @@ def keep(url):
 
 def read(connection, since=0):
     """All rows after number *since*, in the order in which each claim went
-    through them; jobs by their names.
+    through them; jobs by their names. A move is made ``at`` one instant, and
+    others see it from when it was ``committed``.
     """
     return connection.execute(sa.text(
         'SELECT n, at, name AS job, object, tick, settled, state, fence, '
-        'attempt, lease, worker FROM chaos_journal '
+        'attempt, lease, worker, skipped_by, '
+        'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
+        'AS bigint) AS committed FROM chaos_journal '
         'JOIN distperiodic_job ON distperiodic_job.id = job '
         'WHERE n > :since ORDER BY n'), {'since': since}).all()
 
@@ -64,3 +68,4 @@ def effects(connection):
 
 
 STATES = {code: state.value for state, code in tables.STATE_CODES.items()}
+SKIPPED_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}

@@ -15,7 +15,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from tests import checker
-from tests import excused
 from tests import waiting
 from tests.chaos import books
 from tests.chaos import cluster as cluster_
@@ -25,6 +24,7 @@ from tests.chaos import gauges
 from tests.chaos import jobs
 from tests.chaos import journal
 from tests.chaos import plan as plan_
+from tests.chaos import promises
 from tests.chaos import times
 
 SECOND = checker.SECOND
@@ -45,13 +45,13 @@ class Lived:
 
     seed: int
     plan: list[plan_.Fault]
-    record: checker.Record
+    record: books.Record
     #: When the last fault was over: microseconds.
     healed: int
     #: Every move of every claim; see :mod:`tests.chaos.journal`.
     moves: list[Any]
     #: When what befell them.
-    windows: list[excused.Window]
+    windows: list[books.Window]
     #: (microseconds, host): when a process died or was stopped.
     deaths: list[tuple[int, str]]
     findings: list[checker.Finding]
@@ -67,9 +67,9 @@ class Lived:
     #: Seconds from the last fault until each object had one of its last
     #: ticks.
     caught_up: float
-    #: Expected ticks that are in no account, and what the account has of
-    #: each job; see :mod:`tests.chaos.books`.
-    silent: list[checker.Key]
+    #: What became of what was due; see :mod:`tests.oracle.fates`.
+    fates: collections.Counter[str]
+    #: What the store's account has of each job; see :mod:`tests.chaos.books`.
     due: dict[str, tuple[int, int]]
 
 
@@ -127,10 +127,13 @@ def live(place, seed, seconds, only=(), pause=plan_.LOOSE,
     endings['skipped'] += sum(one['skipped'] for one in history.values())
     calm_rates = rates.between(calm, first)
     wild_rates = rates.between(first, over)
+    judged = promises.judge(
+        record, moves,
+        {line['pid']: line['host'] for line in lines})
     lived = Lived(
         seed, plan, record, healed, moves, driver.windows,
         _deaths(lines, driver),
-        [*driver.findings,
+        [*driver.findings, *judged.findings,
          *books.check(record, booked, history, driver.strangers)],
         collections.Counter(window.kind for window in driver.windows),
         {line['name'] for line in lines if line['what'] == 'point'},
@@ -140,7 +143,7 @@ def live(place, seed, seconds, only=(), pause=plan_.LOOSE,
         {server: (sum(calm_rates[server]) / max(1, len(calm_rates[server])),
                   max(wild_rates[server], default=0.0))
          for server in cluster_.SERVERS}, (before, after),
-        caught_up, books.silent(record, moves),
+        caught_up, judged.fates,
         books.due(record, moves, history))
     lived.findings += [*_growth(lived), *books.beyond(lived.due)]
     lived.findings += times.check(

@@ -55,6 +55,7 @@ def strike(fault, number):
     for taken in armed.parent.glob(f'{name}.*'):
         pid = int(taken.name.rpartition('.')[2])
         fault.began, fault.happened = begin, True
+        fault.befell.add(pid)
         if number is signal.SIGSTOP:
             yield fault.seconds
             yield from _go_on(fault, pid, begin)

@@ -4,7 +4,6 @@
 import collections
 
 from tests import checker
-from tests import excused
 from tests.chaos import gauges
 from tests.chaos import times
 
@@ -21,9 +20,8 @@ def report(lived):
         f'{len(lived.happened)} kinds, '
         f'{(record.end - record.begin) / SECOND:.0f} s, '
         f'{len(record.claims)} claims, {len(record.runs)} runs']
-    classes = collections.Counter(excused.classify(record).values())
     lines += [
-        _counts('expected ticks', classes),
+        _counts('what became of due ticks', lived.fates),
         _counts('endings', lived.endings),
         _counts('runs', collections.Counter(
             run.outcome or 'going on' for run in record.runs)),
@@ -34,9 +32,6 @@ def report(lived):
         f'steps passed: {len(lived.passed)}; struck at: '
         + (', '.join(f'{name} {number}' for name, number
                      in sorted(lived.struck.items())) or 'none')]
-    lines.append(
-        'ticks that were passed over and are in no account: '
-        f'{len(lived.silent)}')
     lines.append('ticks by the grid, and due by the history: ' + ', '.join(
         f'{job} {grid} {told}' for job, (grid, told)
         in sorted(lived.due.items())))

@@ -10,10 +10,13 @@ import types
 import pytest
 
 from distperiodic.adapters import tables
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from tests import checker
 from tests.chaos import books
 from tests.chaos import gauges
+from tests.chaos import jobs
+from tests.chaos import promises
 from tests.chaos import times
 
 SECOND = checker.SECOND
@@ -27,18 +30,23 @@ class Books:
         self.job = job
         self.key = key
         self.now = TICK
+        #: How long it is written on after the last move.
+        self.patience = 30 * SECOND
         self.told = []
         self.moves = []
         self.history = collections.Counter()
         self.windows = []
         self.stalls = []
 
-    def move(self, state, fence, tick=TICK, worker=None, count=None):
+    def move(self, state, fence, tick=TICK, worker=None, count=None,
+             settled=0, by=None):
         self.now += SECOND // 10
         self.moves.append(types.SimpleNamespace(
-            at=self.now, job=self.job, object=self.key, tick=tick,
-            settled=tick, state=tables.STATE_CODES[state], fence=fence,
-            attempt=1, lease='', worker=worker))
+            at=self.now, committed=self.now, job=self.job, object=self.key,
+            tick=tick, settled=settled or tick,
+            state=tables.STATE_CODES[state], fence=fence, attempt=1, lease='',
+            worker=worker,
+            skipped_by=None if by is None else tables.SKIPPED_CODES[by]))
         if count:
             self.history[count] += 1
 
@@ -64,10 +72,14 @@ class Books:
     def record(self):
         driver = types.SimpleNamespace(
             stalls=self.stalls, windows=self.windows)
-        record = books.record(
-            self.told, self.moves, driver, TICK, self.now + 30 * SECOND)
-        record.expected = []
-        return record
+        return books.record(
+            self.told, self.moves, driver, TICK, self.now + self.patience)
+
+    def judged(self):
+        """What the oracle finds of this object."""
+        return {one.kind for one in promises.judge(
+            self.record, self.moves, {7: 's1'}).findings
+            if f' {self.key} ' in one.text}
 
     def found(self, booked=(), strangers=()):
         return {one.kind for one in books.check(
@@ -166,16 +178,62 @@ def test_a_tick_that_is_claimed_before_its_time_is_found(kept):
     assert kept.found() == {'early'}
 
 
-def test_a_tick_that_is_passed_over_in_silence_is_told(kept):
-    kept.life()
-    kept.move(State.CLAIMED, 2, TICK + 6 * SECOND, count='due')
-    record = kept.record
-    record.expected = [(kept.job, kept.key, TICK + n * SECOND)
-                       for n in (0, 2, 4, 6)]
+#: Longer than anybody may take to claim.
+PERIOD = jobs.POLICIES['own'].period
+FIRST = TICK - TICK % PERIOD
 
-    assert books.silent(record, kept.moves) == record.expected[1:3]
-    assert books.due(record, kept.moves, {
-        (kept.job, TICK): kept.history}) == {kept.job: (4, 2)}
+
+@pytest.fixture
+def steady():
+    """An object that ran each of its ticks, but for one."""
+    kept = Books('own', 'own-000')
+    for n in range(1, 31):
+        tick = FIRST + n * PERIOD
+        if n != 20:
+            kept.now = tick
+            kept.move(State.CLAIMED, n, tick)
+            kept.move(State.RUNNING, n, tick)
+            kept.move(State.DONE, n, tick)
+    kept.missed = FIRST + 20 * PERIOD
+    kept.patience = 0
+    return kept
+
+
+def give_up(steady, by):
+    """Have it skipped when the next tick came."""
+    at = next(i for i, row in enumerate(steady.moves)
+              if row.tick > steady.missed)
+    end = steady.now
+    steady.now = steady.missed + PERIOD - SECOND // 10
+    steady.move(State.DONE, 19, steady.missed - PERIOD,
+                settled=steady.missed, by=by)
+    steady.moves.insert(at, steady.moves.pop())
+    steady.now = end
+
+
+def test_a_tick_that_is_passed_over_in_silence_is_found(steady):
+    assert steady.judged() & {'lost', 'unexplained'}
+    assert books.due(steady.record, steady.moves, {
+        (steady.job, TICK): steady.history}) == {steady.job: (30, 0)}
+
+
+def test_a_tick_that_is_given_up_by_an_overlap_that_was_not_is_found(steady):
+    give_up(steady, SkippedBy.OVERLAP)
+
+    assert 'untrue' in steady.judged()
+
+
+@pytest.mark.parametrize('befell, findings', [
+    ({'postgresql'}, False), ({'s1', 7, 's2', 's3'}, False),
+    ({'rabbitmq', 'w1'}, True), ({'s1', 7}, True)])
+def test_a_tick_may_be_given_up_if_nobody_was_able_to_claim(
+        steady, befell, findings):
+    give_up(steady, SkippedBy.MISFIRE)
+    steady.windows.append(books.Window(
+        FIRST + 5 * PERIOD, FIRST + 25 * PERIOD, 'a fault',
+        frozenset(befell)))
+
+    assert bool(steady.judged()) is findings
 
 
 def test_ticks_that_are_counted_twice_are_found():

@@ -87,12 +87,11 @@ def check(moves, deaths, windows, record, healed):
         f'{one.row.worker} after {one.seconds:.1f} s'))
         for one in take_overs(moves, deaths, windows)
         if one.alone and one.seconds > TAKE_OVER]
-    for what, seconds in (('late claim', recovery(record, healed)),
-                          ('end of a claim', ended(record, healed))):
-        if seconds > RECOVERY:
-            found.append(checker.Finding('recovery', (
-                f'the last {what} came {seconds:.1f} s after the last '
-                'fault')))
+    seconds = ended(record, healed)
+    if seconds > RECOVERY:
+        found.append(checker.Finding('recovery', (
+            f'the last end of a claim came {seconds:.1f} s after the last '
+            'fault')))
     return found
 
 

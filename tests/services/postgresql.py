@@ -84,6 +84,8 @@ def _started_here(place: pathlib.Path, port: int) -> PostgreSQL:
         f'-c listen_addresses={ports.HOST} -c port={port} '
         '-c unix_socket_directories= -c max_connections=200 '
         '-c dynamic_shared_memory_type=mmap '
+        # Tests ask when others could see a move.
+        '-c track_commit_timestamp=on '
         # Nothing here must outlive the machine.
         '-c fsync=off')
     data = place / 'data'
