@@ -231,6 +231,7 @@ class Scheduler:
                 one.id, one.worker, done=list(over),
                 failed=[(i, 'Boom: it failed') for i in failed],
                 seconds=each * (len(over) + len(failed))))
+        self.ticker.run_due()
         self.dispatcher.pump_all()
 
     def refuse(self, batch, reason=work.DRAINING):

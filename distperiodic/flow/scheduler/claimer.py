@@ -137,6 +137,9 @@ class Claimer:
         #: Objects whose rows are judged again when their run ends.
         self._waiting: dict[str, dict[str, None]] = {
             name: {} for name in jobs}
+        #: Of those, whose runs have ended.
+        self._released: dict[str, dict[str, None]] = {
+            name: {} for name in jobs}
         #: Questions to be asked again, and when, in monotonic seconds.
         self._later: list[tuple[float, _Question]] = []
         #: Called when the store refuses a tick as too early.
@@ -468,10 +471,29 @@ class Claimer:
     # -- what waits
 
     def released(self, job: job_.Job, objects: Iterable[str]) -> None:
-        """Runs of these objects ended; judge those that wait for it."""
+        """Runs of these objects ended; those that wait for it are judged by
+        :meth:`judge_released`.
+        """
         waiting = self._waiting[job.name]
-        if waiting and not self._closed:
-            self.judge_objects(job, [key for key in objects if key in waiting])
+        if waiting:
+            self._released[job.name].update(
+                (key, None) for key in objects if key in waiting)
+
+    def judge_released(self) -> bool:
+        """Judge what waited for runs that ended, of jobs about which the
+        store is not being asked: what ends meanwhile is judged together, so
+        that many objects that catch up cost few claims.
+
+        :returns: whether there was any.
+        """
+        judged = False
+        for name, released in self._released.items():
+            if released and not self._open[name] and not self._closed:
+                objects = list(released)
+                released.clear()
+                self.judge_objects(self._jobs[name], objects)
+                judged = True
+        return judged
 
     def judge_objects(self, job: job_.Job, objects: Sequence[str]) -> None:
         """Judge the rows of these objects, but for those that run."""
@@ -535,6 +557,7 @@ class Claimer:
         """Leave to others what was started and is not claimed yet."""
         self._rest[job].clear()
         self._waiting[job].clear()
+        self._released[job].clear()
 
     def close(self) -> None:
         """Claim nothing more when a run ends."""

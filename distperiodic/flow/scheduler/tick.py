@@ -115,7 +115,7 @@ class Ticker:
             if not done % 64:
                 self._dispatcher.pump_all()
                 view = self._view()
-        if done:
+        if self._claimer.judge_released() or done:
             self._dispatcher.pump_all()
         self._claimer.report()
         if self._timers.next is None:
