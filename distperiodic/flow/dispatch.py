@@ -32,11 +32,11 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import again
 from distperiodic.flow import in_hand
 from distperiodic.flow import pump
 from distperiodic.flow import quiet
-from distperiodic.flow import work
 
 LOG = logging.getLogger(__name__)
 
@@ -228,19 +228,19 @@ class Dispatcher:
             self.freed(job, free)
 
     def _refused(self, sent: in_hand.Sent,
-                 told: list[tuple[int, str]]) -> None:
+                 told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
-        reason = told[0][1]
+        refusal = told[0][1]
         refused = sent.take(index for index, _ in told)
         if not refused:
             # Old news, or none: nothing of it is left to be refused.
             return
         self._hand.settle(sent, len(refused))
-        if reason == work.UNKNOWN_JOB:
+        if refusal is Refusal.UNKNOWN_JOB:
             worker.unknown.add(queue.job.name)
-        elif reason in queue.bounds:
+        elif refusal in queue.bounds:
             # Others have their part of it.
-            queue.bounds[reason].refused(
+            queue.bounds[refusal].refused(
                 worker.heard, self._random.random())
         else:
             # It drains, or is not sure of its membership: its entry goes at
@@ -248,8 +248,9 @@ class Dispatcher:
             worker.paused[queue.job.name] = worker.heard + _BACK_OFF[0]
         # What was granted of it its worker has put back into the store: a
         # message alone takes nothing from a run.
-        self._again.take_back(sent, refused, 'it was refused',
-                              begun=not self._shared, ran=False)
+        self._again.take_back(
+            sent, refused, f'it was refused: {refusal.sentence}',
+            begun=not self._shared, ran=False)
 
     def _settled_as(self, outcome: str, sent: in_hand.Sent,
                     told: list[tuple[int, str]]) -> list[

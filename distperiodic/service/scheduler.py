@@ -25,6 +25,7 @@ from distperiodic.core import catalogue
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import scheduling
 from distperiodic.flow import work
 from distperiodic.service import lifecycle
@@ -235,7 +236,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 and view.me.tenure == then.tenure
                 and view.trusted(self._clock.monotonic()))
 
-    def _may_start(self, batch: message.Batch) -> str | None:
+    def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
         side = self._sides[batch.id[0]]
         if side.shared and side.grants is not None:
@@ -247,7 +248,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if (view.me is not None and view.me.tenure == self._admitted
                 and view.trusted(self._clock.monotonic())):
             return None
-        return work.NOT_A_MEMBER
+        return Refusal.NOT_A_MEMBER
 
     def _mutated(self, conf: Any, changes: Any) -> None:
         """Mutable options were read again."""
@@ -444,7 +445,7 @@ class SchedulerService(lifecycle.Lifecycle):
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
             if self._store is None:
-                self._shop.hand_back(work.NOT_A_MEMBER)
+                self._shop.hand_back(Refusal.NOT_A_MEMBER)
             for side in self._sides.values():
                 if side.shared:
                     self._work_here(side)

@@ -20,6 +20,7 @@ from distperiodic.adapters import pool as pool_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import work
 from distperiodic.service import lifecycle
@@ -100,11 +101,11 @@ class WorkerService(lifecycle.Lifecycle):
         self._inbox.put((
             'call', lambda: grants.reported(report, to_entry)))
 
-    def _may_start(self, batch: message.Batch) -> str | None:
+    def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
         return self._trusted(batch.worker)
 
-    def _trusted(self, entry: str) -> str | None:
+    def _trusted(self, entry: str) -> Refusal | None:
         """None if this process surely is who stands under *entry*."""
         tenure = self._tenures.get(entry)
         if tenure is None:
@@ -115,12 +116,12 @@ class WorkerService(lifecycle.Lifecycle):
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
             # The others see us before we see ourselves.
-            return work.NOT_A_MEMBER
+            return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
             return None
         # The schedulers may have given it to somebody else.
-        return work.NOT_A_MEMBER
+        return Refusal.NOT_A_MEMBER
 
     def _work(self) -> None:
         # Listen, then join: whoever sees us may send at once.

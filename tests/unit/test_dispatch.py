@@ -9,8 +9,7 @@ import pytest
 
 from distperiodic.adapters import memory
 from distperiodic.core import message
-from distperiodic.flow import dispatch
-from distperiodic.flow import work
+from distperiodic.core.refusal import Refusal
 from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import worker
@@ -249,7 +248,7 @@ def test_more_jobs_than_anybody_counts_may_be_stuck(world):
     for _ in range(100):
         for batch in list(me.bus.open.values()):
             if batch.job != 'known':
-                me.refuse(batch, work.UNKNOWN_JOB)
+                me.refuse(batch, Refusal.UNKNOWN_JOB)
         me.dispatcher.pump_all()
 
     assert [b.job for b in me.bus.open.values()] == ['known']
@@ -309,7 +308,7 @@ def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
 
     for batch in list(me.bus.open.values()):
         if batch.worker.startswith('old'):
-            me.refuse(batch, work.UNKNOWN_JOB)
+            me.refuse(batch, Refusal.UNKNOWN_JOB)
     for _ in range(5):
         me.dispatcher.pump_all()
         for batch in list(me.bus.open.values()):
@@ -325,7 +324,7 @@ def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
 
 def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
     me = at_work(world, 10, workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.UNKNOWN_JOB)
+    me.refuse(me.bus.batches[0], Refusal.UNKNOWN_JOB)
 
     world.advance(50)
 
@@ -342,7 +341,7 @@ def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
 
 def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
     me = at_work(world, 10, workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.DRAINING)
+    me.refuse(me.bus.batches[0], Refusal.DRAINING)
     me.dispatcher.pump_all()
     assert len(me.bus.batches) == 1
 
@@ -356,7 +355,7 @@ def test_a_refusal_of_one_job_does_not_keep_back_another(world):
     me = at_work(world, 10, job('ours', objects=True),
                  job('mine', every=3600.0, offset=60.5),
                  workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.NOT_A_MEMBER)
+    me.refuse(me.bus.batches[0], Refusal.NOT_A_MEMBER)
 
     world.advance(0.5)
 
@@ -454,7 +453,7 @@ def test_a_report_that_refuses_what_it_never_had_changes_nothing(world):
 
     me.dispatcher.reported(message.Report(
         batch.id, batch.worker, done=[*range(10)],
-        refused=[(9999, work.DRAINING)], seconds=1.0))
+        refused=[(9999, Refusal.DRAINING)], seconds=1.0))
 
     assert me.count('done') == 10
     assert me.dispatcher.outstanding == 0
@@ -474,7 +473,7 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
         reports.append(message.Report(
             batch.id, batch.worker, done=part[:1],
             failed=[(i, 'Boom: no') for i in part[1:2]],
-            refused=[(i, work.DRAINING) for i in part[2:]], seconds=0.5))
+            refused=[(i, Refusal.DRAINING) for i in part[2:]], seconds=0.5))
     reports *= 2
     chance.shuffle(reports)
 
@@ -818,12 +817,6 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
     assert len(dispatcher._sent) == 0
     assert len(dispatcher._told._last) < 5
     me.assert_accounted_for()
-
-
-def test_the_reasons_of_a_worker_are_what_the_scheduler_knows():
-    assert {work.UNKNOWN_JOB, work.DRAINING, work.NOT_A_MEMBER} == {
-        'unknown job', 'draining', 'not sure of its membership'}
-    assert dispatch.work is work
 
 
 # What is held by processes that nobody saw go.

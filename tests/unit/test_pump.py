@@ -10,6 +10,7 @@ import pytest
 from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import partition
+from distperiodic.core.refusal import Refusal
 from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
@@ -204,8 +205,8 @@ def one_done(me, seconds=5.0):
     me.finish(next(iter(me.bus.open.values())), each=seconds)
 
 
-def refuse_one(me, reason='max_in_flight'):
-    me.refuse(next(iter(me.bus.open.values())), reason)
+def refuse_one(me, refusal=Refusal.JOB_LIMIT):
+    me.refuse(next(iter(me.bus.open.values())), refusal)
     me.dispatcher.pump_all()
 
 
@@ -228,7 +229,7 @@ def test_a_refusal_for_max_in_flight_costs_its_place_and_no_other(world):
 
     batch = next(iter(me.bus.open.values()))
     me.flow.reported(message.Report(
-        batch.id, batch.worker, refused=[(0, 'max_in_flight')]))
+        batch.id, batch.worker, refused=[(0, Refusal.JOB_LIMIT)]))
     me.dispatcher.pump_all()
 
     assert me.dispatcher.outstanding == 8
@@ -328,7 +329,7 @@ def test_a_message_alone_takes_no_run_from_its_worker(world):
     [batch] = me.bus.open.values()
 
     me.flow.dispatcher.reported(message.Report(
-        batch.id, batch.worker, refused=[(0, 'draining')]))
+        batch.id, batch.worker, refused=[(0, Refusal.DRAINING)]))
     world.advance(10)
 
     assert len(me.starts) == 1

@@ -21,8 +21,8 @@ from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import scheduling
-from distperiodic.flow import work
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
@@ -233,11 +233,11 @@ class Scheduler:
                 seconds=each * (len(over) + len(failed))))
         self.dispatcher.pump_all()
 
-    def refuse(self, batch, reason=work.DRAINING):
+    def refuse(self, batch, refusal=Refusal.DRAINING):
         self.bus.open.pop(batch.id)
         self.flow.reported(message.Report(
             batch.id, batch.worker,
-            refused=[(i, reason) for i in range(len(batch.objects))]))
+            refused=[(i, refusal) for i in range(len(batch.objects))]))
 
     def unsend(self, batch, reason='the broker is away'):
         self.bus.open.pop(batch.id)
