@@ -20,7 +20,6 @@ from distperiodic.core import audit
 from distperiodic.core import due
 from distperiodic.core import reason
 from distperiodic.core.claim import ENDINGS
-from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import State
 
 T = TypeVar('T')
@@ -33,10 +32,7 @@ _lease = tables.lease
 
 # Failures that are told of one object.
 _FAILED = 3
-_STANDS_OPEN = sa.or_(
-    _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED}),
-    # Ended in a session of its handler's, and not counted yet.
-    _claim.c.lease.like(f'%{FINISHED}'))
+_STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 
 
 class Account(NamedTuple):

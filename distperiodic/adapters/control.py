@@ -17,12 +17,12 @@ import sqlalchemy as sa
 from distperiodic import exceptions
 from distperiodic.adapters import sql_claiming
 from distperiodic.adapters import sql_history
-from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.adapters.sql_transaction import Transaction
 from distperiodic.core import due
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
@@ -340,7 +340,7 @@ class Control(sql_store.SqlClaimStore):
         def again(tx: Transaction) -> tuple[int, int]:
             won = len(tx.standing(number, keys, name))
             return won, sum(row.tick < tick
-                            and row.state not in sql_moves.CLOSED
+                            and row.state in OPEN
                             for row in tx.look(number, keys).values())
         return self._once(work, again)
 

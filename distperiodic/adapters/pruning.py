@@ -16,6 +16,7 @@ from distperiodic.adapters import sql_history
 from distperiodic.adapters import tables
 from distperiodic.adapters.sql_moves import CLOSED
 from distperiodic.adapters.sql_transaction import Transaction
+from distperiodic.core.claim import State
 
 _claim = tables.claim
 _failure = tables.failure
@@ -137,12 +138,14 @@ class Pruner(control.Control):
         some = old if last is None else [*old, _claim.c.object <= last]
         tx = Transaction(connection, self._dialect, self._sql)
         # What nobody ended is ended here, or it would be open for ever.
-        for tick, still_open in connection.execute(
-                sa.select(_claim.c.tick, sa.func.count())
+        for tick, state, still_open in connection.execute(
+                sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
                 .where(*some, _claim.c.state.not_in(CLOSED))
-                .group_by(_claim.c.tick)).all():
+                .group_by(_claim.c.tick, _claim.c.state)).all():
+            ending = (State.DONE if state is State.COMMITTED
+                      else State.CANCELLED)
             sql_history.count(
-                tx, number, tick, '', cancelled=still_open)
+                tx, number, tick, '', **{ending.value: still_open})
         return connection.execute(sa.delete(_claim).where(*some)).rowcount
 
     def _until_few(self, work: Callable[[sa.Connection], int]) -> int:

@@ -19,7 +19,6 @@ from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core import due
 from distperiodic.core import ring as ring_
-from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -27,6 +26,7 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
+_UNCOUNTED = MOVES[Move.COUNT][0]
 
 #: Earlier than any tick.
 FIRST = -2 ** 63
@@ -98,8 +98,10 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
                 behind.append(sql_listing.row_of(row))
             elif row.state in sql_moves.CLOSED:
                 ended.append(key)
-                if row.lease.endswith(FINISHED):
-                    uncounted[row.lease.removesuffix(FINISHED)].append(key)
+            elif row.state in _UNCOUNTED:
+                # First its end is counted.
+                ended.append(key)
+                uncounted[row.lease].append(key)
             elif row.state not in _SUPERSEDED_FROM:
                 busy.append(key)
             elif supersede:
@@ -116,7 +118,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         again = _relisted(tx, number, tick, delisted, rule)
         busy += [key for key in delisted if key not in again]
         for old in sorted(uncounted):
-            tx.leave(old, sql_history.count_finished(
+            tx.leave(old, sql_history.count_committed(
                 tx, number, uncounted[old], old))
         if ended:
             tx.move(step, number, ended, won, ended_into)

@@ -11,7 +11,6 @@ from typing import Any
 from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
 from distperiodic.core.claim import Failure
 
 #: Characters of an error or a traceback that are kept.
@@ -43,14 +42,14 @@ def count_in(tx: sql_transaction.Transaction, number: int, tick: int,
         number, tick, counts, because=because) | {'stands_in': lease})
 
 
-def count_finished(tx: sql_transaction.Transaction, number: int,
+def count_committed(tx: sql_transaction.Transaction, number: int,
                    keys: Sequence[str], lease: str) -> int:
     """Count those of *keys* that were ended in a session of their handler's;
     how many there were.
     """
-    rows = tx.changed(tx.sql.finished, {
+    rows = tx.changed(tx.sql.count_committed, {
         'of_job': number, 'keys': tx.dialect.keys(keys),
-        'stands_in': lease, 'finished_in': claim_.finished_lease(lease)})
+        'stands_in': lease})
     if rows:
         count(tx, number, rows[0].tick, rows[0].worker or '', done=len(rows))
     return len(rows)

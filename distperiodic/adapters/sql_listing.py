@@ -13,12 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from distperiodic import ports
-from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from distperiodic.core import due
 from distperiodic.core import ring as ring_
+from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
 
 _claim = tables.claim
@@ -33,7 +33,7 @@ def row_of(row: Any) -> due.Row:
     """A row of :attr:`sql_moves.Statements.look`."""
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
-                   row.state in sql_moves.CLOSED, row.served)
+                   row.state not in OPEN, row.served)
 
 
 def some(tx: sql_transaction.Transaction, number: int,

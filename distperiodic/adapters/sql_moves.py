@@ -18,8 +18,8 @@ from distperiodic.adapters import tables
 from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
-from distperiodic.core.claim import FINISHED
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
@@ -32,9 +32,8 @@ GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: What is taken over was run, or failed: it has its next attempt.
 _TRIED = (MOVES[Move.TAKE_BACK][0] | MOVES[Move.AGAIN][0]) - _WAITS_FROM
-#: No claim is open in these.
+#: A claim for a later tick is made from these.
 CLOSED = MOVES[Move.CLAIM][0]
-_OPEN = set(State) - CLOSED
 
 
 #: What is counted in the history, in objects.
@@ -116,14 +115,11 @@ class Statements:
         follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
         self.claim_ended = self._step(
             before, state, anew, earlier, come, listed, follows,
-            _claim.c.settled >= sa.bindparam('least'),
-            # First its end is counted.
-            _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
+            _claim.c.settled >= sa.bindparam('least'), reads_back=False)
         self.trigger = self._step(
             before, state, between, earlier, listed,
             # Not twice, though nothing is settled by it.
-            _claim.c.tick < sa.bindparam('of_tick'),
-            _claim.c.lease.not_like(f'%{FINISHED}'), reads_back=False)
+            _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         # It may be lost as often as it likes, before any tick of it ends.
         lost = sa.case((spent, most), else_=_claim.c.attempt)
@@ -163,7 +159,7 @@ class Statements:
         self.standing = sa.select(*GRANTED).where(
             self._of, self._among,
             _claim.c.lease == sa.bindparam('into'),
-            _in_state(_OPEN))
+            _in_state(OPEN))
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
             _claim.c.position, _claim.c.since, _claim.c.rule,
@@ -179,7 +175,7 @@ class Statements:
             *said, self._among, _claim.c.progress.is_not(None))
         self.end = {ending: self._end(*MOVES[move])
                     for ending, move in ENDING_MOVES.items()}
-        self.finished = self._counted_at_last()
+        self.count_committed = self._count_committed()
         self.skip = self._change(
             (self._of, self._among, earlier, come, listed),
             {'settled': sa.bindparam('of_tick'),
@@ -245,15 +241,12 @@ class Statements:
                 self._of, self._among, self._stands,
                 _claim.c.state == state))
 
-    def _counted_at_last(self) -> Change:
-        """What was ended in a session of its handler's comes back to the
-        lease it stood in.
-        """
+    def _count_committed(self) -> Change:
+        """What was ended in a session of its handler's is done."""
+        before, state = MOVES[Move.COUNT]
         return self._change(
-            (self._of, self._among, _claim.c.state == State.DONE,
-             _claim.c.lease == sa.bindparam('finished_in')),
-            {'lease': sa.bindparam('stands_in')},
-            (_claim.c.tick, _claim.c.worker))
+            (self._of, self._among, self._stands, _in_state(before)),
+            {'state': state}, (_claim.c.tick, _claim.c.worker))
 
     def _change(self, found: Any, values: dict[str, Any],
                 told: Sequence[Any], waits: bool = True) -> Change:
@@ -325,7 +318,8 @@ def _listed_columns() -> list[Any]:
         sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
         _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
-            _claim.c.since, rule, _in_state(CLOSED), _claim.c.served]
+            _claim.c.since, rule, _in_state(set(State) - OPEN),
+            _claim.c.served]
 
 
 def _made(now: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
     tx.move(tx.sql.take_over, old.job, keys, anew,
             {'stands_in': old.id, 'into': name, 'tries': 1})
     if len(anew) < len(keys):
-        sql_history.count_finished(tx, old.job, keys, old.id)
+        sql_history.count_committed(tx, old.job, keys, old.id)
     if not anew:
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []

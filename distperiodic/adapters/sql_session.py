@@ -16,9 +16,9 @@ from distperiodic.adapters import database
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import host_clock
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
 
 _claim = tables.claim
 #: Seconds. What was ended and is not committed keeps others from taking it
@@ -35,12 +35,12 @@ _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 def finish_in(session: Any, *, space: str, job: str, key: str,
               lease: str) -> bool:
-    """End a run as done in somebody's session, which commits it or not;
+    """End a run in somebody's session, which commits it or not;
     False: it does not stand in that lease.
 
     It is not counted here: the row of the history would be kept from all
-    others until that session is over. It goes to a lease of its own, from
-    which the store counts it.
+    others until that session is over. It stays in its lease, committed, until
+    the store counts it.
 
     From now on PostgreSQL ends the session's transaction when nothing is said
     in it for some seconds, unless somebody has set a bound.
@@ -51,9 +51,9 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     number = sa.select(tables.job.c.id).where(
         tables.job.c.space == space, tables.job.c.kind == tables.KIND,
         tables.job.c.name == job).scalar_subquery()
-    before, after = MOVES[Move.FINISH]
+    before, after = MOVES[Move.COMMIT]
     ours = _claim.c.job == number, _claim.c.object == key
-    finished = claim_.finished_lease(lease)
+    stands = *ours, _claim.c.lease == lease
     try:
         if bind.dialect.name == 'postgresql':
             session.execute(_BOUND)
@@ -62,9 +62,8 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
                     if bind.dialect.name == 'sqlite'
                     else dialect_.Dialect(bind.dialect).now)
         session.execute(sa.update(_claim).where(
-            *ours, _claim.c.lease == lease, _claim.c.state.in_(before)).values(
-                state=after, lease=finished,
-                served=now))
+            *stands, _claim.c.state.in_(before)).values(
+                state=after, served=now))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         said = database.reason_of(exc)
         if not (any(table.name in said
@@ -77,5 +76,4 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
             'which does not hold the claims; set [distperiodic] connection '
             'to that database and run: distperiodic db sync') from exc
     return session.scalar(sa.select(sa.func.count()).where(
-        *ours, _claim.c.lease.in_([lease, finished]),
-        _claim.c.state == after)) == 1
+        *stands, _claim.c.state.in_([after, State.DONE]))) == 1

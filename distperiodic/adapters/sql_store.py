@@ -275,7 +275,7 @@ class SqlClaimStore:
                 tx.leave(lease, len(waiting))
             if len(waiting) < len(keys):
                 # A handler may end its run in a session, and then raise.
-                tx.leave(lease, sql_history.count_finished(
+                tx.leave(lease, sql_history.count_committed(
                     tx, number, keys, lease))
             return set(waiting)
         return self._once(work, lambda tx: {
@@ -492,7 +492,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
                              because=because, **{ending.value: len(rows)})
     left = len(rows)
     if left < len(keys):
-        left += sql_history.count_finished(tx, number, keys, lease)
+        left += sql_history.count_committed(tx, number, keys, lease)
     tx.leave(lease, left)
     if len(rows) < len(keys):
         # With those of a call before, whose answer was lost.

@@ -31,6 +31,7 @@ _MYSQL = ('mysql', 'mariadb')
 #: What the columns hold; never change a number, tables are full of them.
 STATE_CODES = {
     State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
+    State.COMMITTED: 5,
     State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
     State.SUPERSEDED: 13, State.CANCELLED: 14,
 }

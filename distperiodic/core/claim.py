@@ -39,6 +39,8 @@ class State(enum.Enum):
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
+    #: Ran to its end, as its handler's session says; not counted yet.
+    COMMITTED = 'committed'
     #: Failed; waits for its next attempt.
     RETRY = 'retry'
     #: Ran to its end.
@@ -77,6 +79,8 @@ class Move(enum.Enum):
     CLAIM = 'claim'
     START = 'start'
     FINISH = 'finish'
+    COMMIT = 'commit'
+    COUNT = 'count'
     RETRY = 'retry'
     BURY = 'bury'
     TAKE_BACK = 'take back'
@@ -87,13 +91,18 @@ class Move(enum.Enum):
     REQUEUE = 'requeue'
 
 
-_OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
+#: Waits for a run, or runs.
+OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
 #: Move to the states that it may leave, and the state that it enters.
 MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.CLAIM: (ENDINGS | {State.LISTED}, State.CLAIMED),
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
+    # In the session of the handler, which may roll it back.
+    Move.COMMIT: (frozenset([State.RUNNING]), State.COMMITTED),
+    # By the store, when it next sees it.
+    Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
     Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
     Move.TAKE_BACK: (frozenset([State.CLAIMED, State.RUNNING]),
@@ -101,13 +110,13 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.AGAIN: (frozenset([State.RETRY]), State.CLAIMED),
     Move.SKIP: (frozenset([State.CLAIMED]), State.SKIPPED),
     Move.SUPERSEDE: (frozenset([State.CLAIMED]), State.SUPERSEDED),
-    Move.CANCEL: (_OPEN, State.CANCELLED),
+    Move.CANCEL: (OPEN, State.CANCELLED),
     Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
-#: By what ending a move ends a claim; the rest do not end it.
+#: Which move of its holder's ends a claim so; the rest do not end it.
 ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
-                if state in ENDINGS}
+                if state in ENDINGS and move is not Move.COUNT}
 
 
 def allowed(move: Move, state: State) -> bool:
@@ -197,14 +206,3 @@ def granted_lease(lease: str, batch: str) -> str:
 def names_of_leases(into: str, number: int) -> list[str]:
     """What leases are named that are taken over in one call."""
     return [f'{into}.{n}' for n in range(number)]
-
-
-#: No name of a lease ends so but those of :func:`finished_lease`.
-FINISHED = '+'
-
-
-def finished_lease(lease: str) -> str:
-    """Where a claim of *lease* stands whose run was ended in a session of
-    its handler's, until that end is counted.
-    """
-    return lease + FINISHED

@@ -36,6 +36,8 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import catalogue
+from distperiodic.core import refusal as refusal_
+from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
 
 VERSION = 1
@@ -44,7 +46,7 @@ VERSION = 1
 MAX_OBJECTS = 10_000
 #: Characters of a batch id, a job's name and a membership entry.
 MAX_NAME = 512
-#: Characters of an error or a reason; longer ones are cut when sent.
+#: Characters of an error; longer ones are cut when sent.
 MAX_REASON = 1_000
 
 _MAX_INT = 2 ** 63 - 1
@@ -102,7 +104,9 @@ class Report:
     failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: Failed, and wait for their next attempt.
     retried: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    refused: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    #: Not begun.
+    refused: list[tuple[int, Refusal]] = dataclasses.field(
+        default_factory=list)
     #: Not granted: their claims are not what they were, or somebody else's.
     lost: list[int] = dataclasses.field(default_factory=list)
     seconds: float = 0.0  # that the handlers took
@@ -155,7 +159,7 @@ def encode_reports(reports: Sequence[Report], *, to: str,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
     """*reports* for the scheduler *to* as a JSON object, signed if *keys*.
 
-    Reasons are cut to :data:`MAX_REASON` characters and made valid text: a
+    Errors are cut to :data:`MAX_REASON` characters and made valid text: a
     report is worth more than the letters of a handler's error.
 
     :raises InvalidMessage: no reader would take it.
@@ -170,7 +174,7 @@ def encode_reports(reports: Sequence[Report], *, to: str,
             'done': report.done,
             'failed': [[i, _clean(why)] for i, why in report.failed],
             'retried': [[i, _clean(why)] for i, why in report.retried],
-            'refused': [[i, _clean(why)] for i, why in report.refused],
+            'refused': [[i, code.value] for i, code in report.refused],
             'lost': report.lost,
             'seconds': report.seconds,
         } for report in reports],
@@ -224,7 +228,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
         Report(r['batch'], r['worker'], r['done'],
                [(i, why) for i, why in r['failed']],
                [(i, why) for i, why in r['retried']],
-               [(i, why) for i, why in r['refused']], r['lost'],
+               [(i, code) for i, text in r['refused']
+                if (code := refusal_.parse(text)) is not None], r['lost'],
                float(r['seconds']))
         for r in message['reports']])
 
@@ -302,6 +307,9 @@ def _check_reports(message: Mapping[str, Any]) -> None:
                         f'a reason of {len(pair[1])} characters; the limit '
                         f'is {MAX_REASON}')
                 _check_text(field, pair[1])
+                if (field == 'refused'
+                        and refusal_.parse(pair[1]) is None):
+                    raise _Invalid(f'unknown refusal {_shown(pair[1])}')
                 seen.append(pair[0])
         if seen:
             _check_int('index', min(seen), 0, MAX_OBJECTS - 1)

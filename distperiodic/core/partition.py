@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from distperiodic.core import job as job_
+from distperiodic.core.refusal import Refusal
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Limit(NamedTuple):
 
     most: int
     jobs: tuple[str, ...]
-    #: Why a run is refused that would be one too many.
-    reason: str
+    #: With what code a run is refused that would be one too many.
+    refusal: Refusal
 
 
 def limits_of(jobs: Mapping[str, job_.Job],
@@ -46,14 +47,14 @@ def limits_of(jobs: Mapping[str, job_.Job],
             and job.scope is not job_.Scope.MEMBER))
         if partition.max_in_flight is not None and within:
             limit = Limit(partition.max_in_flight, within,
-                          'max_in_flight of its partition')
+                          Refusal.PARTITION_LIMIT)
             of_partition.update(dict.fromkeys(within, limit))
     limits = {}
     for job in jobs.values():
         found = []
         if job.max_in_flight is not None:
             found.append(Limit(
-                job.max_in_flight, (job.name,), 'max_in_flight'))
+                job.max_in_flight, (job.name,), Refusal.JOB_LIMIT))
         if job.name in of_partition:
             found.append(of_partition[job.name])
         limits[job.name] = tuple(found)

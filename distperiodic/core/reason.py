@@ -8,7 +8,7 @@ say, one of them is the answer, and each stands in the reference.
 import dataclasses
 import enum
 
-from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.due import ALWAYS
@@ -80,8 +80,7 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        return (self.state not in ENDINGS
-                and self.state is not State.LISTED)
+        return self.state in OPEN
 
     @property
     def skipped(self) -> bool:
@@ -136,7 +135,7 @@ def reason_of(facts: Facts) -> Reason:
     if claim.open:
         return _open(claim, facts)
     if settled >= due:
-        if claim.state is State.DONE:
+        if claim.state in (State.DONE, State.COMMITTED):
             return Reason.RAN
         if claim.state is State.DEAD:
             return Reason.DEAD
@@ -171,7 +170,7 @@ def _unclaimed(facts: Facts) -> Reason:
 def _open(claim: Standing, facts: Facts) -> Reason:
     """Its claim has not come to its end."""
     if claim.until is None:
-        # Its handler ended it, and nobody has counted that yet.
+        # No lease of it is known.
         return Reason.WAITS_FOR_SWEEP
     over = claim.until <= facts.now
     if claim.state is State.RETRY:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
+from distperiodic.flow import events
 from distperiodic.flow import in_hand
 from distperiodic.flow import pump
 
@@ -48,6 +49,7 @@ def most_attempts(job: job_.Job) -> int:
 class Again:
     """For one scheduler.
 
+    :param put: takes what others have to know.
     :param holder: under what name it holds leases.
     :param lease: seconds.
     :param silent: seconds without a renewal after which the leases of a
@@ -56,12 +58,13 @@ class Again:
     """
 
     def __init__(self, hand: in_hand.InHand, store: ports.StoreQueue,
-                 clock: ports.Clock, *, holder: Callable[[], str],
-                 new_lease: Callable[[], str], lease: float, silent: float,
-                 shared: bool):
+                 clock: ports.Clock, *, put: events.Put,
+                 holder: Callable[[], str], new_lease: Callable[[], str],
+                 lease: float, silent: float, shared: bool):
         self._hand = hand
         self._store = store
         self._clock = clock
+        self._put = put
         self._holder = holder
         self._new_lease = new_lease
         self._lease = lease
@@ -73,9 +76,6 @@ class Again:
         self._more = self._going_on = False
         #: Holders that are known to be gone, and since when.
         self._gone: dict[str, float] = {}
-        #: Told the objects of a job whose runs came to an end.
-        self.freed: Callable[
-            [job_.Job, list[str]], None] = lambda job, ids: None
 
     def holder_gone(self, holder: str) -> None:
         """*holder* has left its group: what it holds is free, once it does
@@ -212,7 +212,7 @@ class Again:
                 'attempts=%d reason=%s; nothing runs them again for this '
                 'tick', job.name, job.delivery.value, len(claims),
                 claims[0].object, claims[0].attempt - 1, reason)
-            self.freed(job, [c.object for c in claims])
+            self._put(events.Released(job, [c.object for c in claims]))
         keys = [c.object for c in claims]
         self._store.ask(
             lambda store: store.drop(

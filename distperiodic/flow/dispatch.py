@@ -32,11 +32,12 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import again
+from distperiodic.flow import events
 from distperiodic.flow import in_hand
 from distperiodic.flow import pump
 from distperiodic.flow import quiet
-from distperiodic.flow import work
 
 LOG = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ _BACK_OFF = (1.0, 2.0)
 class Dispatcher:
     """What this scheduler has claimed and not seen the end of.
 
+    :param put: takes what others have to know.
     :param me: this scheduler's membership entry, asked at each batch.
     :param lease: seconds without a sign of life after which a batch is
         taken back from its worker.
@@ -63,7 +65,7 @@ class Dispatcher:
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
                  store: ports.StoreQueue, bus: ports.WorkBus,
-                 clock: ports.Clock, me: Callable[[], str],
+                 clock: ports.Clock, put: events.Put, me: Callable[[], str],
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, sweep: float = 0.0,
                  silent: float = 0.0, shared: bool = False,
@@ -72,6 +74,7 @@ class Dispatcher:
         self._store = store
         self._shared = shared
         self._clock = clock
+        self._put = put
         #: This scheduler's membership entry.
         self.entry = me
         self._lease = lease
@@ -91,7 +94,7 @@ class Dispatcher:
             self._hand, bus, clock, batch_size=batch_size, series=series,
             told=self._told)
         self._again = again.Again(
-            self._hand, store, clock, holder=self.holder,
+            self._hand, store, clock, put=put, holder=self.holder,
             new_lease=new_lease, lease=lease, silent=silent, shared=shared)
         self._peers: set[str] | None = None
         #: What failed for the last time since the last sweep, by job.
@@ -105,12 +108,6 @@ class Dispatcher:
         self._renewing: set[str] = set()
         self._closed = False
         self._draining = False
-        #: Told the objects of a job whose runs came to an end.
-        self.freed: Callable[
-            [job_.Job, list[str]], None] = lambda job, ids: None
-        self._again.freed = lambda job, ids: self.freed(job, ids)
-        #: Whether this member may start now what the ring divides.
-        self.sure: Callable[[], bool] = lambda: True
 
     @property
     def waiting(self) -> int:
@@ -225,22 +222,22 @@ class Dispatcher:
             for bound in sent.queue.bounds.values():
                 bound.ran(report.seconds / ran, sent.sign)
         if free:
-            self.freed(job, free)
+            self._put(events.Released(job, free))
 
     def _refused(self, sent: in_hand.Sent,
-                 told: list[tuple[int, str]]) -> None:
+                 told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
-        reason = told[0][1]
+        refusal = told[0][1]
         refused = sent.take(index for index, _ in told)
         if not refused:
             # Old news, or none: nothing of it is left to be refused.
             return
         self._hand.settle(sent, len(refused))
-        if reason == work.UNKNOWN_JOB:
+        if refusal is Refusal.UNKNOWN_JOB:
             worker.unknown.add(queue.job.name)
-        elif reason in queue.bounds:
+        elif refusal in queue.bounds:
             # Others have their part of it.
-            queue.bounds[reason].refused(
+            queue.bounds[refusal].refused(
                 worker.heard, self._random.random())
         else:
             # It drains, or is not sure of its membership: its entry goes at
@@ -248,8 +245,9 @@ class Dispatcher:
             worker.paused[queue.job.name] = worker.heard + _BACK_OFF[0]
         # What was granted of it its worker has put back into the store: a
         # message alone takes nothing from a run.
-        self._again.take_back(sent, refused, 'it was refused',
-                              begun=not self._shared, ran=False)
+        self._again.take_back(
+            sent, refused, f'it was refused: {refusal.sentence}',
+            begun=not self._shared, ran=False)
 
     def _settled_as(self, outcome: str, sent: in_hand.Sent,
                     told: list[tuple[int, str]]) -> list[
@@ -330,7 +328,6 @@ class Dispatcher:
             if not self._draining and not self._closed:
                 self._find_gone(now)
                 self._again.take_over()
-        self.pump_all()
 
     def _find_gone(self, now: float) -> None:
         """Now and then, once all groups were seen."""
@@ -386,14 +383,17 @@ class Dispatcher:
 
     # -- what goes out
 
-    def pump_all(self) -> None:
-        """Give waiting claims to the workers that have room."""
+    def pump_all(self, sure: Callable[[], bool]) -> None:
+        """Give waiting claims to the workers that have room.
+
+        :param sure: whether this member may start now what the ring divides.
+        """
         if self._hand.waiting and not self._closed:
             # Asking may find that others had the objects, and abandon them.
-            sure = self.sure()
+            is_sure = sure()
             me = self.entry()
             for partition in self._hand.turns:
-                self._pump.pump(partition, me, sure)
+                self._pump.pump(partition, me, is_sure)
 
     def _lose(self, worker: in_hand.Worker) -> None:
         for batch_id in list(worker.batches):

@@ -27,6 +27,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import places as places_
 from distperiodic.flow import quiet
 from distperiodic.flow import results
@@ -38,9 +39,6 @@ _MARGIN = 0.1
 
 # Leases without a sign after which nobody tells what became of a batch.
 _FORGOTTEN = 3
-
-#: Why a run did not begin.
-LEASE_ENDED = 'its lease has ended'
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
@@ -183,7 +181,7 @@ class Grants:
             lambda store: store.running(jobs), counted, failed)
 
     def _begin(self, grant: results.Grant, granted: list[claim_.Claim],
-               too_many: int = 0, why: str = '') -> None:
+               too_many: int = 0, why: Refusal | None = None) -> None:
         batch = grant.batch
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
         grant.claims = [*granted]
@@ -196,7 +194,7 @@ class Grants:
             self._report(message.Report(
                 batch.id, batch.worker, lost=list(places.values())),
                 batch.sender)
-        if too_many:
+        if too_many and why is not None:
             granted = granted[:max(0, len(granted) - too_many)]
             self._places.give_back(
                 batch.job, len(grant.claims) - len(granted))
@@ -229,20 +227,20 @@ class Grants:
     def _forget(self, grant: results.Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
-    def may_start(self, batch: message.Batch) -> str | None:
-        """None if work of *batch* may begin now, else the reason why not.
+    def may_start(self, batch: message.Batch) -> Refusal | None:
+        """None if work of *batch* may begin now, else why not.
 
         Asked by the threads that run it.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
-            return LEASE_ENDED
+            return Refusal.LEASE_ENDED
         # While it is surely in its group, or has just renewed, nobody takes
         # it for dead.
         if (now >= grant.asked + self._silent * (1.0 - _MARGIN)
                 and not self._sure(batch.worker)):
-            return LEASE_ENDED
+            return Refusal.LEASE_ENDED
         return None
 
     def lease_of(self, batch: message.Batch) -> str | None:

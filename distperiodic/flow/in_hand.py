@@ -18,6 +18,7 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
+from distperiodic.core.refusal import Refusal
 
 
 class Worker:
@@ -103,9 +104,10 @@ class Queue:
     __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'suspects',
                  'void')
 
-    def __init__(self, job: job_.Job, bounds: Mapping[str, bound_.Bound]):
+    def __init__(self, job: job_.Job,
+                 bounds: Mapping[Refusal, bound_.Bound]):
         self.job = job
-        #: Its own and its partition's, by why a run is refused for it.
+        #: Its own and its partition's, by how a run is refused for it.
         self.bounds = bounds
         self.groups: collections.deque[Group] = collections.deque()
         #: How many claims wait in the groups.
@@ -198,7 +200,7 @@ class InHand:
         bounds = {limit: bound_.Bound(limit.most, shared=shared)
                   for some in limits.values() for limit in some}
         self.queues = {
-            name: Queue(job, {limit.reason: bounds[limit]
+            name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
             for name, job in jobs.items()}
         #: Partition to (-priority, order, queue), a heap.

@@ -19,6 +19,7 @@ from typing import TypeVar
 from distperiodic.core import context as context_
 from distperiodic.core import job as job_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 
 _Item = TypeVar('_Item')
 
@@ -49,7 +50,7 @@ class Refused(NamedTuple):
 
     #: Its index in the batch.
     at: int
-    reason: str
+    refusal: Refusal
 
 
 class Load:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic.core import partition as partition_
+from distperiodic.core.refusal import Refusal
 
 #: Seconds for which a batch waits.
 PATIENCE = 1.0
@@ -115,19 +116,20 @@ class Places(Generic[_Item]):
         return dict(self._here)
 
     def counted(self, job: str, running: Mapping[str, int],
-                mark: Marks, now: float) -> tuple[int, str]:
+                mark: Marks, now: float) -> tuple[
+                    int, Refusal | None]:
         """These runs went on, anywhere, after what was asked before *mark*.
 
-        :returns: how many of them are too many for *job*, and by which
-            limit; 0: none.
+        :returns: how many of them are too many for *job*, and with what
+            code those are refused; 0 and None: none.
         """
-        over, reason = 0, ''
+        over, refusal = 0, None
         for limit in self._limits[job]:
             number = sum(running.get(of, 0) for of in limit.jobs)
             self._elsewhere[limit].see(number - mark[limit], now)
             if number - limit.most > over:
-                over, reason = number - limit.most, limit.reason
-        return over, reason
+                over, refusal = number - limit.most, limit.refusal
+        return over, refusal
 
     def next(self) -> _Item | None:
         """The first that waits and has a place now; None: none has."""
@@ -137,11 +139,11 @@ class Places(Generic[_Item]):
                 return kept.item
         return None
 
-    def in_vain(self, now: float) -> list[tuple[_Item, str]]:
-        """Those that have waited too long, and for which limit."""
+    def in_vain(self, now: float) -> list[tuple[_Item, Refusal]]:
+        """Those that have waited too long, and how each is refused."""
         over = []
         while self._kept and now - self._kept[0].since > PATIENCE:
             item, job, _ = self._kept.popleft()
             limit = self.full(job) or self._limits[job][0]
-            over.append((item, limit.reason))
+            over.append((item, limit.refusal))
         return over

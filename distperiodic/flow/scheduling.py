@@ -18,6 +18,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.flow import dispatch
+from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import store_time
 from distperiodic.flow.scheduler import attendance as attendance_
@@ -40,6 +41,8 @@ _WHOLE = 1 << 62
 class Scheduling:
     """See the picture above.
 
+    :param put: puts events into the inbox of this process, from which they
+        come to :meth:`handle`.
     :param identity: this member's name on the ring of *group*.
     :param me: this member's entry, asked at each claim and each batch.
     :param shared: whether all members claim in this store.
@@ -62,7 +65,7 @@ class Scheduling:
                  clock: ports.Clock, membership: ports.Membership,
                  group: str, identity: str, me: Callable[[], str],
                  store: ports.StoreQueue, bus: ports.WorkBus,
-                 reader: ports.CatalogueReader,
+                 reader: ports.CatalogueReader, put: events.Put,
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0, shared: bool = False,
                  grants_here: bool = True, late_after: float = 5.0,
@@ -79,12 +82,12 @@ class Scheduling:
         if grants_here:
             self.grants = grants_.Grants(
                 jobs, store=store, clock=clock, lease=lease, run=bus.send,
-                report=lambda report, _: self.dispatcher.reported(report),
+                report=lambda report, _: put(events.Ended(report)),
                 new_lease=new_lease, sure=sure,
                 shared=shared, silent=silent or None, random_=random_,
                 partitions=partitions)
         self.dispatcher = dispatch.Dispatcher(
-            jobs, store=store, bus=self, clock=clock, me=me,
+            jobs, store=store, bus=self, clock=clock, put=put, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
             sweep=sweep, silent=silent, shared=shared, series=series,
             random_=random_, partitions=partitions)
@@ -97,12 +100,11 @@ class Scheduling:
         time = self._time or clock
         self._attendance = attendance_.Attendance(time, store, jobs, sweep)
         self._claimer = claimer_.Claimer(
-            jobs, clock=time, store=store, holder=self.dispatcher.holder,
-            new_lease=new_lease, lease=lease,
+            jobs, clock=time, store=store, put=put,
+            holder=self.dispatcher.holder, new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE,
             sweep=sweep, promise=silent + 1.0 + 3 * late_after,
             attendance=self._attendance, dispatcher=self.dispatcher)
-        self.dispatcher.freed = self._claimer.released
         timers = timers_.TimerQueue(time, jobs, shared)
         parts = {name: part_.Part(job, time.now(),
                                   part_.without_catalogue(job, identity))
@@ -121,9 +123,8 @@ class Scheduling:
             timers=timers,
             reads=reads_.CatalogueReads(time, reader, identity),
             claimer=self._claimer, late=late, dispatcher=self.dispatcher,
-            page=page)
+            page=page, pump=self.pump)
         if self._time is not None:
-            self._claimer.on_early = self._time.look
             self._time.look()
         else:
             self._attendance.look(self.ticker.begin)
@@ -136,6 +137,27 @@ class Scheduling:
             self._bus.send(batch)
         else:
             self.grants.accept(batch)
+
+    def handle(self, event: events.Event) -> None:
+        """Go on with what an event of these jobs says."""
+        match event:
+            case events.Ended(report):
+                self.dispatcher.reported(report)
+            case events.Released(job, objects):
+                self._claimer.released(job, objects)
+            case events.Sent(batch):
+                self.dispatcher.sent(batch)
+            case events.Unsent(batch, reason):
+                self.dispatcher.unsent(batch, reason)
+            case events.CatalogueRead(name, ticket, reading):
+                self.ticker.catalogue_read(name, ticket, reading)
+            case events.TooEarly():
+                if self._time is not None:
+                    self._time.look()
+
+    def pump(self) -> None:
+        """Give waiting claims to the workers that have room."""
+        self.dispatcher.pump_all(self.ticker.sure)
 
     def reported(self, report: message.Report) -> None:
         """A worker tells what became of a batch, or that it lives."""
@@ -157,6 +179,7 @@ class Scheduling:
         if self.grants is not None:
             self.grants.sweep()
         self.dispatcher.sweep()
+        self.pump()
         self._claimer.sweep()
         if self.shared:
             self._attendance.sweep()

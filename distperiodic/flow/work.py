@@ -31,15 +31,11 @@ from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import lane as lane_
 from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
-
-#: Reasons for which a worker refuses work; the scheduler knows them.
-UNKNOWN_JOB = 'unknown job'
-DRAINING = 'draining'
-NOT_A_MEMBER = 'not sure of its membership'
 
 # Results are reported at the end of a batch, and else this often.
 _REPORT_EVERY = 0.02
@@ -73,7 +69,7 @@ class Workshop:
     :param pool: runs the parts of a load.
     :param report: takes each report and the entry it is for.
     :param may_start: None if this worker may start work of that batch now,
-        else the reason why not.
+        else why not.
     :param finish: ends the run of an object in a session of the handler's;
         None: there is no store that could.
     """
@@ -82,7 +78,7 @@ class Workshop:
                      str, tuple[job_.Job, Callable[..., Any]]], *,
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
-                 may_start: Callable[[message.Batch], str | None],
+                 may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[
                      [message.Batch, str, Any], None] | None = None):
         self._lanes = {name: lane_.Lane(job, handler, self)
@@ -112,7 +108,7 @@ class Workshop:
         return max(1, min(_PART_RUNS, int(_PART_SECONDS / (mean + 1e-6))))
 
     def accept(self, batch: message.Batch) -> None:
-        """Queue *batch*, or refuse it to its sender with the reason."""
+        """Queue *batch*, or refuse it to its sender."""
         key = (batch.sender, batch.id)
         lane = self._lanes.get(batch.job)
         load = None if lane is None else lane_.Load(batch, lane)
@@ -139,10 +135,11 @@ class Workshop:
                 'work refused: job=%s sender=%s reason=this worker does not '
                 'know the job; run the same --tasks everywhere, or give the '
                 'job a partition of its own', batch.job, batch.sender)
-        reason = UNKNOWN_JOB if lane is None else DRAINING
+        refusal = (Refusal.UNKNOWN_JOB if lane is None
+                   else Refusal.DRAINING)
         self._report(message.Report(
             batch.id, batch.worker,
-            refused=[(i, reason) for i in range(len(batch.objects))]),
+            refused=[(i, refusal) for i in range(len(batch.objects))]),
             batch.sender)
 
     def _submit(self, load: lane_.Load) -> None:
@@ -178,10 +175,10 @@ class Workshop:
             said: str | None = None
             run: lane_.Run | None = None
             try:
-                reason = (DRAINING if self._draining
-                          else self._may_start(batch))
-                if reason is not None:
-                    load.over.append(lane_.Refused(index, reason))
+                refusal = (Refusal.DRAINING if self._draining
+                           else self._may_start(batch))
+                if refusal is not None:
+                    load.over.append(lane_.Refused(index, refusal))
                     continue
                 if timeout is not None:
                     deadline = self._clock.now() + int(
@@ -246,7 +243,7 @@ class Workshop:
         batch = load.batch
         done: list[int] = []
         failed: list[tuple[int, str]] = []
-        refused: list[tuple[int, str]] = []
+        refused: list[tuple[int, Refusal]] = []
         report = message.Report(
             batch.id, batch.worker, done, failed, refused=refused,
             seconds=load.seconds)
@@ -353,21 +350,21 @@ class Workshop:
         """Accept and start nothing more; hand back what waits."""
         with self._lock:
             self._draining = True
-        self.hand_back(DRAINING)
+        self.hand_back(Refusal.DRAINING)
 
-    def hand_back(self, reason: str) -> None:
+    def hand_back(self, refusal: Refusal) -> None:
         """Refuse what waits here, to its senders.
 
-        Where the reason is the membership, jobs of member scope stay: they
-        are each member's own.
+        Where it is for the membership, jobs of member scope stay: they are
+        each member's own.
         """
         now = self._clock.monotonic()
         for load in list(self._loads.values()):
-            if (reason == NOT_A_MEMBER
+            if (refusal is Refusal.NOT_A_MEMBER
                     and load.job.scope is job_.Scope.MEMBER):
                 continue
             load.over.extend(
-                lane_.Refused(i, reason) for i in lane_.drain(load.queue))
+                lane_.Refused(i, refusal) for i in lane_.drain(load.queue))
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:

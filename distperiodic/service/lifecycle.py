@@ -23,6 +23,7 @@ from distperiodic.adapters import local
 from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
 
 LOG = logging.getLogger(__name__)
@@ -83,7 +84,7 @@ class Lifecycle(ServiceBase):
         self._seat: local.Seat | None = None
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
-        self._inbox: queue.SimpleQueue[tuple[Any, ...]] = (
+        self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
 
     def start(self) -> None:
@@ -186,7 +187,7 @@ class Lifecycle(ServiceBase):
             lambda: pruning.Pruner(
                 self._settings.connection, space=self._settings.group,
                 late_after=self._settings.late_claim_after),
-            lambda call: self._inbox.put(('call', call)))
+            lambda call: self._inbox.put(events.Called(call)))
 
     def _finisher(self, grants: Callable[[], grants_.Grants | None]) -> (
             Callable[[message.Batch, str, Any], None] | None):

@@ -25,6 +25,8 @@ from distperiodic.core import catalogue
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
+from distperiodic.flow import events
 from distperiodic.flow import scheduling
 from distperiodic.flow import work
 from distperiodic.service import lifecycle
@@ -117,10 +119,10 @@ class SchedulerService(lifecycle.Lifecycle):
             self._bus = messaging.MessagingWorkBus(
                 self._conf, None, group=settings.group, me=entry,
                 on_report=lambda reports: self._inbox.put(
-                    ('reports', reports)),
-                on_sent=lambda batch: self._inbox.put(('sent', batch)),
+                    events.Reported(reports)),
+                on_sent=lambda batch: self._inbox.put(events.Sent(batch)),
                 on_unsent=lambda batch, reason: self._inbox.put(
-                    ('unsent', batch, reason)),
+                    events.Unsent(batch, reason)),
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
             for topic in {j.topic for j in self._jobs.values()} - {_HERE}:
@@ -128,8 +130,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._partitions[name] = topic
                 membership.watch(name, self._tell_view)
         self._reader = local.ThreadReader(
-            self._tasks.catalogue,
-            lambda *answer: self._inbox.put(('read', *answer)))
+            self._tasks.catalogue, self._tell_read)
         self._sides: dict[str, scheduling.Scheduling] = {}
         if shared:
             self._store = self._store_thread()
@@ -175,7 +176,8 @@ class SchedulerService(lifecycle.Lifecycle):
             membership=membership, group=settings.group,
             identity=self._member_id, me=self._entry, store=store,
             bus=local.LocalBus(self._shop.accept, here, self._bus),
-            reader=self._reader, new_lease=lifecycle.new_lease,
+            reader=self._reader, put=self._inbox.put,
+            new_lease=lifecycle.new_lease,
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             shared=store is self._store, grants_here=grants_here,
             late_after=settings.late_claim_after,
@@ -214,14 +216,19 @@ class SchedulerService(lifecycle.Lifecycle):
         return self._group_member.me.entry
 
     def _tell_view(self, view: member_.View) -> None:
-        self._inbox.put(('view', view))
+        self._inbox.put(events.Viewed(view))
+
+    def _tell_read(self, job: str, ticket: int, found: Any) -> None:
+        reading = (found if isinstance(found, Exception)
+                   else catalogue.Reading(*found))
+        self._inbox.put(events.CatalogueRead(job, ticket, reading))
 
     def _tell_report(self, report: message.Report, to_entry: str) -> None:
         """Called by the pool's threads, at the end of each run."""
         self._results.append(report)
         if not self._results_told:
             self._results_told = True
-            self._inbox.put(('results',))
+            self._inbox.put(events.ResultsWait())
 
     def _sure(self, entry: str) -> bool:
         """Whether this process surely stands in its group, in the tenure of
@@ -235,7 +242,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 and view.me.tenure == then.tenure
                 and view.trusted(self._clock.monotonic()))
 
-    def _may_start(self, batch: message.Batch) -> str | None:
+    def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
         side = self._sides[batch.id[0]]
         if side.shared and side.grants is not None:
@@ -247,7 +254,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if (view.me is not None and view.me.tenure == self._admitted
                 and view.trusted(self._clock.monotonic())):
             return None
-        return work.NOT_A_MEMBER
+        return Refusal.NOT_A_MEMBER
 
     def _mutated(self, conf: Any, changes: Any) -> None:
         """Mutable options were read again."""
@@ -362,7 +369,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _pump(self) -> None:
         for side in self._sides.values():
-            side.dispatcher.pump_all()
+            side.pump()
 
     def _reported(self, report: message.Report) -> None:
         side = self._sides.get(report.batch[:1])
@@ -400,32 +407,31 @@ class SchedulerService(lifecycle.Lifecycle):
         self._handle(event)
         return True
 
-    def _handle(self, event: tuple[Any, ...]) -> None:
-        what, *about = event
-        if what == 'reports':
-            for report in about[0]:
-                self._reported(report)
-        elif what == 'results':
-            # In a burst they come by the hundred. To look at each at once
-            # would take the interpreter from the handlers that still wait.
-            self._collect_at = self._clock.monotonic() + (
-                0.0 if any(side.dispatcher.waiting for side in
-                           self._sides.values()) else _LINGER)
-        elif what == 'read':
-            job, ticket, found = about
-            if not isinstance(found, Exception):
-                found = catalogue.Reading(*found)
-            self._side_of(job).ticker.catalogue_read(job, ticket, found)
-        elif what == 'call':
-            about[0]()
-        elif what == 'sent':
-            self._side_of(about[0].job).dispatcher.sent(about[0])
-        elif what == 'unsent':
-            self._side_of(about[0].job).dispatcher.unsent(*about)
-        elif what == 'view':
-            self._viewed(about[0])
-        elif what == 'end':
-            self._over.set()
+    def _handle(self, event: events.Event) -> None:
+        match event:
+            case events.Reported(reports):
+                for report in reports:
+                    self._reported(report)
+            case events.ResultsWait():
+                # In a burst they come by the hundred. To look at each at once
+                # would take the interpreter from the handlers that wait.
+                self._collect_at = self._clock.monotonic() + (
+                    0.0 if any(side.dispatcher.waiting for side in
+                               self._sides.values()) else _LINGER)
+            case events.Viewed(view):
+                self._viewed(view)
+            case events.Stopped():
+                self._over.set()
+            case events.Called(call):
+                call()
+            case events.Ended(report):
+                self._sides[report.batch[0]].handle(event)
+            case events.Released(job):
+                self._side_of(job.name).handle(event)
+            case events.Sent(batch) | events.Unsent(batch):
+                self._side_of(batch.job).handle(event)
+            case events.CatalogueRead(name) | events.TooEarly(name):
+                self._side_of(name).handle(event)
 
     def _side_of(self, job: str) -> scheduling.Scheduling:
         return next(side for side in self._sides.values()
@@ -444,7 +450,7 @@ class SchedulerService(lifecycle.Lifecycle):
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
             if self._store is None:
-                self._shop.hand_back(work.NOT_A_MEMBER)
+                self._shop.hand_back(Refusal.NOT_A_MEMBER)
             for side in self._sides.values():
                 if side.shared:
                     self._work_here(side)
@@ -503,7 +509,7 @@ class SchedulerService(lifecycle.Lifecycle):
             side.ticker.close()
             side.dispatcher.drain()
         # Nobody else will run what was claimed for this tick.
-        self._inbox.put(('look',))
+        self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._over.is_set()
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):
@@ -519,7 +525,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._shop.drain()
         self._shop.cancel()
         self._pool.stop()
-        self._inbox.put(('end',))
+        self._inbox.put(events.Stopped())
         if self._bus is not None:
             self._bus.close(timeout=lifecycle.CLOSING)
         self._over.wait(1.0)

@@ -20,6 +20,8 @@ from distperiodic.adapters import pool as pool_
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
+from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import work
 from distperiodic.service import lifecycle
@@ -87,24 +89,29 @@ class WorkerService(lifecycle.Lifecycle):
         return self._member_id
 
     def _accept(self, batch: message.Batch) -> None:
-        grants = self._grants
-        if grants is None:
+        if self._grants is None:
             self._shop.accept(batch)
         else:
-            self._inbox.put(('call', lambda: grants.accept(batch)))
+            self._inbox.put(events.Accepted(batch))
 
     def _tell_report(self, report: message.Report, to_entry: str) -> None:
         """Called by the pool's threads, at the end of each run."""
-        grants = self._grants
-        assert grants is not None
-        self._inbox.put((
-            'call', lambda: grants.reported(report, to_entry)))
+        self._inbox.put(events.Ran(report, to_entry))
 
-    def _may_start(self, batch: message.Batch) -> str | None:
+    def _handle(self, event: events.Event) -> None:
+        match event:
+            case events.Called(call):
+                call()
+            case events.Accepted(batch) if self._grants is not None:
+                self._grants.accept(batch)
+            case events.Ran(report, to_entry) if self._grants is not None:
+                self._grants.reported(report, to_entry)
+
+    def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
         return self._trusted(batch.worker)
 
-    def _trusted(self, entry: str) -> str | None:
+    def _trusted(self, entry: str) -> Refusal | None:
         """None if this process surely is who stands under *entry*."""
         tenure = self._tenures.get(entry)
         if tenure is None:
@@ -115,12 +122,12 @@ class WorkerService(lifecycle.Lifecycle):
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
             # The others see us before we see ourselves.
-            return work.NOT_A_MEMBER
+            return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
             return None
         # The schedulers may have given it to somebody else.
-        return work.NOT_A_MEMBER
+        return Refusal.NOT_A_MEMBER
 
     def _work(self) -> None:
         # Listen, then join: whoever sees us may send at once.
@@ -130,8 +137,7 @@ class WorkerService(lifecycle.Lifecycle):
         signs = sweep = 0.0
         while not self._drained.is_set():
             with contextlib.suppress(queue.Empty):
-                _, call = self._inbox.get(timeout=lifecycle.SWEEP)
-                call()
+                self._handle(self._inbox.get(timeout=lifecycle.SWEEP))
             now = self._clock.monotonic()
             if now < sweep:
                 continue
@@ -183,7 +189,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._bus.close(timeout=lifecycle.CLOSING)
         self._leave()
         self._drained.set()
-        self._inbox.put(('call', lambda: None))
+        self._inbox.put(events.Woken())
         self._over.wait(1.0)
         if self._seat is not None:
             self._seat.leave()
@@ -197,6 +203,6 @@ class WorkerService(lifecycle.Lifecycle):
             # Results that are in the inbox ask the store, and its answers
             # come through the inbox.
             looked.clear()
-            self._inbox.put(('call', looked.set))
+            self._inbox.put(events.Called(looked.set))
             looked.wait(max(0.1, end - self._clock.monotonic()))
             self._store.flush(max(0.1, end - self._clock.monotonic()))

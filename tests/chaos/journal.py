@@ -9,6 +9,7 @@ what was rolled back is not, whatever the one that asked for it believes.
 import sqlalchemy as sa
 
 from distperiodic.adapters import tables
+from distperiodic.core.claim import State
 
 _WATCH = '''
 CREATE TABLE chaos_journal (
@@ -68,4 +69,9 @@ def effects(connection):
 
 
 STATES = {code: state.value for state, code in tables.STATE_CODES.items()}
+<<<<<<< HEAD
 SKIPPED_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
+=======
+# What its handler has ended ran to its end, whenever that is counted.
+STATES[tables.STATE_CODES[State.COMMITTED]] = State.DONE.value
+>>>>>>> house8

@@ -55,6 +55,13 @@ WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.t1.s10'
 LONG, OVER = 600.0, -1.0
 
 DROPPED = [State.SKIPPED, State.SUPERSEDED, State.CANCELLED]
+#: Those that every store has. A handler ends its run in a session of a
+#: database; see :func:`end_in_a_session`.
+STATES = [state for state in State if state is not State.COMMITTED]
+#: What a scheduler or a worker asks for. The rest is a session's, an
+#: operator's, or no call of its own.
+MOVES = [move for move in Move
+         if move not in (Move.COMMIT, Move.COUNT, Move.REQUEUE)]
 
 
 class World:
@@ -289,8 +296,7 @@ def made(store, job, tick, key, lease, move):
 
 
 #: The moves that a holder of a lease may try with it.
-HELD_MOVES = [m for m in Move if m not in (
-    Move.CLAIM, Move.AGAIN, Move.REQUEUE)]
+HELD_MOVES = [m for m in MOVES if m not in (Move.CLAIM, Move.AGAIN)]
 
 
 def void(store, job, tick, key, lease):
@@ -344,7 +350,7 @@ def test_nothing_is_won_where_nothing_is_asked_for(store, job, tick):
 
 
 #: Those that a claim is in.
-CLAIM_STATES = [state for state in State if state is not State.LISTED]
+CLAIM_STATES = [state for state in STATES if state is not State.LISTED]
 
 
 @pytest.mark.parametrize('supersede', [False, True])
@@ -543,11 +549,9 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
 # Moves, by the table.
 
 @pytest.mark.parametrize(('state', 'move'), [
-    (state, move) for state in State for move in Move
-    # That one is an operator's: tests/functional/test_operation.py.
-    if move is not Move.REQUEUE
+    (state, move) for state in STATES for move in MOVES
     # These are the same call again.
-    and (state, move) not in (
+    if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
         *((s, claim_.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
 def test_a_move_is_made_from_the_states_that_the_table_names(
@@ -558,7 +562,7 @@ def test_a_move_is_made_from_the_states_that_the_table_names(
         claim_.allowed(move, state))
 
 
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', STATES, ids=value)
 @pytest.mark.parametrize('move', HELD_MOVES, ids=value)
 def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
     lease, _ = bring(store, job, tick, 'a', state)
@@ -567,7 +571,7 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
     for wrong in other, name(), '', lease.upper() + 'x':
         assert not made(store, job, tick, 'a', wrong, move)
     if state not in ENDINGS and state is not State.LISTED:
-        right = next(m for m in Move if claim_.allowed(m, state))
+        right = next(m for m in MOVES if claim_.allowed(m, state))
         assert made(store, job, tick, 'a', lease, right), 'it was disturbed'
 
 
@@ -1010,6 +1014,21 @@ def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
     assert end_in_a_session(one, job, 'a', lease)
 
 
+@pytest.mark.parametrize('move', HELD_MOVES, ids=value)
+def test_what_a_session_has_ended_is_counted_and_nothing_else(
+        one, job, tick, move):
+    """To say once more that it is done is the same call again."""
+    lease, _ = run(one, job, tick, 'a', 'b')
+    assert end_in_a_session(one, job, 'a', lease)
+
+    assert made(one, job, tick, 'a', lease, move) is (move is Move.FINISH)
+
+    assert [row.free for row in one.look(job, ['a'])] == [True]
+    assert one.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
+    assert history(one, job) == {'due': 2, 'done': 2}
+    assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
+
+
 @pytest.mark.parametrize('then', [
     'told', 'taken over', 'failed', 'dead', 'claimed'])
 def test_a_run_that_was_ended_in_a_session_is_counted_once(
@@ -1428,7 +1447,7 @@ def test_only_rows_that_need_a_look_are_read_where_that_is_asked_for(
     assert len(listed(store, job, before=tick + SECOND, limit=1)) == 1
 
 
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', STATES, ids=value)
 def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
         store, job, tick, state):
     before = store.now()
@@ -1552,7 +1571,7 @@ def test_a_claim_of_what_was_delisted_lists_it_though_its_tick_is_taken(
     assert set(listed(store, job)) == {'a'}
 
 
-@pytest.mark.parametrize('state', list(State), ids=value)
+@pytest.mark.parametrize('state', STATES, ids=value)
 @pytest.mark.parametrize('after', [False, True])
 def test_objects_that_follow_another_schedule_are_left_out(
         store, job, tick, state, after):

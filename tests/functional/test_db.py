@@ -203,6 +203,41 @@ def test_rows_of_the_release_before_go_on(empty):
     store.close()
 
 
+def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
+    """It said so by the name of the lease."""
+    _at_version(empty, '0003')
+    engine = database.make_engine(empty)
+    rows = [{'object': key, 'job': 7, 'position': 1, 'tick': 50,
+             'settled': 50, 'state': State.DONE, 'fence': 5, 'attempt': 1,
+             'lease': lease, 'worker': 'worker-1', 'since': 10, 'rule': ''}
+            for key, lease in (('a', 'l+'), ('b', 'l'))]
+    with engine.begin() as connection:
+        connection.execute(sa.insert(tables.job).values(
+            id=7, space='tests', kind=tables.KIND, name='old'))
+        connection.execute(sa.insert(tables.claim), rows)
+        connection.execute(sa.insert(tables.lease).values(
+            id='l', job=7, tick=50, state=State.RUNNING, holder='worker-1',
+            until=0, remaining=1, superseded=0, objects='["a", "b"]'))
+
+    assert schema.sync(empty) == ('0003', schema.VERSION)
+
+    found = sa.select(tables.claim.c.object, tables.claim.c.state,
+                      tables.claim.c.lease).order_by(tables.claim.c.object)
+    with engine.begin() as connection:
+        assert [tuple(row) for row in connection.execute(found)] == [
+            ('a', State.COMMITTED, 'l'), ('b', State.DONE, 'l')]
+    store = sql_store.SqlClaimStore(empty, space='tests')
+    assert store.overdue(['old'], into='mine', holder='api-1', seconds=60.0,
+                         gone=[], limit=9) == []
+    with engine.begin() as connection:
+        assert [tuple(row) for row in connection.execute(sa.select(
+            tables.history.c.member, tables.history.c.done))] == [
+                ('worker-1', 1)]
+        assert connection.scalar(sa.select(tables.lease.c.id)) is None
+    store.close()
+    engine.dispose()
+
+
 def test_a_migration_that_was_cut_short_is_made_again(empty):
     """MySQL commits each of its steps by itself."""
     _at_version(empty, '0001')

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schedulers and workers: the flow as it is, driven as the services do."""
 
+import collections
 import dataclasses
 
 from distperiodic.core import member as member_
+from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import scheduling
 from tests.oracle import facts as facts_
@@ -105,12 +107,14 @@ class Scheduler(world_.Process):
         self.reader = reading.Reader(
             self, cluster.catalogues, cluster.catalogue_fails)
         local = setup.local
+        self._events = collections.deque()
         self.flow = scheduling.Scheduling(
             self.jobs, clock=self.clock,
             membership=ensemble.Membership(self), group=self.group,
             identity=identity, me=lambda: self.member.entry,
             store=self.store, bus=self, reader=self.reader,
-            new_lease=self.world.name, batch_size=setup.batch_size,
+            put=self._events.append, new_lease=self.world.name,
+            batch_size=setup.batch_size,
             lease=setup.lease, shared=True, grants_here=local,
             late_after=setup.late_after, silent=setup.session,
             sure=self._sure, series='s', random_=self.world.random,
@@ -150,10 +154,10 @@ class Scheduler(world_.Process):
             self.cluster.broker.send(self, batch)
 
     def sent(self, batch):
-        self.look(self.flow.dispatcher.sent, batch)
+        self.look(self.flow.handle, events.Sent(batch))
 
     def unsent(self, batch, reason):
-        self.look(self.flow.dispatcher.unsent, batch, reason)
+        self.look(self.flow.handle, events.Unsent(batch, reason))
 
     def _tell(self, report, to_entry):
         self.later(0.001, self.look, self.flow.reported, report)
@@ -169,7 +173,7 @@ class Scheduler(world_.Process):
     def look(self, call, *args):
         """Something came in."""
         call(*args)
-        self.flow.dispatcher.pump_all()
+        self._handle()
         self._turn()
 
     def _wake(self):
@@ -178,7 +182,23 @@ class Scheduler(world_.Process):
         self._wakes = float('inf')
         self._turn()
 
+    def _handle(self):
+        while self._events:
+            self.flow.handle(self._events.popleft())
+        self.flow.pump()
+
     def _turn(self):
+        pause = self._turn_once()
+        while self._events:
+            self._handle()
+            pause = self._turn_once()
+        wakes = self.world.t + max(1, int(pause * SECOND) + 1)
+        if wakes < self._wakes:
+            self._wakes = wakes
+            self.world.at(wakes, self.happen, 'main', self._wake, ())
+
+    def _turn_once(self):
+        """Do what is due; returns seconds to the next."""
         pause = self.flow.ticker.run_due()
         now = self.clock.monotonic()
         if now >= self._sweeps:
@@ -190,11 +210,7 @@ class Scheduler(world_.Process):
                 if now >= self._signs:
                     self._signs = now + self.cluster.setup.lease / 3
                     self.pool.give_signs()
-        pause = min(pause, self._sweeps - now)
-        wakes = self.world.t + max(1, int(pause * SECOND) + 1)
-        if wakes < self._wakes:
-            self._wakes = wakes
-            self.world.at(wakes, self.happen, 'main', self._wake, ())
+        return min(pause, self._sweeps - now)
 
     def viewed(self, view):
         self.look(self._viewed, view)

@@ -4,7 +4,7 @@
 import collections
 
 from distperiodic.core import message
-from distperiodic.flow import work
+from distperiodic.core.refusal import Refusal
 from tests import checker
 from tests.oracle import facts as facts_
 
@@ -63,7 +63,7 @@ class Pool:
         for lane in self._lanes.values():
             while lane:
                 load, index = lane.popleft()
-                load.refused.append((index, work.DRAINING))
+                load.refused.append((index, Refusal.DRAINING))
         self.look()
 
     def accept(self, batch):
@@ -73,7 +73,7 @@ class Pool:
         if self._draining:
             self._report(message.Report(
                 batch.id, batch.worker, refused=[
-                    (index, work.DRAINING)
+                    (index, Refusal.DRAINING)
                     for index in range(len(batch.objects))]), batch.sender)
             return
         self._seen.add(key)

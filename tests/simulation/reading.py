@@ -4,6 +4,7 @@
 from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import job as job_
 from distperiodic.core import ring
+from distperiodic.flow import events
 from tests.oracle import facts as facts_
 
 SECOND = facts_.SECOND
@@ -147,4 +148,5 @@ class Reader:
                 job, arcs, self._process.identity, instant)
             reading = catalogue_.Reading(known.of(objects), own, partial)
         self._process.look(
-            self._process.flow.ticker.catalogue_read, job, ticket, reading)
+            self._process.flow.handle,
+            events.CatalogueRead(job, ticket, reading))

@@ -14,6 +14,8 @@ from tests.simulation import sqlite
 
 _SPACE = 'group'
 _STATES = {code: state for state, code in tables.STATE_CODES.items()}
+# What its handler has ended ran to its end, whenever that is counted.
+_STATES[tables.STATE_CODES[claim_.State.COMMITTED]] = claim_.State.DONE
 _BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
 
 

@@ -8,6 +8,7 @@ import pytest
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
 from distperiodic.flow import again as again_
+from distperiodic.flow import events as events_
 from distperiodic.flow import in_hand
 from tests.unit import world as world_
 
@@ -52,7 +53,7 @@ def hand():
 def again(store, clock, hand):
     numbers = itertools.count()
     return again_.Again(
-        hand, store, clock, holder=lambda: 'me',
+        hand, store, clock, put=[].append, holder=lambda: 'me',
         new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
         silent=SILENT, shared=True)
 
@@ -80,3 +81,22 @@ def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
     again.take_over()
 
     assert store.gone == [{'left'}, set()]
+
+
+def test_who_waits_for_an_object_is_told_that_it_is_given_up(
+        store, clock, hand):
+    """What was lost too often ends, and that is an event of the inbox."""
+    numbers, events = itertools.count(), []
+    store.drop = lambda job, tick, keys, **options: len(keys)
+    again = again_.Again(
+        hand, store, clock, put=events.append, holder=lambda: 'me',
+        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
+        silent=SILENT, shared=True)
+    store.ended = [claim_.Lease(
+        'l', 'poll', 1, [claim_.Claim('a', 1, claim_.UNBOUNDED, 1)],
+        State.RUNNING)]
+
+    again.take_over()
+
+    assert events == [events_.Released(hand.queues['poll'].job, ['a'])]
+    assert hand.waiting == 0

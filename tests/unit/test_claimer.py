@@ -64,6 +64,7 @@ class Desk:
 
     def __init__(self, piece=100, status=None, **options):
         self.job = world_.job('poll', objects=True, **options)
+        self.events = []
         self.store = Store(self.job)
         self.store.status = self.store.status._replace(**status or {})
         clock = world_.Clock()
@@ -73,7 +74,8 @@ class Desk:
         attendance = attendance_.Attendance(clock, self.store, jobs, 1.0)
         attendance.look()
         self.claimer = claimer_.Claimer(
-            jobs, clock=clock, store=self.store, holder=lambda: 'me',
+            jobs, clock=clock, store=self.store, put=self.events.append,
+            holder=lambda: 'me',
             new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
             piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
             dispatcher=Dispatcher())

@@ -9,8 +9,8 @@ import pytest
 
 from distperiodic.adapters import memory
 from distperiodic.core import message
-from distperiodic.flow import dispatch
-from distperiodic.flow import work
+from distperiodic.core.refusal import Refusal
+from distperiodic.flow import events
 from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import worker
@@ -43,7 +43,7 @@ class Workers:
             self.slots[name] = slots
         self.scheduler.dispatcher.workers_changed('default', [
             worker(name, number) for name, number in self.slots.items()])
-        self.scheduler.dispatcher.pump_all()
+        self.scheduler.flow.pump()
 
     def turn(self, seconds):
         """Time passes, and all workers do what they can in it."""
@@ -67,7 +67,7 @@ class Workers:
                 if len(over) == len(batch.objects):
                     queue.popleft()
                     self.scheduler.bus.open.pop(batch.id)
-        self.scheduler.dispatcher.pump_all()
+        self.scheduler.flow.pump()
         self.world.advance(seconds, sweep=0.25)
 
 
@@ -199,7 +199,7 @@ def test_a_batch_is_of_one_job_and_one_tick(world):
     world.advance(0)
 
     me.dispatcher.workers_changed('default', [worker(slots=1000)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     for batch in me.bus.batches:
         assert len({s.tick for s in me.starts
@@ -215,7 +215,7 @@ def test_higher_priorities_go_first(world):
         job('high', objects=True, priority=5), job('usual', objects=True))
 
     me.dispatcher.workers_changed('default', [worker(slots=45)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert [b.job for b in me.bus.batches] == ['high', 'usual']
     assert [b.priority for b in me.bus.batches] == [5, 0]
@@ -249,8 +249,8 @@ def test_more_jobs_than_anybody_counts_may_be_stuck(world):
     for _ in range(100):
         for batch in list(me.bus.open.values()):
             if batch.job != 'known':
-                me.refuse(batch, work.UNKNOWN_JOB)
-        me.dispatcher.pump_all()
+                me.refuse(batch, Refusal.UNKNOWN_JOB)
+        me.flow.pump()
 
     assert [b.job for b in me.bus.open.values()] == ['known']
 
@@ -274,7 +274,7 @@ def test_max_in_flight_is_divided_by_the_schedulers(world):
         [world_.worker(f"s{n}", slots=0, points=40) for n in range(3)])
 
     me.dispatcher.workers_changed('default', [worker(slots=300)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert me.dispatcher.outstanding == 3
 
@@ -285,7 +285,7 @@ def test_schedulers_share_the_slots_of_the_workers(world):
     me.dispatcher.schedulers_changed(
         [world_.worker(f"s{n}", slots=0, points=40) for n in range(4)])
 
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert me.dispatcher.outstanding == 10
 
@@ -295,7 +295,7 @@ def test_partitions_have_workers_of_their_own(world):
                  job('net', objects=True, topic='net'))
 
     me.dispatcher.workers_changed('net', [worker('n', slots=50)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert {(b.job, b.partition) for b in me.bus.batches} == {('net', 'net')}
     assert me.dispatcher.waiting == 10
@@ -309,9 +309,9 @@ def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
 
     for batch in list(me.bus.open.values()):
         if batch.worker.startswith('old'):
-            me.refuse(batch, work.UNKNOWN_JOB)
+            me.refuse(batch, Refusal.UNKNOWN_JOB)
     for _ in range(5):
-        me.dispatcher.pump_all()
+        me.flow.pump()
         for batch in list(me.bus.open.values()):
             assert batch.worker.startswith('new')
         me.finish()
@@ -325,7 +325,7 @@ def test_a_job_that_one_worker_does_not_know_goes_to_another(world):
 
 def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
     me = at_work(world, 10, workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.UNKNOWN_JOB)
+    me.refuse(me.bus.batches[0], Refusal.UNKNOWN_JOB)
 
     world.advance(50)
 
@@ -336,14 +336,14 @@ def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
     assert 'do not know the job' in told[0]
 
     me.dispatcher.workers_changed('default', [worker(nonce='1' * 16)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
     assert me.dispatcher.outstanding == 10
 
 
 def test_a_worker_that_refuses_is_left_alone_for_a_second(world):
     me = at_work(world, 10, workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.DRAINING)
-    me.dispatcher.pump_all()
+    me.refuse(me.bus.batches[0], Refusal.DRAINING)
+    me.flow.pump()
     assert len(me.bus.batches) == 1
 
     world.advance(1)
@@ -356,7 +356,7 @@ def test_a_refusal_of_one_job_does_not_keep_back_another(world):
     me = at_work(world, 10, job('ours', objects=True),
                  job('mine', every=3600.0, offset=60.5),
                  workers=[worker(slots=50)])
-    me.refuse(me.bus.batches[0], work.NOT_A_MEMBER)
+    me.refuse(me.bus.batches[0], Refusal.NOT_A_MEMBER)
 
     world.advance(0.5)
 
@@ -384,7 +384,7 @@ def test_what_a_gone_worker_held_is_taken_back_under_a_new_fence(world):
     first = {s.object: s for s in me.starts if s.worker == 'w1'}
 
     me.dispatcher.workers_changed('default', [worker('w2', slots=50)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     again = {s.object: s for s in me.starts[10:]}
     assert again.keys() == first.keys()
@@ -401,7 +401,7 @@ def test_a_worker_that_was_gone_in_between_is_another_one(world):
     me = at_work(world, 10, workers=[worker(slots=10)])
 
     me.dispatcher.workers_changed('default', [worker(slots=10, tenure=2)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert me.count('repeated') == 10
     assert me.dispatcher.outstanding == 10
@@ -423,7 +423,7 @@ def test_a_report_for_a_batch_that_was_taken_back_is_dropped(world, caplog):
     me = at_work(world, 10, workers=[worker('w1', slots=10)])
     old = me.bus.batches[0]
     me.dispatcher.workers_changed('default', [worker('w2', slots=10)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     for _ in range(3):
         me.flow.reported(message.Report(
@@ -454,7 +454,7 @@ def test_a_report_that_refuses_what_it_never_had_changes_nothing(world):
 
     me.dispatcher.reported(message.Report(
         batch.id, batch.worker, done=[*range(10)],
-        refused=[(9999, work.DRAINING)], seconds=1.0))
+        refused=[(9999, Refusal.DRAINING)], seconds=1.0))
 
     assert me.count('done') == 10
     assert me.dispatcher.outstanding == 0
@@ -474,7 +474,7 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
         reports.append(message.Report(
             batch.id, batch.worker, done=part[:1],
             failed=[(i, 'Boom: no') for i in part[1:2]],
-            refused=[(i, work.DRAINING) for i in part[2:]], seconds=0.5))
+            refused=[(i, Refusal.DRAINING) for i in part[2:]], seconds=0.5))
     reports *= 2
     chance.shuffle(reports)
 
@@ -573,7 +573,7 @@ def test_a_run_that_takes_its_workers_down_is_given_up(world, caplog):
     for n in range(1, 20):
         me.bus.open.clear()
         me.dispatcher.workers_changed('default', [worker(f'w{n}')])
-        me.dispatcher.pump_all()
+        me.flow.pump()
 
     assert [s.attempt for s in me.starts] == [1, 2, 3, 4, 5, 6]
     assert me.count('dead') == 1
@@ -658,7 +658,7 @@ def test_the_back_off_begins_anew_when_the_broker_has_taken_one(world):
     for _ in range(3):
         me.unsend(me.bus.batches[-1])
         world.advance(2)
-    me.dispatcher.sent(me.bus.batches[-1])
+    me.flow.handle(events.Sent(me.bus.batches[-1]))
 
     me.unsend(me.bus.batches[-1])
     before = len(me.bus.batches)
@@ -673,7 +673,7 @@ def test_what_one_worker_cannot_be_sent_goes_to_another_at_once(world):
         worker('w1', slots=10), worker('w2', slots=10)])
 
     me.unsend(me.bus.batches[0])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert [b.worker.partition('~')[0] for b in me.bus.batches] == [
         'w1', 'w2']
@@ -685,8 +685,8 @@ def test_news_of_a_batch_that_is_settled_changes_nothing(world):
     batch = me.bus.batches[0]
     me.finish()
 
-    me.dispatcher.sent(batch)
-    me.dispatcher.unsent(batch, 'too late')
+    me.flow.handle(events.Sent(batch))
+    me.flow.handle(events.Unsent(batch, 'too late'))
 
     assert me.count('done') == 10
     me.assert_accounted_for()
@@ -756,7 +756,7 @@ def test_a_later_tick_takes_the_place_of_claims_that_wait(world):
     world.advance(60)
 
     me.dispatcher.workers_changed('default', [worker(slots=100)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert {s.tick for s in me.starts} == {120}
     assert len(me.starts) == 10
@@ -783,7 +783,7 @@ def test_a_superseded_claim_is_refused_at_its_start(world):
     world.advance(60)
 
     me.dispatcher.workers_changed('default', [worker(slots=100)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     ran = collections.Counter((s.object, s.tick) for s in me.starts)
     assert ran == {
@@ -798,7 +798,7 @@ def test_a_closed_dispatcher_gives_out_nothing(world):
 
     me.dispatcher.close()
     me.dispatcher.workers_changed('default', [worker(slots=100)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert me.bus.batches == []
 
@@ -809,7 +809,7 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
     for n in range(500):
         me.dispatcher.workers_changed('default', [
             worker('w', nonce=f'{n:016x}')])
-        me.dispatcher.pump_all()
+        me.flow.pump()
         for batch in list(me.bus.open.values()):
             me.unsend(batch)
 
@@ -818,12 +818,6 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
     assert len(dispatcher._sent) == 0
     assert len(dispatcher._told._last) < 5
     me.assert_accounted_for()
-
-
-def test_the_reasons_of_a_worker_are_what_the_scheduler_knows():
-    assert {work.UNKNOWN_JOB, work.DRAINING, work.NOT_A_MEMBER} == {
-        'unknown job', 'draining', 'not sure of its membership'}
-    assert dispatch.work is work
 
 
 # What is held by processes that nobody saw go.

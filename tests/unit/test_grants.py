@@ -13,6 +13,7 @@ from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.core.claim import State
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import places
 from distperiodic.flow import results
@@ -158,7 +159,7 @@ def test_nothing_runs_before_the_store_has_granted_it(desk):
     desk.line.slow = True
     batch = desk.accept('a')
     assert desk.runs == []
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
     desk.line.answer()
 
@@ -187,12 +188,12 @@ def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
     desk.grants.accept(batch)
 
     told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
-                       refused=[(1, 'draining')], seconds=1.5)
+                       refused=[(1, Refusal.DRAINING)], seconds=1.5)
 
     # Of b, d and e the second was refused; they are 1, 3 and 4 of all.
     assert told == message.Report(
         batch.id, WORKER, done=[4], failed=[(1, 'Boom')],
-        refused=[(3, 'draining')], seconds=1.5)
+        refused=[(3, Refusal.DRAINING)], seconds=1.5)
     assert len(desk.grants._grants) == 0
 
 
@@ -205,7 +206,7 @@ def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
     assert desk.runs == []
     assert [told.lost for told, _ in desk.reports] == [[0, 1]]
     assert len(desk.grants._grants) == 0
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_what_is_granted_has_the_fences_and_attempts_of_the_store(desk):
@@ -263,8 +264,8 @@ def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
 
     assert desk.runs == [batch]
     assert len(desk.grants._grants) == 0
-    assert desk.report(batch, refused=[(0, 'unknown job')]).refused == [
-        (0, 'unknown job')]
+    assert desk.report(batch, refused=[(0, Refusal.UNKNOWN_JOB)]).refused == [
+        (0, Refusal.UNKNOWN_JOB)]
 
 
 # -- what the results count for
@@ -470,10 +471,10 @@ def test_results_of_a_batch_that_nobody_granted_count_for_nothing(desk):
     batch = desk.batch('a', 'b', 'c')
 
     told = desk.report(batch, done=[2], failed=[(0, 'Boom')],
-                       refused=[(1, 'draining')])
+                       refused=[(1, Refusal.DRAINING)])
 
     assert told == message.Report(
-        batch.id, WORKER, lost=[2, 0], refused=[(1, 'draining')])
+        batch.id, WORKER, lost=[2, 0], refused=[(1, Refusal.DRAINING)])
     # It waits as it did.
     assert len(desk.store.start(
         'poll', TICK, batch.objects, lease=batch.lease, into='into',
@@ -506,7 +507,7 @@ def test_an_index_that_is_not_in_the_batch_ends_nothing(desk):
     batch = desk.accept('a')
 
     told = desk.report(batch, done=[7], failed=[(8, 'x')],
-                       refused=[(9, 'y')])
+                       refused=[(9, Refusal.DRAINING)])
 
     assert told == message.Report(batch.id, WORKER)
 
@@ -529,7 +530,7 @@ def test_a_lease_without_signs_ends(desk):
 
     desk.live(2.5 * LEASE, alive)
 
-    assert desk.grants.may_start(silent) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(silent) == Refusal.LEASE_ENDED
     assert desk.grants.may_start(alive) is None
     [lease] = desk.overdue()
     assert [one.object for one in lease.claims] == ['a']
@@ -583,7 +584,7 @@ def test_what_was_taken_from_us_may_not_start_any_more(desk):
 
     desk.grants.renew()
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_what_was_taken_from_us_is_not_asked_for_again(desk):
@@ -604,7 +605,7 @@ def test_trust_ends_before_the_lease_does(desk):
     desk.pass_seconds(TRUST - 0.01)
     assert desk.grants.may_start(batch) is None
     desk.pass_seconds(0.02)
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     assert desk.overdue() == []
 
 
@@ -617,7 +618,7 @@ def test_trust_counts_from_the_question_and_not_from_the_answer(desk):
 
     desk.pass_seconds(1.01)
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_a_renewal_counts_from_the_question_and_not_from_the_answer(desk):
@@ -631,7 +632,7 @@ def test_a_renewal_counts_from_the_question_and_not_from_the_answer(desk):
 
     desk.pass_seconds(TRUST - LEASE / 2 + 0.01)
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_while_the_store_is_away_nothing_starts_that_was_not_renewed(desk):
@@ -640,7 +641,7 @@ def test_while_the_store_is_away_nothing_starts_that_was_not_renewed(desk):
 
     desk.live(LEASE, batch)
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_a_store_that_is_back_in_time_renews_and_work_goes_on(desk):
@@ -663,7 +664,7 @@ def test_standing_still_does_not_count_as_silence(desk):
     desk.live(LEASE / 2, batch)
 
     desk.pass_seconds(5 * LEASE)
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     desk.grants.renew()
 
     assert len(desk.grants._grants) == 1
@@ -678,7 +679,7 @@ def test_after_standing_still_what_others_took_is_lost(desk):
 
     desk.grants.renew()
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     assert desk.report(batch, done=[0]).lost == [0]
 
 
@@ -712,7 +713,7 @@ def test_no_more_run_than_may_over_all_workers():
     [run] = desk.runs
     assert run.objects == ['a']
     [(told, _)] = desk.reports
-    assert told.refused == [(1, 'max_in_flight'), (2, 'max_in_flight')]
+    assert told.refused == [(1, Refusal.JOB_LIMIT), (2, Refusal.JOB_LIMIT)]
     assert desk.report(run, done=[0]).done == [0]
     assert desk.grants.lease_of(batch) is None
 
@@ -738,7 +739,7 @@ def test_of_two_that_come_at_once_the_first_has_the_last_place():
 
     assert [run.objects for run in desk.runs] == [['a']]
     [(told, _)] = desk.reports
-    assert (told.batch, told.refused) == (other.id, [(0, 'max_in_flight')])
+    assert (told.batch, told.refused) == (other.id, [(0, Refusal.JOB_LIMIT)])
 
 
 def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
@@ -762,7 +763,7 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
     desk.grants.sweep()
 
     [(told, _)] = desk.reports
-    assert (told.batch, told.refused) == (waits.id, [(0, 'max_in_flight')])
+    assert (told.batch, told.refused) == (waits.id, [(0, Refusal.JOB_LIMIT)])
     # It stands where it stood, in its scheduler's lease.
     assert desk.store.start(
         'poll', TICK, ['c'], lease=waits.lease, into='later', holder='w2',
@@ -797,7 +798,7 @@ def test_the_jobs_of_a_partition_are_counted_together():
     [run] = desk.runs
     assert run.objects == ['a']
     [(told, _)] = desk.reports
-    assert told.refused == [(1, 'max_in_flight of its partition')]
+    assert told.refused == [(1, Refusal.PARTITION_LIMIT)]
 
 
 # -- who asked goes by another entry by now
@@ -827,7 +828,7 @@ def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
 
     sure[0] = False
 
-    assert desk.grants.may_start(batch) == grants_.LEASE_ENDED
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
 def test_under_a_lease_that_was_lost_no_handler_ends_its_run(desk):
@@ -844,9 +845,9 @@ def test_what_the_pool_refuses_is_free_for_others_at_its_old_attempt():
     desk = Desk(shared=True)
     batch = desk.accept('a', 'b')
 
-    told = desk.report(batch, refused=[(0, 'draining')])
+    told = desk.report(batch, refused=[(0, Refusal.DRAINING)])
 
-    assert told.refused == [(0, 'draining')]
+    assert told.refused == [(0, Refusal.DRAINING)]
     desk.pass_seconds(1)
     [anew] = desk.retry_of()
     assert (anew.object, anew.attempt) == ('a', 1)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 
 SCHEDULER = 'api-1~9f2c41d07be3a655~2~f1.r40'
 WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.s10'
@@ -27,8 +28,8 @@ def a_batch(**changes):
 def a_report(**changes):
     report = message.Report(
         batch='b-1', worker=WORKER, done=[0, 2], failed=[(1, 'boom')],
-        retried=[(4, 'not yet')], refused=[(3, 'not granted')], lost=[6, 5],
-        seconds=1.5)
+        retried=[(4, 'not yet')], refused=[(3, Refusal.LEASE_ENDED)],
+        lost=[6, 5], seconds=1.5)
     return dataclasses.replace(report, **changes)
 
 
@@ -77,7 +78,8 @@ def some_reports(draw):
         if end in ('done', 'lost'):
             getattr(report, end).append(index)
         else:
-            getattr(report, end).append((index, draw(names)))
+            said = st.sampled_from(Refusal) if end == 'refused' else names
+            getattr(report, end).append((index, draw(said)))
     return report
 
 
@@ -238,6 +240,7 @@ def test_a_batch_with_a_wrong_field_is_refused(change, why):
     ({'failed': [[1]]}, r'other than \[index, reason\]'),
     ({'failed': [[1, None]]}, r'other than \[index, reason\]'),
     ({'refused': [[1.5, 'no']]}, r'other than \[index, reason\]'),
+    ({'refused': [[7, 'no time']]}, "unknown refusal 'no time'"),
     ({'retried': [7]}, 'retried holds an integer'),
     ({'retried': [[7, None]]}, r'other than \[index, reason\]'),
     ({'retried': [[1, 'no']]}, 'reported twice'),
@@ -311,14 +314,41 @@ def test_what_no_reader_would_take_is_not_sent():
         message.encode_reports([], to=SCHEDULER)
 
 
-@pytest.mark.parametrize('field', ['failed', 'retried', 'refused'])
-def test_a_reason_is_cut_and_made_valid_rather_than_the_report_lost(field):
+@pytest.mark.parametrize('field', ['failed', 'retried'])
+def test_an_error_is_cut_and_made_valid_rather_than_the_report_lost(field):
     report = a_report(**{field: [(9, '\ud800' + 'x' * 5000)]})
     encoded = message.encode_reports([report], to=SCHEDULER)
     [[index, reason]] = getattr(message.decode(encoded).reports[0], field)
     assert index == 9
     assert reason.startswith(r'\ud800xxx')
     assert len(reason) == message.MAX_REASON
+
+
+@pytest.mark.parametrize(('said', 'code'), [
+    ('unknown job', Refusal.UNKNOWN_JOB),
+    ('draining', Refusal.DRAINING),
+    ('not sure of its membership', Refusal.NOT_A_MEMBER),
+    ('its lease has ended', Refusal.LEASE_ENDED),
+    ('max_in_flight', Refusal.JOB_LIMIT),
+    ('max_in_flight of its partition', Refusal.PARTITION_LIMIT),
+])
+def test_a_worker_of_the_release_before_is_understood(said, code):
+    encoded = an_encoded('report')
+    encoded['reports'][0]['refused'] = [[3, said]]
+    assert message.decode(encoded).reports[0].refused == [(3, code)]
+
+
+def test_a_refusal_is_sent_as_its_code_which_never_changes():
+    report = a_report(done=[], failed=[], retried=[], lost=[],
+                      refused=[*enumerate(Refusal)])
+    encoded = over_the_wire(message.encode_reports([report], to=SCHEDULER))
+    assert [code for _, code in encoded['reports'][0]['refused']] == [
+        'unknown_job', 'draining', 'not_a_member', 'lease_ended',
+        'job_limit', 'partition_limit']
+
+
+def test_each_refusal_has_a_sentence_of_its_own():
+    assert len({code.sentence for code in Refusal}) == len(Refusal)
 
 
 # Signatures.

@@ -4,6 +4,7 @@
 import pytest
 
 from distperiodic.core import partition
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import places as places_
 from tests.unit.world import job
 
@@ -23,11 +24,11 @@ def places():
 
 def test_a_job_has_its_own_limit_and_that_of_its_partition(places):
     places.take('b', 2)
-    assert places.full('b').reason == 'max_in_flight'
+    assert places.full('b').refusal is Refusal.JOB_LIMIT
     assert places.full('a') is None
 
     places.take('a', 2)
-    assert places.full('a').reason == 'max_in_flight of its partition'
+    assert places.full('a').refusal is Refusal.PARTITION_LIMIT
     assert places.full('c') is None
 
 
@@ -69,10 +70,10 @@ def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
     mark = places.mark()
 
     assert places.counted('b', {'a': 1, 'b': 3}, mark, 0.0) == (
-        1, 'max_in_flight')
+        1, Refusal.JOB_LIMIT)
     assert places.counted('b', {'a': 5, 'b': 3}, mark, 0.0) == (
-        4, 'max_in_flight of its partition')
-    assert places.counted('b', {'b': 2}, mark, 0.0) == (0, '')
+        4, Refusal.PARTITION_LIMIT)
+    assert places.counted('b', {'b': 2}, mark, 0.0) == (0, None)
 
 
 def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
@@ -103,5 +104,5 @@ def test_who_waits_in_vain_is_told_for_what(places):
     places.keep('new', 'a', 0.9)
 
     assert places.in_vain(0.9) == []
-    assert places.in_vain(1.1) == [('old', 'max_in_flight of its partition')]
+    assert places.in_vain(1.1) == [('old', Refusal.PARTITION_LIMIT)]
     assert places.waiting == ['a']

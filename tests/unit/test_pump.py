@@ -10,6 +10,7 @@ import pytest
 from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import partition
+from distperiodic.core.refusal import Refusal
 from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
@@ -40,7 +41,7 @@ class Workers:
     def show(self):
         self.scheduler.dispatcher.workers_changed('default', [
             worker(name, slots=1000) for name in self.names])
-        self.scheduler.dispatcher.pump_all()
+        self.scheduler.flow.pump()
 
     def turn(self):
         """Each does what it has; who has the poison dies of it first."""
@@ -129,7 +130,7 @@ def test_what_was_lost_once_runs_with_all_others(world):
 
     me.dispatcher.workers_changed('default', [
         worker('w2', slots=1000), worker('w3', slots=1000)])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert me.dispatcher.waiting == 0
     assert {len(b.objects) for b in me.bus.batches[-2:]} == {150}
@@ -144,11 +145,11 @@ def test_suspects_have_a_worker_to_themselves_for_a_while_only(world):
     for name in 'w2', 'w3':
         me.dispatcher.workers_changed('default', [worker(name, slots=10)])
         me.bus.open.clear()
-        me.dispatcher.pump_all()
+        me.flow.pump()
     me.dispatcher.workers_changed('default', [
         worker('w4', slots=10), worker('w5', slots=10)])
     me.bus.open.clear()
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     held = {}
     for batch in me.bus.open.values():
@@ -158,7 +159,7 @@ def test_suspects_have_a_worker_to_themselves_for_a_while_only(world):
     assert all(len(batches) == 1 for batches in held.values())
 
     world.stand_still(11)
-    me.dispatcher.pump_all()
+    me.flow.pump()
     world.advance(0.3)
     assert me.dispatcher.outstanding == 20
 
@@ -171,7 +172,7 @@ def test_suspects_of_many_are_taken_by_ever_fewer(world):
         me.dispatcher.workers_changed('default', [
             worker(f'w{n}', slots=1000)])
         me.bus.open.clear()
-        me.dispatcher.pump_all()
+        me.flow.pump()
         together.append(max(len(b.objects) for b in me.bus.open.values()))
         while me.dispatcher.waiting:
             # The poison is the very last.
@@ -204,9 +205,9 @@ def one_done(me, seconds=5.0):
     me.finish(next(iter(me.bus.open.values())), each=seconds)
 
 
-def refuse_one(me, reason='max_in_flight'):
-    me.refuse(next(iter(me.bus.open.values())), reason)
-    me.dispatcher.pump_all()
+def refuse_one(me, refusal=Refusal.JOB_LIMIT):
+    me.refuse(next(iter(me.bus.open.values())), refusal)
+    me.flow.pump()
 
 
 def test_what_the_others_do_not_use_of_max_in_flight_is_used_here(world):
@@ -228,8 +229,8 @@ def test_a_refusal_for_max_in_flight_costs_its_place_and_no_other(world):
 
     batch = next(iter(me.bus.open.values()))
     me.flow.reported(message.Report(
-        batch.id, batch.worker, refused=[(0, 'max_in_flight')]))
-    me.dispatcher.pump_all()
+        batch.id, batch.worker, refused=[(0, Refusal.JOB_LIMIT)]))
+    me.flow.pump()
 
     assert me.dispatcher.outstanding == 8
     for _ in range(20):
@@ -295,7 +296,7 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
         me.bus.open.clear()
         me.dispatcher.workers_changed(
             'default', [worker(f'w{n}', slots=1000)])
-        me.dispatcher.pump_all()
+        me.flow.pump()
 
         assert me.dispatcher.outstanding <= 3
 
@@ -305,7 +306,7 @@ def test_a_suspect_that_is_refused_stays_one(world):
     for name in 'w2', 'w3', 'w4':
         me.bus.open.clear()
         me.dispatcher.workers_changed('default', [worker(name, slots=1000)])
-        me.dispatcher.pump_all()
+        me.flow.pump()
     [batch] = me.bus.open.values()
     assert len(batch.objects) == 1
 
@@ -328,7 +329,7 @@ def test_a_message_alone_takes_no_run_from_its_worker(world):
     [batch] = me.bus.open.values()
 
     me.flow.dispatcher.reported(message.Report(
-        batch.id, batch.worker, refused=[(0, 'draining')]))
+        batch.id, batch.worker, refused=[(0, Refusal.DRAINING)]))
     world.advance(10)
 
     assert len(me.starts) == 1
@@ -358,9 +359,8 @@ def test_thousands_of_retries_may_be_due_at_once(world):
 
 def test_who_is_not_sure_of_its_place_gives_out_what_is_its_own_alone(world):
     me = at_work(world, 10, job('ours', objects=True), job('mine'))
-    me.dispatcher.sure = lambda: False
 
     me.dispatcher.workers_changed('default', [worker('w')])
-    me.dispatcher.pump_all()
+    me.dispatcher.pump_all(lambda: False)
 
     assert {batch.job for batch in me.bus.open.values()} == {'mine'}

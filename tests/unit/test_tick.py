@@ -1061,7 +1061,7 @@ def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
     world.distrust(me)
     me.ticker.close()
     me.dispatcher.workers_changed('default', [world_.worker()])
-    me.dispatcher.pump_all()
+    me.flow.pump()
 
     assert len(me.starts) == 10
 

@@ -11,6 +11,7 @@ import pytest
 
 from distperiodic.adapters import pool as pool_
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 from distperiodic.flow import work
 from tests import waiting
 from tests.unit import world as world_
@@ -227,7 +228,7 @@ def test_an_unknown_job_is_refused_and_told_of_once(caplog):
 
     for batch in batches:
         assert bench.told(batch) == dict.fromkeys(
-            range(2), work.UNKNOWN_JOB)
+            range(2), Refusal.UNKNOWN_JOB)
     line, = lines(caplog, 'work refused')
     assert 'job=strange-0' in line.getMessage()
     assert len(bench.shop._told._last) == 1
@@ -239,13 +240,13 @@ def test_a_worker_that_may_not_start_work_refuses_it_at_its_turn():
     batch = bench.accept(3)
     bench.pool.run_one()
 
-    bench.reason = work.NOT_A_MEMBER
+    bench.reason = Refusal.NOT_A_MEMBER
     bench.pool.run_all()
     bench.pass_time(0.25)
 
     assert ran == ['object-0']
     assert bench.told(batch) == {
-        0: 'done', 1: work.NOT_A_MEMBER, 2: work.NOT_A_MEMBER}
+        0: 'done', 1: Refusal.NOT_A_MEMBER, 2: Refusal.NOT_A_MEMBER}
 
 
 # -- handlers that fail
@@ -560,13 +561,13 @@ def test_drain_hands_back_what_waits_and_finishes_what_runs():
     bench.pool.run_all()
     bench.pass_time(0.25)
 
-    assert bench.told(first) == {1: work.DRAINING}
-    assert bench.told(second) == dict.fromkeys(range(5), work.DRAINING)
-    assert bench.told(third) == dict.fromkeys(range(2), work.DRAINING)
+    assert bench.told(first) == {1: Refusal.DRAINING}
+    assert bench.told(second) == dict.fromkeys(range(5), Refusal.DRAINING)
+    assert bench.told(third) == dict.fromkeys(range(2), Refusal.DRAINING)
     assert bench.shop.busy == 1
     until.set()
     thread.join(LIMIT)
-    assert bench.told(first) == {0: 'done', 1: work.DRAINING}
+    assert bench.told(first) == {0: 'done', 1: Refusal.DRAINING}
     assert bench.shop.busy == 0
 
 
@@ -585,7 +586,7 @@ def test_a_part_that_a_thread_holds_is_handed_back_too():
     bench.pass_time(0.25)
 
     assert bench.told(batch) == {
-        n: 'done' if n < 2 else work.DRAINING for n in range(100)}
+        n: 'done' if n < 2 else Refusal.DRAINING for n in range(100)}
 
 
 def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():
@@ -594,12 +595,12 @@ def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():
                   (job('mine'), lambda context: ran.append('mine')))
     ours, mine = bench.accept(3), bench.accept(['me'], name='mine')
 
-    bench.shop.hand_back(work.NOT_A_MEMBER)
+    bench.shop.hand_back(Refusal.NOT_A_MEMBER)
     bench.pool.run_all()
     bench.pass_time(0.25)
 
     assert ran == ['mine']
-    assert bench.told(ours) == dict.fromkeys(range(3), work.NOT_A_MEMBER)
+    assert bench.told(ours) == dict.fromkeys(range(3), Refusal.NOT_A_MEMBER)
     assert bench.told(mine) == {0: 'done'}
 
 
@@ -683,11 +684,11 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
         if number % 7 == 0:
             bench.accept(['me'], name='mine')
         if number % 50 == 17:
-            bench.shop.hand_back(work.NOT_A_MEMBER)
+            bench.shop.hand_back(Refusal.NOT_A_MEMBER)
         if number % 5 == 0:
             bench.clock.pass_us(chance.randint(0, 100_000))
             bench.shop.watch()
-    bench.shop.hand_back(work.NOT_A_MEMBER)
+    bench.shop.hand_back(Refusal.NOT_A_MEMBER)
     bench.clock.pass_us(1_000_000)
 
     def over():
@@ -704,4 +705,4 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
             expected = 'done' if fence % 13 else (
                 f'SystemExit: object-{index}')
             assert told[index] == (
-                expected if fence in ran else work.NOT_A_MEMBER)
+                expected if fence in ran else Refusal.NOT_A_MEMBER)

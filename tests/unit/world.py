@@ -21,8 +21,9 @@ from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.refusal import Refusal
+from distperiodic.flow import events
 from distperiodic.flow import scheduling
-from distperiodic.flow import work
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
@@ -174,7 +175,8 @@ class Scheduler:
             group='group', identity=name,
             me=lambda: f'{name}~{"0" * 16}~1~f1',
             store=memory.Direct(self.store), bus=self.bus,
-            reader=self.reader, new_lease=lambda: f'{name}-{next(leases)}',
+            reader=self.reader, put=self._put,
+            new_lease=lambda: f'{name}-{next(leases)}',
             batch_size=batch_size, lease=lease, shared=store is not None,
             silent=silent, partitions=partitions)
         self.dispatcher = self.flow.dispatcher
@@ -182,6 +184,10 @@ class Scheduler:
         for topic in {j.topic for j in jobs}:
             self.dispatcher.workers_changed(
                 topic, [worker(slots=10_000)] if workers is None else workers)
+
+    def _put(self, event):
+        """Nothing else is under way: no queue is needed."""
+        self.flow.handle(event)
 
     # -- what a test looks at
 
@@ -232,17 +238,17 @@ class Scheduler:
                 failed=[(i, 'Boom: it failed') for i in failed],
                 seconds=each * (len(over) + len(failed))))
         self.ticker.run_due()
-        self.dispatcher.pump_all()
+        self.flow.pump()
 
-    def refuse(self, batch, reason=work.DRAINING):
+    def refuse(self, batch, refusal=Refusal.DRAINING):
         self.bus.open.pop(batch.id)
         self.flow.reported(message.Report(
             batch.id, batch.worker,
-            refused=[(i, reason) for i in range(len(batch.objects))]))
+            refused=[(i, refusal) for i in range(len(batch.objects))]))
 
     def unsend(self, batch, reason='the broker is away'):
         self.bus.open.pop(batch.id)
-        self.dispatcher.unsent(batch, reason)
+        self._put(events.Unsent(batch, reason))
 
     def answer(self):
         """Let all catalogue methods return that do."""
@@ -250,9 +256,9 @@ class Scheduler:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
                 asked.answered = True
-                self.ticker.catalogue_read(
+                self._put(events.CatalogueRead(
                     asked.job.name, asked.ticket,
-                    self.reader.reading(asked.job, asked.arcs))
+                    self.reader.reading(asked.job, asked.arcs)))
 
     def step(self):
         """One turn of the service's loop; returns seconds to the next."""

@@ -38,6 +38,7 @@ from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import again
 from distperiodic.flow import dispatch
+from distperiodic.flow import events
 from distperiodic.flow import in_hand
 from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import claim_log
@@ -99,6 +100,7 @@ class _Rest(NamedTuple):
 class Claimer:
     """Claims for one member, under the policies of each job.
 
+    :param put: takes what others have to know.
     :param holder: under what name leases are held, asked at each claim.
     :param lease: seconds.
     :param piece: a large tick is claimed in pieces of so many objects, each
@@ -110,7 +112,7 @@ class Claimer:
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
-                 clock: ports.Clock, store: ports.StoreQueue,
+                 clock: ports.Clock, store: ports.StoreQueue, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float, piece: int, promise: float,
                  sweep: float, attendance: attendance_.Attendance,
@@ -118,6 +120,7 @@ class Claimer:
         self._jobs = jobs
         self._clock = clock
         self._store = store
+        self._put = put
         self._holder = holder
         self._new_lease = new_lease
         self._lease = lease
@@ -142,8 +145,6 @@ class Claimer:
             name: {} for name in jobs}
         #: Questions to be asked again, and when, in monotonic seconds.
         self._later: list[tuple[float, _Question]] = []
-        #: Called when the store refuses a tick as too early.
-        self.on_early: Callable[[], None] = lambda: None
         self._closed = False
 
     # -- what is asked for
@@ -306,7 +307,7 @@ class Claimer:
                 self.counts[job.name, 'too early'] += len(question.objects)
                 self._ask_later(question._replace(early=True),
                                 answer.early / schedule.SECOND)
-                self.on_early()
+                self._put(events.TooEarly(job.name))
             else:
                 self._claimed(question, in_hand.Own(lease, holder), answer)
 

@@ -22,6 +22,7 @@ and never waits: :meth:`Ticker.run_due` says when to call it again.
 """
 
 import logging
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 
@@ -63,7 +64,8 @@ class Ticker:
                  authority: authority_.Authority, timers: timers_.TimerQueue,
                  reads: reads_.CatalogueReads, claimer: claimer_.Claimer,
                  late: late_claims.LateClaimer | None,
-                 dispatcher: dispatch.Dispatcher, page: int):
+                 dispatcher: dispatch.Dispatcher, page: int,
+                 pump: Callable[[], None]):
         self._clock = clock
         self._identity = identity
         self._store = store
@@ -75,6 +77,7 @@ class Ticker:
         self._dispatcher = dispatcher
         self._parts = parts
         self._page = page
+        self._pump = pump
         #: The instant of the last turn. None: it did not begin.
         self._seen: Instant | None = None
         #: What waits until the view is known, by job.
@@ -82,7 +85,6 @@ class Ticker:
         self._closed = False
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
-        dispatcher.sure = self._sure
 
     def begin(self) -> None:
         """Go on from now."""
@@ -113,10 +115,15 @@ class Ticker:
             self._turn(self._parts[name], kind, due, now, view)
             done += 1
             if not done % 64:
-                self._dispatcher.pump_all()
+                self._pump()
                 view = self._view()
+<<<<<<< HEAD
         if self._claimer.judge_released() or done:
             self._dispatcher.pump_all()
+=======
+        if done:
+            self._pump()
+>>>>>>> house8
         self._claimer.report()
         if self._timers.next is None:
             return _FOR_EVER
@@ -169,7 +176,8 @@ class Ticker:
             self._go_on()
         return view
 
-    def _sure(self) -> bool:
+    def sure(self) -> bool:
+        """Whether this member may start now what the ring divides."""
         # Once closed, what was claimed is finished: nobody else will.
         return self._closed or self._view() is not None
 
@@ -293,7 +301,7 @@ class Ticker:
         else:
             self._reads.succeeded(job)
             self._listed(part, reading, read.at, now, view)
-        self._dispatcher.pump_all()
+        self._pump()
 
     # -- catalogue ─► owned
 

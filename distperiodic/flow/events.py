@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened, as values that are put into the one inbox of a process.
+
+Whoever has something to report is given the ``put`` of the inbox when it is
+made. The thread of the flow takes one event after the other, so each is
+handled when nothing else is under way::
+
+    bus, pool, store, group, catalogues ─┐
+                                         ├─► inbox ─► the flow's thread
+    dispatcher, claimer, grants ─────────┘
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic.core import catalogue
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import message
+
+
+class Viewed(NamedTuple):
+    """There is a new view of a group."""
+
+    view: member_.View
+
+
+class CatalogueRead(NamedTuple):
+    """A read of a job's catalogue has ended."""
+
+    job: str
+    #: Of the question that is answered.
+    ticket: int
+    reading: catalogue.Reading | Exception
+
+
+class Called(NamedTuple):
+    """Something is to be done in the thread of the flow: mostly, to hand an
+    answer of the store to whoever asked.
+    """
+
+    call: Callable[[], None]
+
+
+class Accepted(NamedTuple):
+    """A batch has come to a worker."""
+
+    batch: message.Batch
+
+
+class Sent(NamedTuple):
+    """The broker has a batch."""
+
+    batch: message.Batch
+
+
+class Unsent(NamedTuple):
+    """A batch could not be handed to the broker; it may arrive all the same.
+    """
+
+    batch: message.Batch
+    #: In words, for the log.
+    reason: str
+
+
+class Reported(NamedTuple):
+    """Workers say what became of batches."""
+
+    reports: Sequence[message.Report]
+
+
+class Ran(NamedTuple):
+    """Runs of the pool of this process have ended; nothing is recorded."""
+
+    report: message.Report
+    #: The membership entry of the scheduler that it is for.
+    to_entry: str
+
+
+class ResultsWait(NamedTuple):
+    """The pool of this process has results that nobody has collected."""
+
+
+class Ended(NamedTuple):
+    """Runs have ended, and the store has recorded it where there is one."""
+
+    report: message.Report
+
+
+class Released(NamedTuple):
+    """These objects of a job run no more."""
+
+    job: job_.Job
+    objects: Sequence[str]
+
+
+class TooEarly(NamedTuple):
+    """The store's clock has not come to a tick that ours had come to."""
+
+    job: str
+
+
+class Woken(NamedTuple):
+    """Somebody changed what the flow looks at in each turn."""
+
+
+class Stopped(NamedTuple):
+    """The flow is to end."""
+
+
+Event = (Viewed | CatalogueRead | Called | Accepted | Sent | Unsent
+         | Reported | Ran | ResultsWait | Ended | Released | TooEarly
+         | Woken | Stopped)
+
+#: Puts an event into the inbox; any thread may, and never waits.
+Put = Callable[[Event], None]
