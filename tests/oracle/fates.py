@@ -124,10 +124,14 @@ class Oracle:
                 following = (one.dues[index + 1]
                              if index + 1 < len(one.dues) else None)
                 claim = one.claims.get(due.tick)
-                if claim is not None:
+                if claim is None:
+                    for each in (due, due.again):
+                        if each is not None and each.must:
+                            self._not_claimed(one, each, following)
+                elif due.again is not None and due.until <= claim.at:
+                    self._claimed(one, due.again, following, claim)
+                else:
                     self._claimed(one, due, following, claim)
-                elif due.must:
-                    self._not_claimed(one, due, following)
             self._undue(one)
             for skip in one.skips:
                 self._early_skip(one, skip)
@@ -139,7 +143,7 @@ class Oracle:
                  following: due_.Due | None, claim: checker.Claim) -> None:
         self.fates['claimed'] += 1
         facts = self._facts
-        if facts.by_store(claim.at) < due.instant - EARLIEST:
+        if facts.by_store(claim.at) < due.first - EARLIEST:
             self._report('early', one.pair, due, (
                 f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
         if not due.must:
@@ -307,7 +311,7 @@ class Oracle:
         if index < 0 or one.ticks[index] <= skip.before:
             return
         due = one.dues[index]
-        if self._facts.by_store(skip.at) < due.instant - EARLIEST:
+        if self._facts.by_store(skip.at) < due.first - EARLIEST:
             self._report('early', one.pair, due, (
                 f'skipped by {skip.by} '
                 f'{(due.at - skip.at) / SECOND:.3f} s before'))
