@@ -72,18 +72,18 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
     """The life of an object in pieces, in the order of time."""
     slack = facts.bounds.slack
     for since, until, job in _until_next(facts.in_force[pair[0]]):
-        before: facts_.Listed | None = None
-        for came, gone, change in _until_next(
-                [(one.at, one) for one in facts.listings[pair]]):
-            turned = before is not None and before.there
-            before = change
+        changes = facts.listings[pair]
+        for index, (came, gone, change) in enumerate(_until_next(
+                [(one.at, one) for one in changes])):
+            turned = index > 0 and changes[index - 1].there
             begin, end = max(since, came), min(until, gone)
             if job is None or not change.there or begin >= end:
                 continue
             may_begin, may_end = begin - slack, end + slack
             if gone <= until and gone < FOREVER:
-                # It stays listed until the catalogue is read again.
-                reading = owners.reading(pair, gone, there=False)
+                # It stays as it is until the catalogue is read again.
+                reading = owners.reading(
+                    pair, gone, there=changes[index + 1].there)
                 may_end = (FOREVER if reading is None else reading.at) + slack
             # The store compares the schedule of who claims.
             may_begin = max(may_begin, since - EARLIEST)

@@ -284,26 +284,28 @@ class Oracle:
     def _undue(self, one: Object) -> None:
         """Report claims of ticks that were not due."""
         known = {*one.ticks}
-        first: set[int] = set()
+        used: set[int] = set()
         for tick, claim in one.claims.items():
             if tick in known or tick in one.triggered:
                 continue
-            piece = self._immediate(one.pair, claim)
-            if piece is not None and piece.may.begin not in first:
-                first.add(piece.may.begin)
+            piece = self._immediate(one.pair, claim, used)
+            if piece is not None:
+                used.add(piece)
                 continue
             self._report('undue', one.pair, None, (
                 f'claimed at {self._seconds(claim.at)} for '
                 f'{self._seconds(tick)}, when it was not due'))
 
-    def _immediate(self, pair: Pair,
-                   claim: checker.Claim) -> due_.Piece | None:
-        """The piece whose beginning is a tick of its own."""
-        for piece in due_.pieces(self._facts, self._owners, pair):
-            if piece.plan.immediate and (
-                    piece.may.begin <= claim.at < piece.may.end):
-                return piece
-        return None
+    def _immediate(self, pair: Pair, claim: checker.Claim,
+                   used: set[int]) -> int | None:
+        """The number of the piece whose beginning is a tick of its own.
+
+        :param used: pieces whose beginnings were claimed.
+        """
+        return next((number for number, piece in enumerate(due_.pieces(
+            self._facts, self._owners, pair))
+            if number not in used and piece.plan.immediate
+            and piece.may.begin <= claim.at < piece.may.end), None)
 
     def _early_skip(self, one: Object, skip: Skip) -> None:
         """Report ticks that were given up before they came."""
