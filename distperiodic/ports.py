@@ -150,7 +150,8 @@ class ClaimStore(Protocol):
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '') -> claim_.Claimed:
+              most: int = claim_.UNBOUNDED, rule: str = '',
+              schedule: str = '') -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
@@ -176,6 +177,9 @@ class ClaimStore(Protocol):
         :param rule: the text of the schedule that *tick* belongs to; empty:
             the job's. Objects that follow another one are left out, but for
             those whose schedule is not recorded yet.
+        :param schedule: the text of the schedule that the job has for who
+            asks. If another one is in force nothing is taken. Empty disables
+            the check.
 
         Where members share the store, a tick that its clock has not come to
         (but for :data:`~distperiodic.core.claim.EARLIEST`) is nobody's yet.
@@ -269,7 +273,8 @@ class ClaimStore(Protocol):
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: claim_.SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None) -> int:
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
         """Decide that *objects* do not run for *tick*, without a claim.
 
         Nobody may claim them for it then. Objects that were claimed for it or
@@ -283,6 +288,7 @@ class ClaimStore(Protocol):
             It is asked of the last tick that each object was claimed or
             skipped for, and so many are skipped with this one. None: there
             are none.
+        :param schedule: as in :meth:`claim`.
         :returns: how many objects counted.
         """
 

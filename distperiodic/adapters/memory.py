@@ -295,9 +295,15 @@ class MemoryClaimStore:
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '') -> Claimed:
+              most: int = claim_.UNBOUNDED, rule: str = '',
+              schedule: str = '') -> Claimed:
         rows = self._rows_of(job)
         held = self._leases.get(lease)
+        if not self._in_force(job, schedule):
+            # What a call before has won is told once more.
+            return Claimed([_claim_of(key, row) for key, row in (
+                held.rows.items() if held else ())], [], 0, [], [],
+                outdated=True)
         if held is None:
             held = _Held(lease, job, tick, holder, self._until(seconds))
         first = claim_.first_fence(tick)
@@ -372,6 +378,11 @@ class MemoryClaimStore:
         return Claimed(won, busy, superseded, self.look(job, behind),
                        waiting)
 
+    def _in_force(self, job: str, schedule: str) -> bool:
+        """Whether the job has that schedule, or none is known."""
+        return not schedule or self._schedules.get(
+            job, (schedule, 0))[0] == schedule
+
     def _until(self, seconds: float) -> int:
         return self.now() + int(seconds * SECOND)
 
@@ -426,8 +437,11 @@ class MemoryClaimStore:
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: claim_.SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None) -> int:
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
         """No history is kept, so nobody asks how many were missed."""
+        if not self._in_force(job, schedule):
+            return 0
         rows = self._rows_of(job)
         skipped = 0
         for key in dict.fromkeys(objects):

@@ -37,7 +37,8 @@ _LOOKS = 20
 def take(tx: sql_transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, fresh: bool,
          least: int = FIRST, most: int = claim_.UNBOUNDED, rule: str = '',
-         settle: bool = True, won: dict[str, Claim] | None = None
+         schedule: str = '', settle: bool = True,
+         won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Take what may be taken of *keys*; the lease is not made.
 
@@ -45,7 +46,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     wait are changed, and none of them is a handler's.
 
     :param least: what has a watermark before this one is behind.
-    :param most: attempts, as in the port; so is *rule*.
+    :param most: attempts, as in the port; so are *rule* and *schedule*.
     :param settle: whether nobody may claim this tick or an earlier one from
         now on. If not, it is none of the schedule, and what was due stays due.
     :param won: those of *keys* that had ended and are in the lease by now.
@@ -57,7 +58,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     behind: list[due.Row] = []
     void: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
-            'first': claim_.first_fence(tick)}
+            'of_schedule': schedule, 'first': claim_.first_fence(tick)}
     ended_into = {**into, 'least': least} if settle else into
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
@@ -67,6 +68,12 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
             # is all there is to do.
             tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
+    if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
+            'of_job': number}) not in (None, schedule):
+        # What a call before has won is told once more.
+        return Claimed(
+            [*won.values(), *tx.standing(number, rest, lease)],
+            [], 0, [], [], outdated=True), void
     for look in range(_LOOKS):
         if not rest:
             break

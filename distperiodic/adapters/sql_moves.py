@@ -26,6 +26,7 @@ from distperiodic.core.claim import State
 _claim = tables.claim
 _lease = tables.lease
 _history = tables.history
+_job = tables.job
 #: What makes a claim, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
@@ -113,8 +114,9 @@ class Statements:
         listed = _claim.c.since.is_not(None)
         rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)
         follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
+        in_force = self._in_force()
         self.claim_ended = self._step(
-            before, state, anew, earlier, come, listed, follows,
+            before, state, anew, earlier, come, listed, follows, in_force,
             _claim.c.settled >= sa.bindparam('least'), reads_back=False)
         self.trigger = self._step(
             before, state, between, earlier, listed,
@@ -127,7 +129,8 @@ class Statements:
             before, state, [
                 (column, lost if column is _claim.c.attempt else value)
                 for column, value in anew],
-            earlier, listed, follows, self._stands, reads_back=False)
+            earlier, listed, follows, in_force, self._stands,
+            reads_back=False)
         # What was due before it was listed again is not due.
         just_before = sa.bindparam('of_tick', type_=sa.BigInteger) - 1
         self.relist = sa.update(_claim).where(
@@ -165,6 +168,9 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.rule,
             _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
+        #: The schedule that a job has by now.
+        self.schedule = sa.select(_job.c.schedule).where(
+            _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
 
         said = (self._of, self._stands, _claim.c.state == _RUNS)
@@ -177,7 +183,7 @@ class Statements:
                     for ending, move in ENDING_MOVES.items()}
         self.count_committed = self._count_committed()
         self.skip = self._change(
-            (self._of, self._among, earlier, come, listed),
+            (self._of, self._among, earlier, come, listed, in_force),
             {'settled': sa.bindparam('of_tick'),
              'skipped_by': sa.bindparam('by')},
             [_claim.c.object, _claim.c.settled], waits=False)
@@ -220,6 +226,16 @@ class Statements:
                          (_claim.c.lease, sa.bindparam('into')))
         return Step(move, move.returning(*GRANTED),
                     reads_back or self._reads_back)
+
+    @staticmethod
+    def _in_force() -> sa.ColumnElement[bool]:
+        """Whether the job has the schedule ``of_schedule``; empty: any."""
+        schedule = sa.bindparam('of_schedule', type_=_job.c.schedule.type)
+        # It is about no row of the claims, so it is asked once.
+        return sa.exists().where(
+            _job.c.id == sa.bindparam('of_job'), sa.or_(
+                schedule == '', _job.c.schedule.is_(None),
+                _job.c.schedule == schedule))
 
     def _anew(self, before: Any, state: State) -> Step:
         return self._step(before, state, [

@@ -173,7 +173,8 @@ class SqlClaimStore:
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '') -> Claimed:
+              most: int = claim_.UNBOUNDED, rule: str = '',
+              schedule: str = '') -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0, [], [])
@@ -184,14 +185,14 @@ class SqlClaimStore:
             ended = None
             if self._sql.claim_at_once is not None:
                 ended = tx.claim_at_once(
-                    number, tick, keys, lease, least, most, rule, holder,
-                    seconds)
+                    number, tick, keys, lease, least, most, rule, schedule,
+                    holder, seconds)
                 if len(ended) == len(keys):
                     return Claimed(in_order(keys, ended), [], 0, [], [])
             claimed, void = sql_claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
                 fresh=fresh, least=least, most=most, rule=rule,
-                won=ended)
+                schedule=schedule, won=ended)
             for old in sorted(void):
                 sql_history.count(tx, number, old, holder,
                                   superseded=void[old])
@@ -355,14 +356,15 @@ class SqlClaimStore:
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
-             missed: Callable[[int], int] | None = None) -> int:
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
         keys = _usable(objects)
         if not keys:
             return 0
         number = self._number(job)
 
         def work(tx: Transaction) -> int:
-            settled = tx.skip(number, keys, tick, by)
+            settled = tx.skip(number, keys, tick, by, schedule)
             if settled:
                 before = 0 if missed is None else sum(
                     missed(last) * objects for last, objects

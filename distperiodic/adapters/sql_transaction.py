@@ -59,13 +59,15 @@ class Transaction:
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
                       name: str, least: int, most: int, rule: str,
-                      holder: str, seconds: float) -> dict[str, Claim]:
+                      schedule: str, holder: str,
+                      seconds: float) -> dict[str, Claim]:
         """Claim what has ended its last tick; if that is all, the history
         has it and the lease is made.
 
         :param name: of the lease.
         :param least: what had its last tick before this one stays.
-        :param most: attempts, as in the port; so is the rule.
+        :param most: attempts, as in the port; so are the rule and the
+            schedule.
         :raises DBDuplicateEntry: it is there: all of this was done before.
         """
         every = len(keys)
@@ -73,7 +75,8 @@ class Transaction:
             **self._lease(name, State.CLAIMED, number, tick, keys, holder,
                           seconds),
             'of_job': number, 'of_tick': tick, 'least': least, 'most': most,
-            'of_rule': rule, 'first': claim_.first_fence(tick),
+            'of_rule': rule, 'of_schedule': schedule,
+            'first': claim_.first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
             'more_due': every, 'more_late': every}).all()
@@ -90,12 +93,12 @@ class Transaction:
         return rows
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
-             by: SkippedBy) -> list[int]:
+             by: SkippedBy, schedule: str) -> list[int]:
         """Settle what may be settled of *keys*; of each, the tick that was
         settled last before.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
-                      'of_tick': tick, 'by': by}
+                      'of_tick': tick, 'by': by, 'of_schedule': schedule}
         # No database but the newest tells what a row had before its change.
         # What somebody else has locked is not waited for.
         rows = self.connection.execute(

@@ -152,6 +152,9 @@ class Claimed(NamedTuple):
     #: Microseconds until the tick may be claimed by the store's clock; then
     #: nothing was taken. 0: it may be now.
     early: int = 0
+    #: Whether another schedule of the job is in force than who asked has;
+    #: nothing was taken since.
+    outdated: bool = False
 
 
 class Lease(NamedTuple):

@@ -1660,6 +1660,44 @@ def test_a_schedule_of_a_job_that_differs_holds_from_now_on(store, job):
     assert found[f'{job}-2'].since == due.ALWAYS
 
 
+@pytest.mark.parametrize('known', ['every 9', None],
+                         ids=['another', 'none yet'])
+def test_only_by_the_schedule_in_force_anything_is_decided(
+        store, job, tick, known):
+    take(store, job, tick, 'waits')
+    enlist(store, job, tick, 'a', 'b')
+    later = tick + SECOND
+    if known:
+        store.adopt({job: known})
+
+    old = claim(store, job, later, ['a', 'waits'], supersede=True,
+                fresh=False, schedule='every 5')
+    skipped = skip(store, job, later, 'b', schedule='every 5')
+
+    if known:
+        assert old == claim_.Claimed([], [], 0, [], [], outdated=True)
+        assert skipped == 0
+        old = claim(store, job, later, ['a', 'waits'], supersede=True,
+                    fresh=False, schedule=known)
+        assert skip(store, job, later, 'b', schedule=known) == 1
+    assert objects_of(old.won) == ['a', 'waits']
+    assert not old.outdated
+
+
+def test_what_was_won_before_its_schedule_was_replaced_is_told_again(
+        store, job, tick):
+    enlist(store, job, tick - SECOND, 'a', 'b')
+    store.adopt({job: 'every 5'})
+    take(store, job, tick, 'b')
+    lease = name()
+    first, again = (claim(store, job, tick, ['a', 'b'], lease,
+                          fresh=False, schedule='every 5')
+                    for _ in map(store.adopt, [{}, {job: 'every 9'}]))
+
+    assert first.won == again.won
+    assert objects_of(again.won) == ['a']
+
+
 def test_of_many_that_adopt_a_schedule_at_once_one_says_since_when(
         one, shared, job):
     one.adopt({job: 'every 5'})

@@ -5,7 +5,8 @@ knows.
 Two things are promised, and the earlier one holds:
 
 - its owner, by the ring as it truly was, claims it promptly: from the later
-  of its due time and the moment at which the owner became the owner, or able;
+  of its due time and the moment at which the owner became the owner and could
+  see that it is, or became able;
 - any other member that is able claims it in a late look, whatever the owner
   does and whatever is known of it.
 
@@ -32,6 +33,7 @@ class Able:
         self._any: dict[str, list[Span]] = {}
         self._reading: dict[str, list[Span]] = {}
         self._jobs = {one.name: one.jobs for one in facts.schedulers}
+        self._aware = {one.name: one.aware for one in facts.schedulers}
         for one in facts.schedulers:
             if one.entered is None:
                 continue
@@ -57,6 +59,7 @@ class Able:
     def prompt(self, job: str, name: str, since: int) -> int:
         """The same, by its owner, who reads its catalogue for it."""
         for process, begin, end in self._owners.spans(name, since):
+            begin = self._aware[process](begin)
             for span in self._reading.get(process, ()):
                 from_ = max(begin, span.begin, since)
                 until = from_ + self._bounds.prompt

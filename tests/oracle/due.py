@@ -23,6 +23,7 @@ from typing import TypeVar
 from distperiodic.core import due
 from distperiodic.core import job as job_
 from distperiodic.core import ring
+from distperiodic.core.claim import EARLIEST
 from tests.oracle import facts as facts_
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Facts
@@ -46,6 +47,11 @@ class Due(NamedTuple):
     must: bool
     plan: due.Plan
     job: job_.Job
+    #: The first instant for which it may be claimed: where its schedule was
+    #: replaced the same tick may come twice, and runs once.
+    first: int
+    #: The second time that it must be decided, if it was not the first time.
+    again: 'Due | None' = None
 
 
 @dataclasses.dataclass
@@ -66,34 +72,42 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
     """The life of an object in pieces, in the order of time."""
     slack = facts.bounds.slack
     for since, until, job in _until_next(facts.in_force[pair[0]]):
-        for came, gone, change in _until_next(
-                [(one.at, one) for one in facts.listings[pair]]):
+        changes = facts.listings[pair]
+        for index, (came, gone, change) in enumerate(_until_next(
+                [(one.at, one) for one in changes])):
+            turned = index > 0 and changes[index - 1].there
             begin, end = max(since, came), min(until, gone)
             if job is None or not change.there or begin >= end:
                 continue
-            may_end = end
+            may_begin, may_end = begin - slack, end + slack
             if gone <= until and gone < FOREVER:
-                # It stays listed until the catalogue is read again.
-                reading = owners.reading(pair, gone, there=False)
-                may_end = FOREVER if reading is None else reading.at
+                # It stays as it is until the catalogue is read again.
+                reading = owners.reading(
+                    pair, gone, there=changes[index + 1].there)
+                may_end = (FOREVER if reading is None else reading.at) + slack
+            # The store compares the schedule of who claims.
+            may_begin = max(may_begin, since - EARLIEST)
+            may_end = min(may_end, until + EARLIEST)
             listed = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
-                listed = _listed(facts, owners, pair, job, listed)
+                listed = _listed(facts, owners, pair, job, listed, turned)
             must = max(begin, listed)
             if since > facts.begin:
                 must = max(must, since + slack)
             if change.rule is not None:
                 must += slack
             yield Piece(
-                job, job.plan(own=change.rule),
-                Span(begin - slack, may_end + slack), Span(must, end),
-                listed)
+                job, job.plan(own=change.rule), Span(may_begin, may_end),
+                Span(must, end), listed)
 
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
-            since: int) -> int:
+            since: int, turned: bool) -> int:
     """From when on an object that came must be known: from the instant for
     which it was read, or from the tick for which it had to be.
+
+    :param turned: whether it had another schedule. Until its catalogue has
+        answered that one holds, and settles what is due by it.
     """
     reading = owners.reading(pair, since, there=True)
     read = FOREVER if reading is None else reading.at
@@ -110,7 +124,7 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
     if reading is None:
         return FOREVER
     instant = facts.comes(reading.instant)
-    return instant if instant >= since else read
+    return instant if instant >= since and not turned else read
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
@@ -134,9 +148,16 @@ def dues(facts: Facts, owners: 'Owners', pair: Pair) -> list[Due]:
                     # An object is listed for a tick of its job.
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
-            if tick not in found or must:
-                found[tick] = Due(tick, at, instant, piece.must.end, must,
-                                  piece.plan, piece.job)
+            one = Due(tick, at, instant, piece.must.end, must, piece.plan,
+                      piece.job, instant)
+            known = found.get(tick)
+            if known is None:
+                found[tick] = one
+            elif must and known.must:
+                found[tick] = known._replace(again=one)
+            elif must:
+                found[tick] = one._replace(
+                    first=min(instant, known.first))
     return [found[tick] for tick in sorted(found)]
 
 
@@ -216,5 +237,5 @@ class Owners:
                     and following.process == owner.process):
                 continue
             if owner is not None and until > since:
-                yield owner.process, max(begin, since), until
+                yield owner.process, begin, until
             begin = None

@@ -79,6 +79,13 @@ class Scheduler:
     unable: list[Span] = dataclasses.field(default_factory=list)
     #: Times in which its catalogues did not answer.
     unread: list[Span] = dataclasses.field(default_factory=list)
+    #: Times in which it did not see who came and went.
+    unaware: list[Span] = dataclasses.field(default_factory=list)
+
+    def aware(self, change: int) -> int:
+        """When it could see a change of the ring."""
+        return max((span.end for span in self.unaware
+                    if span.begin <= change < span.end), default=change)
 
 
 class Entry(NamedTuple):

@@ -124,10 +124,14 @@ class Oracle:
                 following = (one.dues[index + 1]
                              if index + 1 < len(one.dues) else None)
                 claim = one.claims.get(due.tick)
-                if claim is not None:
+                if claim is None:
+                    for each in (due, due.again):
+                        if each is not None and each.must:
+                            self._not_claimed(one, each, following)
+                elif due.again is not None and due.until <= claim.at:
+                    self._claimed(one, due.again, following, claim)
+                else:
                     self._claimed(one, due, following, claim)
-                elif due.must:
-                    self._not_claimed(one, due, following)
             self._undue(one)
             for skip in one.skips:
                 self._early_skip(one, skip)
@@ -139,7 +143,7 @@ class Oracle:
                  following: due_.Due | None, claim: checker.Claim) -> None:
         self.fates['claimed'] += 1
         facts = self._facts
-        if facts.by_store(claim.at) < due.instant - EARLIEST:
+        if facts.by_store(claim.at) < due.first - EARLIEST:
             self._report('early', one.pair, due, (
                 f'claimed {(due.at - claim.at) / SECOND:.3f} s before'))
         if not due.must:
@@ -280,26 +284,28 @@ class Oracle:
     def _undue(self, one: Object) -> None:
         """Report claims of ticks that were not due."""
         known = {*one.ticks}
-        first: set[int] = set()
+        used: set[int] = set()
         for tick, claim in one.claims.items():
             if tick in known or tick in one.triggered:
                 continue
-            piece = self._immediate(one.pair, claim)
-            if piece is not None and piece.may.begin not in first:
-                first.add(piece.may.begin)
+            piece = self._immediate(one.pair, claim, used)
+            if piece is not None:
+                used.add(piece)
                 continue
             self._report('undue', one.pair, None, (
                 f'claimed at {self._seconds(claim.at)} for '
                 f'{self._seconds(tick)}, when it was not due'))
 
-    def _immediate(self, pair: Pair,
-                   claim: checker.Claim) -> due_.Piece | None:
-        """The piece whose beginning is a tick of its own."""
-        for piece in due_.pieces(self._facts, self._owners, pair):
-            if piece.plan.immediate and (
-                    piece.may.begin <= claim.at < piece.may.end):
-                return piece
-        return None
+    def _immediate(self, pair: Pair, claim: checker.Claim,
+                   used: set[int]) -> int | None:
+        """The number of the piece whose beginning is a tick of its own.
+
+        :param used: pieces whose beginnings were claimed.
+        """
+        return next((number for number, piece in enumerate(due_.pieces(
+            self._facts, self._owners, pair))
+            if number not in used and piece.plan.immediate
+            and piece.may.begin <= claim.at < piece.may.end), None)
 
     def _early_skip(self, one: Object, skip: Skip) -> None:
         """Report ticks that were given up before they came."""
@@ -307,7 +313,7 @@ class Oracle:
         if index < 0 or one.ticks[index] <= skip.before:
             return
         due = one.dues[index]
-        if self._facts.by_store(skip.at) < due.instant - EARLIEST:
+        if self._facts.by_store(skip.at) < due.first - EARLIEST:
             self._report('early', one.pair, due, (
                 f'skipped by {skip.by} '
                 f'{(due.at - skip.at) / SECOND:.3f} s before'))

@@ -170,6 +170,9 @@ def draw(random: random_.Random, **given):
         return [one for one in of if random.random() < share
                 and one not in without]
     session = random.choice(life.sessions)
+    if sql:
+        # Each look costs a hundred times what it costs in memory.
+        session = max(life.sessions)
     drawn = dict(
         long=long, sql=sql,
         schedulers=random.choice([1, 2, 3, 3, 4]),
@@ -183,6 +186,9 @@ def draw(random: random_.Random, **given):
             some(OPERATOR, 0.5) if sql else []),
         noise=some(NOISE, random.choice([0.0, 0.1, 0.25, 0.6])))
     if sql:
-        drawn |= dict(sweep=10.0 if long else 2.0, objects=3,
-                      schedulers=min(3, drawn['schedulers']))
-    return Setup(**{**drawn, **given})
+        drawn |= dict(objects=3, schedulers=min(3, drawn['schedulers']),
+                      sweep=max(life.sweeps), lease=max(life.leases))
+    setup = Setup(**{**drawn, **given})
+    # As options must be.
+    setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
+    return setup

@@ -45,7 +45,7 @@ class Ensemble:
         """*process* tries to become *member*, until it is."""
         if process.leaving:
             return
-        if process.cut or self.away or any(
+        if process.cut is not None or self.away or any(
                 one.identity == member.identity and not one.same_process(
                     member) for one in self._entries[group].values()):
             process.later(0.3, self.join, process, group, member,
@@ -78,7 +78,7 @@ class Ensemble:
                       process, group, stream='membership')
 
     def _answered(self, process, group):
-        if process.name in self._entries[group] and not process.cut:
+        if process.name in self._entries[group] and process.cut is None:
             process.sure_until = float('inf')
 
     def _expire(self, process, group, since):
@@ -86,7 +86,7 @@ class Ensemble:
             self.world.after(self.session, self._expire, process, group,
                              since)
             return
-        heard = (process.alive and not process.frozen and not process.cut
+        heard = (process.alive and not process.frozen and process.cut is None
                  and not process.leaving)
         member = self._entries[group].get(process.name)
         if member is None or heard or (
@@ -107,7 +107,7 @@ class Ensemble:
 
     def leave(self, process, group):
         """*process* goes in good order, or is missed some time later."""
-        if self.away or process.cut:
+        if self.away or process.cut is not None:
             self.unheard(process, group)
         elif self._entries[group].pop(process.name, None) is not None:
             self._changed(group)
@@ -127,7 +127,7 @@ class Ensemble:
     def heal(self):
         self.away = False
         for process in self._processes():
-            if not process.frozen and not process.cut:
+            if not process.frozen and process.cut is None:
                 self.heard(process, process.group)
         for group in sorted(self._missed):
             self._changed(group)
@@ -155,7 +155,7 @@ class Ensemble:
             process, group, self._version, entries, stream='membership')
 
     def _seen(self, process, group, version, entries):
-        if process.cut:
+        if process.cut is not None:
             process.later(0.3, self._seen, process, group, version, entries,
                           stream='membership')
             return

@@ -6,6 +6,7 @@ A method does its harm, and sees to it that it ends after so many seconds.
 
 import dataclasses
 
+from tests.oracle import facts as facts_
 from tests.simulation import draws
 
 
@@ -186,13 +187,14 @@ class Faults:
         self._world.after(seconds, self._cluster.ensemble.heal)
 
     def cut(self, process, seconds):
-        if not process.cut:
-            process.cut = True
+        if process.cut is None:
+            process.cut = self._world.now
             self._cluster.ensemble.unheard(process, process.group)
             self._world.after(seconds, self._mend, process)
 
     def _mend(self, process):
-        process.cut = False
+        process.cuts.append(facts_.Span(process.cut, self._world.now, 'cut'))
+        process.cut = None
         if not process.frozen:
             self._cluster.ensemble.heard(process, process.group)
 

@@ -242,9 +242,12 @@ class Scheduler(world_.Process):
         if self._out is not None:
             unable.append(facts_.Span(
                 self._out, facts_.FOREVER, 'not a member'))
+        unaware = [*self.cuts]
+        if self.cut is not None:
+            unaware.append(facts_.Span(self.cut, facts_.FOREVER, 'cut'))
         return facts_.Scheduler(
             self.name, self.identity, self.jobs, self.entered, self.left,
-            unable, self.reader.unread)
+            unable, self.reader.unread, unaware)
 
     def _viewed(self, view):
         if view.group != self.group:

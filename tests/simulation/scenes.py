@@ -103,6 +103,22 @@ def _no_worker_for_a_while(cluster):
     _at(cluster, 590, 'kill worker', 'w0', 300)
 
 
+def _a_look_takes_long(cluster):
+    _at(cluster, 1700, 'cut from store', 's1', 50)
+    _at(cluster, 1755, 'cut from store', 's0', 300)
+
+
+def _an_old_catalogue(cluster):
+    def change():
+        catalogues = cluster.catalogues
+        for n in range(9):
+            catalogues.come('latest', f'latest-new{n}')
+            catalogues.go('latest', f'latest-{n}')
+    cluster.world.after(1850, change)
+    # It is started again before its session ends, and is the first to read.
+    _at(cluster, 1860, 'kill scheduler', 's0', 1)
+
+
 SCENES = {
     'A1 restart': Scene(
         'a spread job with misfire=skip is restarted within its period',
@@ -140,4 +156,12 @@ SCENES = {
         'there is no worker for a while for a job with misfire=all',
         {'all': 60}, _no_worker_for_a_while,
         dict(schedulers=2, local=False)),
+    'late look': Scene(
+        'a late look waits long for the store, and then another owner does',
+        {'own': 300}, _a_look_takes_long,
+        dict(schedulers=2, rules=(schedule.Every(1800),))),
+    'old catalogue': Scene(
+        'members that gain arcs have read their catalogue before another has',
+        {'latest': 1800}, _an_old_catalogue,
+        dict(schedulers=3, session=10.0)),
 }

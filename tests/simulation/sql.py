@@ -11,6 +11,7 @@ from distperiodic.adapters import tables
 from distperiodic.core import claim as claim_
 from tests.simulation import journal as journal_
 from tests.simulation import sqlite
+from tests.simulation import stores
 
 _SPACE = 'group'
 _STATES = {code: state for state, code in tables.STATE_CODES.items()}
@@ -35,6 +36,8 @@ class InSqlite:
         url = f'sqlite:///{self._path}'
         self._store = cluster.bug.sql_store(sql_store.SqlClaimStore)(
             url, space=_SPACE, late_after=cluster.setup.late_after)
+        if self._world.log is not None:
+            stores.tell_calls(self._store, self._world.tell)
         self.operator = Operator(url, self)
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)

@@ -80,8 +80,10 @@ class SharedStore(memory.MemoryClaimStore):
             self.journal.claim(job, won.object, won.tick, lease)
         return answer
 
-    def skip(self, job, tick, objects, *, holder, by, reason, missed=None):
-        if tick - claim_.EARLIEST > self.now():
+    def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
+             schedule=''):
+        if tick - claim_.EARLIEST > self.now() or not self._in_force(
+                job, schedule):
             return 0
         for row in self.look(job, objects):
             if row.settled < tick:
@@ -89,7 +91,7 @@ class SharedStore(memory.MemoryClaimStore):
                     job, row.object, row.settled, tick, by.value,
                     1 + (missed(row.settled) if missed else 0))
         return super().skip(job, tick, objects, holder=holder, by=by,
-                            reason=reason, missed=missed)
+                            reason=reason, missed=missed, schedule=schedule)
 
     def start(self, job, tick, objects, *, lease, into, holder, seconds):
         known = into in self._leases
@@ -116,20 +118,6 @@ class SharedStore(memory.MemoryClaimStore):
 
     def resume(self, job):
         self._paused.pop(job, None)
-
-    def told(self, tell):
-        """Have each call told to *tell*."""
-        def telling(name, call):
-            def told(*args, **options):
-                answer = call(*args, **options)
-                if answer or name not in ('overdue', 'renew'):
-                    tell('STORE %s %s %s -> %s', name, args, options, answer)
-                return answer
-            return told
-        for name in ('claim', 'start', 'finish', 'fail', 'take_back',
-                     'renew', 'overdue', 'drop', 'skip', 'sync', 'rows',
-                     'look', 'attend', 'settled'):
-            setattr(self, name, telling(name, getattr(self, name)))
 
     def fence_of(self, job, name):
         """Under which fence a run of that object may begin now; None: under

@@ -19,7 +19,7 @@ class InMemory:
         self._store = cluster.bug.store(store_.SharedStore)(
             cluster.clock, self.journal)
         if world.log is not None:
-            self._store.told(world.tell)
+            tell_calls(self._store, world.tell)
         self.operator = self._store
         self.fence_of = self._store.fence_of
 
@@ -31,6 +31,21 @@ class InMemory:
 
     def close(self):
         """There is nothing to close."""
+
+
+def tell_calls(store, tell):
+    """Have each call of *store* and its answer told to *tell*."""
+    def telling(name, call):
+        def told(*args, **options):
+            answer = call(*args, **options)
+            if answer or name not in ('overdue', 'renew'):
+                tell('STORE %s %s %s -> %s', name, args, options, answer)
+            return answer
+        return told
+    for name in ('claim', 'start', 'finish', 'fail', 'take_back', 'renew',
+                 'overdue', 'drop', 'skip', 'sync', 'rows', 'look', 'adopt',
+                 'attend', 'settled'):
+        setattr(store, name, telling(name, getattr(store, name)))
 
 
 def of(cluster):

@@ -125,8 +125,10 @@ class Process:
         self.clock = Clock(world, world.random.randrange(1, 10_000))
         self.alive = True
         self.frozen = False
-        #: Whether it cannot reach the coordination service.
-        self.cut = False
+        #: Since when it cannot reach the coordination service; None: it can.
+        self.cut = None
+        #: When it could not before.
+        self.cuts = []
         #: Whether it cannot reach the store.
         self.cut_from_store = False
         #: Whether it is being stopped.

@@ -45,7 +45,9 @@ class Store:
         """Objects that missed the tick before the newest one."""
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
 
-    def claim(self, job, tick, objects, **options):
+    def claim(self, job, tick, objects, *, schedule, **options):
+        if schedule != self.status.schedule:
+            return claim_.Claimed([], [], 0, [], [], outdated=True)
         self.claimed.append((tick, list(objects)))
         return claim_.Claimed([], [], 0, [], [])
 
@@ -130,6 +132,16 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
     desk.judge(missed=3)
 
     assert desk.store.claimed == desk.store.skipped == []
+
+
+def test_whoever_learns_from_the_store_that_its_schedule_was_replaced_asks():
+    """It does not wait for the next look."""
+    desk = Desk()
+    desk.store.status = desk.store.status._replace(schedule='every 1000000')
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    assert desk.claimer.attendance.outdated('poll')
 
 
 def test_the_newest_tick_runs_and_the_others_are_given_up():

@@ -3,6 +3,7 @@
 
 import pytest
 
+from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from tests.simulation import journal as journal_
@@ -158,8 +159,14 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
                         if not isinstance(key, str)}
 
 
-def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(world):
-    """Also where its catalogue is of the arcs that it had before."""
+@pytest.mark.parametrize('hangs', [False, True], ids=['reads', 'hangs'])
+@pytest.mark.parametrize('partial', [set(), {'poll'}],
+                         ids=['whole', 'of its arcs'])
+def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
+        world, partial, hangs):
+    """Also where its catalogue is of the arcs that it had before, and where
+    it does not come to read another.
+    """
     store = store_.SharedStore(
         world.clock, journal_.Journal(world.clock.now))
     poll = world_.job(every=3600.0, objects=True)
@@ -168,15 +175,17 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(world):
         catalogues={'poll': [f'o-{n}' for n in range(60)]})
         for name in 'ab')
     for each in one, other:
-        each.reader.partial = {'poll'}
+        each.reader.partial = partial
     world.show_all('ab')
     world.advance(3599)
 
     world.schedulers.remove(other)
     world.advance(4)
     assert 0 < len(one.starts) < 60
+    if hangs:
+        one.reader.given['poll'] = ...
     world.show(one, 'a')
-    world.advance(2)
+    world.advance(1)
 
     assert sorted(s.object for s in one.starts) == sorted(
         f'o-{n}' for n in range(60))
@@ -228,3 +237,26 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
 
     assert {(s.object, s.tick) for s in other.starts} == {
         (key, 120) for key in objects}
+
+
+def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
+        world, monkeypatch):
+    """The next one has its objects at other places."""
+    last = [key for key in (f'last-{n}' for n in range(9000))
+            if 59_850_000 < schedule.phase_us(
+                ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True, spread=True), store=store,
+        catalogues={'poll': [*(f'o-{n}' for n in range(200)), *last]})
+    world.advance(119.8)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.Direct, 'away', True)
+        world.advance(0.4)
+
+    one.reader.given['poll'] = last
+    world.advance(0.1)
+
+    assert last
+    assert {s.object for s in one.starts if s.tick == 60} >= {*last}

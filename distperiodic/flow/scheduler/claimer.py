@@ -296,7 +296,8 @@ class Claimer:
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
                 fresh=False, after=question.after,
-                most=again.most_attempts(job), rule=question.rule)
+                most=again.most_attempts(job), rule=question.rule,
+                schedule=job.schedule_text())
 
         def claimed(answer: claim_.Claimed | None) -> None:
             self._open[job.name] -= 1
@@ -336,6 +337,9 @@ class Claimer:
     def _claimed(self, question: _Question, own: in_hand.Own,
                  answer: claim_.Claimed) -> None:
         job = question.job
+        if answer.outdated:
+            # Read which one is in force, and claim nothing more.
+            self.attendance.look()
         if answer.behind:
             if question.judged:
                 # Its row is locked, or changes under our hands.
@@ -455,7 +459,8 @@ class Claimer:
 
         def skip(store: ports.ClaimStore, some: Sequence[str]) -> int:
             return store.skip(job.name, tick, some, holder=holder,
-                              by=by, reason=reason, missed=missed)
+                              by=by, reason=reason, missed=missed,
+                              schedule=job.schedule_text())
         for at in range(0, len(objects), self._piece):
             self._store.ask(
                 functools.partial(skip, some=objects[at:at + self._piece]),

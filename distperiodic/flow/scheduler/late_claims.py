@@ -11,8 +11,10 @@ the usual case they have nothing to do::
                              not recorded that all was found claimed
 
 Where the numbers of the store agree with the catalogue no row is read. A look
-that takes long is repeated less often, after fifty times what it took, but
-after a minute at the latest.
+at many rows is repeated less often: after fifty times what reading them took,
+but after a minute at the latest. Its slowest page is not counted. While that
+was read the store may have been away, or the process may have stood still, and
+then the next look is all the more urgent.
 """
 
 from collections.abc import Mapping
@@ -31,8 +33,8 @@ from distperiodic.flow.scheduler.timers import TimerKind
 
 # Members that look at the same time: if the first hangs, nobody waits longer.
 _TOGETHER = 2
-# A look is repeated after so many times what the last one took, and after so
-# many seconds at the latest.
+# A look is repeated after so many times what reading took in the last one, and
+# after so many seconds at the latest.
 _REST = 50
 _LONGEST_REST = 60.0
 
@@ -143,24 +145,25 @@ class LateClaimer:
         """Judge the rows of all members."""
         job = part.job
         name = job.name
-        began = self._clock.monotonic()
-        found = [0]
+        found = 0
+        asked = self._clock.monotonic()
+        #: Seconds that each page took.
+        took: list[float] = []
 
         def page(low: int, high: int, rows: list[Row]) -> None:
-            found[0] += self._claimer.judge(job, rows, until)
+            nonlocal asked, found
+            took.append(self._clock.monotonic() - asked)
+            found += self._claimer.judge(job, rows, until)
+            asked = self._clock.monotonic()
 
         def end(complete: bool) -> None:
             self._looking.discard(name)
             now = self._clock.now()
-            if complete and not found[0]:
-                self._claimer.attendance.record_checked(name, until)
-            took = self._clock.monotonic() - began
             pause = self.grace(job, now)
-            if complete and not found[0]:
-                # A store that was away, or a process that stood still, took
-                # its time as well.
-                pause = max(pause, int(
-                    min(took * _REST, _LONGEST_REST) * SECOND))
+            if complete and not found:
+                self._claimer.attendance.record_checked(name, until)
+                rest = _REST * (sum(took) - max(took))
+                pause = max(pause, int(min(rest, _LONGEST_REST) * SECOND))
             self._again(name, now + pause, now)
         newest = job.schedule.at_or_before(until)
         part_.Walk(

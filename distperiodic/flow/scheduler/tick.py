@@ -117,13 +117,8 @@ class Ticker:
             if not done % 64:
                 self._pump()
                 view = self._view()
-<<<<<<< HEAD
         if self._claimer.judge_released() or done:
-            self._dispatcher.pump_all()
-=======
-        if done:
             self._pump()
->>>>>>> house8
         self._claimer.report()
         if self._timers.next is None:
             return _FOR_EVER
@@ -157,7 +152,7 @@ class Ticker:
             'second time', (seen - now) / SECOND)
         for part in self._parts.values():
             part.restart(now)
-            self._arm(part, now)
+            self._arm_timers(part, now)
         self._timers.restart(now)
 
     # -- due ─► view
@@ -198,10 +193,35 @@ class Ticker:
                 part.since = _listing(part, change.since)
             if change.before is None:
                 self._claimer.leave(part.job.name)
-            if part.reading is None or part.reading.partial:
+            elif self._reads_anew(part):
+                self._judge_gained(part, view, change.before)
+            if part.reading is None or self._reads_anew(part):
                 self._timers.push(now, part.job.name, TimerKind.LOOK)
             else:
-                self._walk_gained(part, _listing(part, now), view, change)
+                self._walk_gained(
+                    part, _listing(part, now), view,
+                    anew=not self._authority.shared and change.before is None)
+
+    def _reads_anew(self, part: part_.Part) -> bool:
+        """Whether it reads the catalogue before it compares rows of arcs that
+        it gained: whoever had them may have read it later than we did.
+        """
+        return part.job.scope is job_.Scope.OBJECTS and (
+            self._authority.shared
+            or part.reading is not None and part.reading.partial)
+
+    def _judge_gained(self, part: part_.Part, view: member_.View,
+                      before: ring_.Ring) -> None:
+        """Claim what is due on the arcs that we gained; the rows tell."""
+        def page(low: int, high: int, rows: list[Row]) -> None:
+            self._claimer.judge(part.job, [
+                row for row in rows
+                if part.owns(view, self._identity, row.position)])
+        part_.Walk(
+            self._store, part.job.name, self._arcs(part, view, before),
+            before=None, page=self._page, on_page=page,
+            # What it could not read is read again, with the catalogue.
+            on_end=lambda complete: None).go_on()
 
     def _hold(self, part: part_.Part,
               kind: TimerKind = TimerKind.LOOK) -> None:
@@ -265,12 +285,11 @@ class Ticker:
         if part.of_member:
             return
         assert view is not None
-        reading = part.reading
-        if reading is not None and not (
-                reading.partial and part.ring is not view.ring):
+        if part.reading is not None and (
+                part.ring is view.ring or not self._reads_anew(part)):
             if part.ring is None and part.walk is None:
                 # The store could not record all of it.
-                self._walk_gained(part, _listing(part, now), view, None)
+                self._walk_gained(part, _listing(part, now), view)
         elif not self._reads.under_way(job.name):
             pause = self._reads.pause(job.name, part.begun)
             if pause:
@@ -300,21 +319,27 @@ class Ticker:
             pass
         else:
             self._reads.succeeded(job)
-            self._listed(part, reading, read.at, now, view)
+            self._listed(part, reading, read, now, view)
         self._pump()
 
     # -- catalogue ─► owned
 
-    def _listed(self, part: part_.Part, reading: Reading, at: Instant,
+    def _listed(self, part: part_.Part, reading: Reading, read: reads_.Read,
                 now: Instant, view: member_.View) -> None:
-        """The catalogue lists these objects, for the instant *at*."""
+        """The catalogue lists these objects."""
         before, part.reading = part.reading, reading
-        tick, at = at, max(at, part.since)
-        if part.ring is not view.ring or before is None:
-            self._walk_gained(part, at, view, None)
-        elif reading.catalogue is not before.catalogue or (
-                reading.schedules != before.schedules):
-            self._record_differences(part, before, reading, at, now, view)
+        tick, at = read.at, max(read.at, part.since)
+        if self._authority.shared and read.ring is not view.ring:
+            # It is read once more, and then all of it is compared.
+            part.ring = None
+        else:
+            differs = before is not None and part.ring is not None and (
+                reading.catalogue is not before.catalogue
+                or reading.schedules != before.schedules)
+            if part.ring is not view.ring:
+                self._walk_gained(part, at, view)
+            if before is not None and differs:
+                self._record_differences(part, before, reading, at, now, view)
         part.own.replace(reading.schedules, at)
         if part.walk is None:
             self._arm_timers(part, now)
@@ -323,31 +348,35 @@ class Ticker:
             part.begun = tick
             self._start(part, tick, now, view)
 
-    def _walk_gained(self, part: part_.Part, at: Instant,
-                     view: member_.View, change: authority_.Change | None
-                     ) -> None:
-        """Walk the arcs that we gained.
+    def _walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
+                     anew: bool = False) -> None:
+        """Walk the arcs that we gained since they were walked last.
 
         :param at: the instant for which the catalogue was read.
-        :param change: of the ring. None: all our arcs are walked.
+        :param anew: whether what is known of them counts no more.
         """
         before, part.ring = part.ring, view.ring
         if not self._authority.shared:
             # What is not ours any more is forgotten: others go on with it.
-            self._walk(part, [part_.CIRCLE], part.since, view,
-                       anew=change is not None and change.before is None)
+            self._walk(part, [part_.CIRCLE], part.since, view, anew)
             return
+        if part.walk is not None:
+            # It did not come to all of them.
+            before = None
+        self._walk(part, self._arcs(part, view, before), at, view)
+
+    def _arcs(self, part: part_.Part, view: member_.View,
+              before: ring_.Ring | None) -> Iterable[ring_.Arc]:
+        """Our arcs but for those that we had in the ring *before*."""
         reading = part.reading
         if (reading is not None and not reading.partial
                 and len(reading.catalogue) <= self._page):
             # One question for all, rather than one for each arc.
-            self._walk(part, [part_.CIRCLE], at, view)
-            return
-        arcs = view.ring.arcs(self._identity)
-        if before is not None and change is not None and part.walk is None:
-            arcs = tuple(sorted(
-                set(arcs) - set(before.arcs(self._identity))))
-        self._walk(part, arcs, at, view)
+            return [part_.CIRCLE]
+        arcs = set(view.ring.arcs(self._identity))
+        if before is not None:
+            arcs.difference_update(before.arcs(self._identity))
+        return sorted(arcs)
 
     def _walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
               at: Instant, view: member_.View | None,
@@ -378,9 +407,9 @@ class Ticker:
             part.walk = None
             if not complete:
                 part.ring = None
-                self._timers.retry(job.name, TimerKind.LOOK)
+                self._look_soon(job)
                 return
-            self._arm(part, at)
+            self._arm(part, at, view)
         part.walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
@@ -410,12 +439,15 @@ class Ticker:
             if left:
                 # Compare once more.
                 self._parts[job.name].ring = None
-                self._timers.push(self._clock.now() + SECOND, job.name,
-                                  TimerKind.LOOK)
+                self._look_soon(job)
         if listed or delisted:
             self._store.ask(
                 lambda store: store.sync(job.name, listed, delisted, at=at),
                 recorded)
+
+    def _look_soon(self, job: job_.Job) -> None:
+        self._timers.push(self._clock.now() + SECOND, job.name,
+                          TimerKind.LOOK)
 
     def _record_differences(self, part: part_.Part, before: Reading,
                             reading: Reading, at: Instant, now: Instant,
@@ -492,7 +524,9 @@ class Ticker:
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
             return
-        ids, positions = reading.catalogue.ids, reading.catalogue.positions
+        # What was read since has its objects at other places.
+        catalogue = cursor.catalogue
+        ids, positions = catalogue.ids, catalogue.positions
         job, taken = part.job, 0
         too_late = now - job.plan().grace_us(cursor.tick) - 1
 
@@ -516,13 +550,18 @@ class Ticker:
             self._timers.push(self._clock.now() + 1, part.job.name,
                               TimerKind.REST)
 
-    def _arm(self, part: part_.Part, since: Instant) -> None:
-        """Set the timers of objects with a time of their own: what was due
-        before *since* was judged by its rows.
+    def _arm(self, part: part_.Part, since: Instant,
+             view: member_.View | None) -> None:
+        """Set the timers of objects with a time of their own.
+
+        :param since: what was due before on the arcs that were walked was
+            judged by its rows.
         """
         now = self._clock.now()
         newest = part.job.schedule.at_or_before(now)
         if part.job.spread and newest is not None:
+            # On the arcs that we had what is due by now was not.
+            self._claim_spread(part, now, view)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
 

@@ -60,7 +60,7 @@ class SpreadCursor:
     def __init__(self, tick: Instant, catalogue: catalogue_.Catalogue,
                  period_us: int, since: Instant):
         self.tick = tick
-        self._catalogue = catalogue
+        self.catalogue = catalogue
         self._phases, self._indexes = catalogue.by_phase(period_us)
         self._at = bisect.bisect_right(self._phases, since - tick)
 
