@@ -69,9 +69,6 @@ def effects(connection):
 
 
 STATES = {code: state.value for state, code in tables.STATE_CODES.items()}
-<<<<<<< HEAD
 SKIPPED_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
-=======
 # What its handler has ended ran to its end, whenever that is counted.
 STATES[tables.STATE_CODES[State.COMMITTED]] = State.DONE.value
->>>>>>> house8
