@@ -16,6 +16,7 @@ from oslo_config import cfg
 from distperiodic.adapters import local
 from distperiodic.adapters import messaging
 from distperiodic.core import message
+from distperiodic.core.refusal import Refusal
 from tests.waiting import wait_until
 
 # Servers take their time to start.
@@ -145,7 +146,7 @@ def test_a_report_comes_to_who_sent_the_batch(way):
     [batch] = way.batches
     report = message.Report(
         batch.id, batch.worker, done=[0], failed=[(1, 'ü: it broke\n')],
-        retried=[(2, '')], refused=[(3, 'draining')], lost=[5, 4],
+        retried=[(2, '')], refused=[(3, Refusal.DRAINING)], lost=[5, 4],
         seconds=0.25)
 
     way.report(report, batch.sender)
