@@ -7,8 +7,10 @@ import collections
 import heapq
 import itertools
 from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from distperiodic.core import bound as bound_
@@ -159,7 +161,7 @@ class Queue:
         return self._keep(lambda group: [
             c for c in group.claims if c.fence == newest[c.object]])
 
-    def discard_leases(self, lost: set[str]) -> int:
+    def discard_leases(self, lost: AbstractSet[str]) -> int:
         """Drop what stands in leases that are somebody else's; how many."""
         return self._keep(
             lambda group: [] if group.own.lease in lost else group.claims)
@@ -189,15 +191,17 @@ class InHand:
 
     :param jobs: by name.
     :param partitions: by name; what is configured of them.
-    :param shared: whether the store counts what runs of a job everywhere.
+    :param shared: jobs of which a store counts what runs everywhere.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job],
-                 partitions: partition_.Partitions, *, shared: bool):
+                 partitions: partition_.Partitions, *,
+                 shared: Container[str]):
         self._order = itertools.count()
         limits = partition_.limits_of(jobs, partitions)
         # The jobs of a partition have one limit, and one bound.
-        bounds = {limit: bound_.Bound(limit.most, shared=shared)
+        bounds = {limit: bound_.Bound(
+            limit.most, shared=limit.jobs[0] in shared)
                   for some in limits.values() for limit in some}
         self.queues = {
             name: Queue(job, {limit.refusal: bounds[limit]

@@ -18,11 +18,13 @@ nothing else for as long as a run needs to bring it down.
 import heapq
 import itertools
 import logging
+from collections.abc import Container
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import message
+from distperiodic.core.claim import Authority
 from distperiodic.flow import in_hand
 from distperiodic.flow import quiet
 
@@ -47,18 +49,19 @@ class Pump:
     """See :mod:`distperiodic.flow.pump`.
 
     :param batch_size: the most objects of one batch.
-    :param series: how the ids of the batches begin.
+    :param shared: jobs whose claims stand in a store that members share.
     """
 
     def __init__(self, hand: in_hand.InHand, bus: ports.WorkBus,
-                 clock: ports.Clock, *, batch_size: int, series: str,
-                 told: quiet.Quiet):
+                 clock: ports.Clock, *, batch_size: int,
+                 shared: Container[str], told: quiet.Quiet):
         self._hand = hand
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
         self._told = told
-        self._batch_ids = (f'{series}{n}' for n in itertools.count(1))
+        self._shared = shared
+        self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
         """Give out what waits for *partition*.
@@ -190,7 +193,8 @@ class Pump:
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
             [c.attempt for c in claims], me, worker.entry, group.own.lease,
-            job.topic, job.priority)
+            job.topic, job.priority, authority=Authority.STORE
+            if job.name in self._shared else Authority.RING)
         hand.sent[batch.id] = in_hand.Sent(
             batch, worker, queue, [*claims], cost, now)
         worker.batches[batch.id] = None

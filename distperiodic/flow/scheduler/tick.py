@@ -185,7 +185,7 @@ class Ticker:
         """Take up what is ours by the new ring, and leave what is not."""
         now = self._clock.now()
         if change.before is None and not self._authority.shared:
-            self._dispatcher.abandon()
+            self._dispatcher.abandon(self._parts)
         for part in self._parts.values():
             if part.of_member:
                 continue
