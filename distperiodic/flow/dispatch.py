@@ -43,10 +43,8 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-# A worker that could not be reached is left alone this long, then twice as
-# long, and no longer: a back-off without a cap loses ticks, a fixed one
-# floods.
-_BACK_OFF = (1.0, 2.0)
+# Seconds for which a worker is given nothing of a job that it has refused.
+_PAUSE = 1.0
 
 
 class Dispatcher:
@@ -169,7 +167,7 @@ class Dispatcher:
                 worker = known[holder] = in_hand.Worker(
                     member, pace_.Window(self._share(member), self._pace),
                     self._clock.monotonic())
-            worker.member, worker.entry = member, member.entry
+            worker.member = member
             worker.window.slots = self._share(member)
 
     def schedulers_changed(self, members: Iterable[member_.Member]) -> None:
@@ -245,7 +243,7 @@ class Dispatcher:
         else:
             # It drains, or is not sure of its membership: its entry goes at
             # any moment, and until then it would refuse again.
-            worker.paused[queue.job.name] = worker.heard + _BACK_OFF[0]
+            worker.paused[queue.job.name] = worker.heard + _PAUSE
         # What was granted of it its worker has put back into the store: a
         # message alone takes nothing from a run.
         self._take_back(
@@ -273,12 +271,7 @@ class Dispatcher:
         if sent is None:
             return
         worker = sent.worker
-        now = self._clock.monotonic()
-        pause = _BACK_OFF[min(worker.failures, len(_BACK_OFF) - 1)]
-        if now >= worker.not_before:
-            # Several at a time fail for one reason, and count once.
-            worker.failures += 1
-            worker.not_before = now + pause
+        pause = worker.back_off.failed(self._clock.monotonic())
         if self._told.may('unsent'):
             LOG.warning(
                 'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
@@ -292,7 +285,7 @@ class Dispatcher:
         """The broker has *batch*."""
         found = self._sent.get(batch.id)
         if found is not None:
-            found.worker.failures = 0
+            found.worker.back_off.reached()
 
     def sweep(self) -> None:
         """Take back what gave no sign within the lease, renew our leases, and
@@ -322,7 +315,7 @@ class Dispatcher:
                 worker.member.identity, number, self._lease)
             if now - worker.heard > self._lease:
                 # It may be there and hear nothing. The others first.
-                worker.not_before = now + self._lease
+                worker.back_off.rest(now + self._lease)
         self._tell_dead()
         all_seen = (self._peers is not None
                     and len(self._workers) >= len(self._hand.turns))

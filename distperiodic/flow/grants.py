@@ -369,7 +369,6 @@ class Grants:
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Somebody took it; what still runs of it is in vain.
-                    grant.void = True
-                    grant.until = now
+                    grant.until = results.NEVER
         self._keeper.renew(
             holder, [grant.lease for grant in grants], renewed)

@@ -23,25 +23,59 @@ from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 
 
+class BackOff:
+    """When a worker may be sent something again."""
+
+    __slots__ = ('_failures', '_until')
+
+    # A worker that could not be reached is left alone this long, then twice
+    # as long, and no longer: a back-off without a cap loses ticks, a fixed
+    # one floods.
+    _PAUSES = (1.0, 2.0)
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    def over(self, now: float) -> bool:
+        """Whether it may be sent something."""
+        return now >= self._until
+
+    def rest(self, until: float) -> None:
+        """Send it nothing until then."""
+        self._until = until
+
+    def failed(self, now: float) -> float:
+        """It could not be reached; returns the seconds that it is left
+        alone. Several failures at a time have one cause, and count once.
+        """
+        pause = self._PAUSES[min(self._failures, len(self._PAUSES) - 1)]
+        if self.over(now):
+            self._failures += 1
+            self._until = now + pause
+        return pause
+
+    def reached(self) -> None:
+        """It was sent something."""
+        self._failures = 0
+
+
 class Worker:
     """One worker as this scheduler sees it."""
 
-    __slots__ = ('alone_until', 'apart', 'batches', 'entry', 'failures',
-                 'heard', 'member', 'not_before', 'paused', 'unknown',
-                 'window')
+    __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
+                 'member', 'paused', 'unknown', 'window')
 
     def __init__(self, member: member_.Member, window: pace_.Window,
                  now: float):
         self.member = member
-        self.entry = member.entry
         self.window = window
         #: In the order in which they were sent.
         self.batches: dict[str, None] = {}
         #: Jobs that it does not know, and ones that it refused until then.
         self.unknown: set[str] = set()
         self.paused: dict[str, float] = {}
-        self.failures = 0
-        self.not_before = 0.0
+        self.back_off = BackOff()
         self.heard = now
         #: Until when it is given nothing beside the suspects that it has, or
         #: waits for. None: it has none.

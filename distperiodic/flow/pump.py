@@ -88,7 +88,7 @@ class Pump:
             if sure or queue.job.scope is job_.Scope.MEMBER:
                 self._give_apart(queue, workers, me, now)
         free = [w for w in workers
-                if w.not_before <= now and not w.window.full
+                if w.back_off.over(now) and not w.window.full
                 and not self._alone(w, now)]
         passed = []
         shares: dict[str, int] = {}
@@ -192,8 +192,8 @@ class Pump:
         batch = message.Batch(
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
-            [c.attempt for c in claims], me, worker.entry, group.own.lease,
-            job.topic, job.priority, authority=Authority.STORE
+            [c.attempt for c in claims], me, worker.member.entry,
+            group.own.lease, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
         hand.sent[batch.id] = in_hand.Sent(
             batch, worker, queue, [*claims], cost, now)
@@ -223,7 +223,7 @@ class Pump:
         """Send the next suspects to a worker that has nothing else; make
         one of several free for them.
         """
-        able = [w for w in workers if w.not_before <= now
+        able = [w for w in workers if w.back_off.over(now)
                 and self._able(w, queue.job.name, now)]
         if not able:
             return
