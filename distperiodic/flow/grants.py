@@ -29,9 +29,9 @@ from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import leases
-from distperiodic.flow import places as places_
 from distperiodic.flow import quiet
 from distperiodic.flow import results
+from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Grants:
                  partitions: partition_.Partitions = partition_.NONE):
         self._jobs = jobs
         self._limits = partition_.limits_of(jobs, partitions)
-        self._places: places_.Places[results.Grant] = places_.Places(
+        self._places: admission.Places[results.Grant] = admission.Places(
             self._limits)
         self._counting = False
         self._store = store

@@ -23,7 +23,6 @@ from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core.claim import Authority
-from distperiodic.flow import dispatch
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
 from distperiodic.flow import leases
@@ -36,6 +35,7 @@ from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import reads as reads_
 from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 # Ticks of a job are claimed in pieces of so many objects where the store
 # answers at once.
@@ -53,7 +53,7 @@ class _Source:
     :param pump: gives waiting claims to workers.
     """
 
-    def __init__(self, book: leases.Book, dispatcher: dispatch.Dispatcher, *,
+    def __init__(self, book: leases.Book, dispatcher: Dispatcher, *,
                  clock: ports.Clock, membership: ports.Membership,
                  group: str, identity: str, reader: ports.CatalogueReader,
                  put: events.Put, new_lease: Callable[[], str],
@@ -175,7 +175,7 @@ class Scheduling:
                  random_: random.Random | None = None,
                  partitions: partition_.Partitions = partition_.NONE):
         self._bus = bus
-        self.dispatcher = dispatch.Dispatcher(
+        self.dispatcher = Dispatcher(
             books, bus=self, clock=clock, put=put, me=me,
             new_lease=new_lease, batch_size=batch_size, lease=lease,
             random_=random_, partitions=partitions)

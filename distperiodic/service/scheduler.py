@@ -30,7 +30,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow import scheduling
-from distperiodic.flow import work
+from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._member_id, points=settings.hash_ring_replicas_count)
             membership.join(settings.group, self._tell_view)
         self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
-        self._shop = work.Workshop(
+        self._shop = runs.Workshop(
             here, clock=self._clock, pool=self._pool,
             report=self._tell_report, may_start=self._may_start,
             finish=self._finisher(

@@ -7,10 +7,10 @@ import pytest
 
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
-from distperiodic.flow import again as again_
 from distperiodic.flow import events as events_
-from distperiodic.flow import in_hand
 from distperiodic.flow import leases as leases_
+from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler import recovery
 from tests.unit import world as world_
 
 SILENT = 10.0
@@ -54,13 +54,13 @@ def clock():
 
 @pytest.fixture
 def hand(book):
-    return in_hand.InHand(book.jobs, {}, shared={'poll'})
+    return in_flight.InFlight(book.jobs, {}, shared={'poll'})
 
 
 @pytest.fixture
 def again(book, clock, hand):
     numbers = itertools.count()
-    return again_.Again(
+    return recovery.Recovery(
         hand, book, clock, put=[].append, holder=lambda: 'me',
         new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
 
@@ -95,7 +95,7 @@ def test_who_waits_for_an_object_is_told_that_it_is_given_up(
     """What was lost too often ends, and that is an event of the inbox."""
     numbers, events = itertools.count(), []
     store.drop = lambda job, tick, keys, **options: len(keys)
-    again = again_.Again(
+    again = recovery.Recovery(
         hand, book, clock, put=events.append, holder=lambda: 'me',
         new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
     store.ended = [claim_.Lease(

@@ -149,7 +149,8 @@ class Queue:
         #: How many claims wait in the groups.
         self.size = 0
         #: Claims whose runs were lost with their workers more than once, to
-        #: run apart from others; see :mod:`distperiodic.flow.pump`.
+        #: run apart from others; see
+        #: :mod:`distperiodic.flow.scheduler.batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: How many of them were superseded while they waited.
         self.void = 0
@@ -220,7 +221,7 @@ class Queue:
         return before - self.waiting
 
 
-class InHand:
+class InFlight:
     """All of it, and the counts of what it comes to.
 
     :param jobs: by name.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is begun a second time.
+"""Recovery of lost runs.
 
     worker lost, batch refused, not sent ── take back ──┐
     lease ended, its holder gone ────────── take over ──┼─► offered again
@@ -9,8 +9,8 @@
 
 A run may have taken its worker down with it. So what is lost is begun again
 only so often, and what was lost more than once runs apart from others; see
-:mod:`distperiodic.flow.pump`. What was lost too often and is dead goes on so
-in its next ticks: each has one run, apart, until one is done.
+:mod:`distperiodic.flow.scheduler.batcher`. What was lost too often and is dead
+goes on so in its next ticks: each has one run, apart, until one is done.
 """
 
 import functools
@@ -21,9 +21,9 @@ from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.flow import events
-from distperiodic.flow import in_hand
 from distperiodic.flow import leases as leases_
-from distperiodic.flow import pump
+from distperiodic.flow.scheduler import batcher
+from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def most_attempts(job: job_.Job) -> int:
     return job.retries + _LOSSES + 1
 
 
-class Again:
+class Recovery:
     """For one scheduler.
 
     :param put: takes what others have to know.
@@ -57,7 +57,7 @@ class Again:
     :param lease: seconds.
     """
 
-    def __init__(self, hand: in_hand.InHand, book: leases_.Book,
+    def __init__(self, hand: in_flight.InFlight, book: leases_.Book,
                  clock: ports.Clock, *, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float):
@@ -114,7 +114,7 @@ class Again:
                 holder, leases, functools.partial(
                     self._discard_lost, queues, frozenset(leases)))
 
-    def _discard_lost(self, queues: list[in_hand.Queue],
+    def _discard_lost(self, queues: list[in_flight.Queue],
                       asked: frozenset[str], held: set[str]) -> None:
         lost = asked - held
         if lost:
@@ -180,13 +180,13 @@ class Again:
         for lease in leases:
             job = self._hand.queues[lease.job].job
             self._hand.counts[job.name, 'taken over'] += len(lease.claims)
-            self._offer(job, in_hand.Own(lease.id, holder), lease.claims,
+            self._offer(job, in_flight.Own(lease.id, holder), lease.claims,
                         'its lease has ended', lease.was)
         if len(leases) == _AT_A_TIME:
             self._more = True
             self.take_over()
 
-    def take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
+    def take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
                   reason: str, ran: bool = True) -> None:
         """Claim anew what a worker was given and will not end.
 
@@ -206,7 +206,7 @@ class Again:
 
         def taken(anew: list[claim_.Claim]) -> None:
             self._hand.lost(job, len(claims) - len(anew))
-            self._offer(job, in_hand.Own(into, holder), anew, reason,
+            self._offer(job, in_flight.Own(into, holder), anew, reason,
                         claim_.State.RUNNING if ran else claim_.State.CLAIMED)
         self._store.ask(
             lambda store: store.take_back(
@@ -214,7 +214,7 @@ class Again:
                 holder=holder, seconds=self._lease, ran=ran),
             taken)
 
-    def _offer(self, job: job_.Job, own: in_hand.Own,
+    def _offer(self, job: job_.Job, own: in_flight.Own,
                claims: list[claim_.Claim],
                reason: str, was: claim_.State) -> None:
         """Queue claims that somebody had before; some may have run."""
@@ -232,13 +232,13 @@ class Again:
         if claims:
             self._hand.put(job, own, claims)
 
-    def set_apart(self, job: job_.Job, own: in_hand.Own,
+    def set_apart(self, job: job_.Job, own: in_flight.Own,
                   claims: list[claim_.Claim]) -> list[claim_.Claim]:
         """Queue the suspects among *claims*; the others."""
         apart: dict[int, list[claim_.Claim]] = {}
         others = []
         for claim in claims:
-            together = pump.suspects_together(claim)
+            together = batcher.suspects_together(claim)
             if together is None:
                 others.append(claim)
             else:
@@ -268,7 +268,7 @@ class Again:
                 ending=claim_.State.DEAD, reason=reason),
             dropped)
 
-    def abandon(self, job: job_.Job, group: in_hand.Group) -> None:
+    def abandon(self, job: job_.Job, group: in_flight.Group) -> None:
         """Give up claims that wait: others had their objects meanwhile."""
         claims = group.claims
 

@@ -34,12 +34,12 @@ from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
 from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import again
 from distperiodic.flow import events
-from distperiodic.flow import in_hand
 from distperiodic.flow import leases
-from distperiodic.flow import pump
 from distperiodic.flow import quiet
+from distperiodic.flow.scheduler import batcher
+from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler import recovery
 
 LOG = logging.getLogger(__name__)
 
@@ -75,15 +75,15 @@ class Dispatcher:
                 for name, job in book.jobs.items()}
         shared = {name for book in books if book.shared
                   for name in book.jobs}
-        self._hand = in_hand.InHand(jobs, partitions, shared=shared)
+        self._hand = in_flight.InFlight(jobs, partitions, shared=shared)
         self._queues = self._hand.queues
         self._workers = self._hand.workers
         self._sent = self._hand.sent
         self.counts = self._hand.counts
-        self._pump = pump.Pump(
+        self._pump = batcher.Batcher(
             self._hand, bus, clock, batch_size=batch_size, shared=shared,
             told=self._told)
-        self._again = [again.Again(
+        self._again = [recovery.Recovery(
             self._hand, book, clock, put=put, holder=self.holder,
             new_lease=new_lease, lease=lease) for book in books]
         self._again_of = {
@@ -133,7 +133,7 @@ class Dispatcher:
 
     # -- what comes in
 
-    def offer(self, job: job_.Job, own: in_hand.Own,
+    def offer(self, job: job_.Job, own: in_flight.Own,
               claims: list[claim_.Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump` gives them to workers. The
@@ -164,7 +164,7 @@ class Dispatcher:
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:
-                worker = known[holder] = in_hand.Worker(
+                worker = known[holder] = in_flight.Worker(
                     member, pace_.Window(self._share(member), self._pace),
                     self._clock.monotonic())
             worker.member = member
@@ -225,7 +225,7 @@ class Dispatcher:
         if free:
             self._put(events.Released(job, free))
 
-    def _refused(self, sent: in_hand.Sent,
+    def _refused(self, sent: in_flight.Sent,
                  told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
         refusal = told[0][1]
@@ -249,12 +249,12 @@ class Dispatcher:
         self._take_back(
             sent, refused, f'it was refused: {refusal.sentence}', ran=False)
 
-    def _take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
+    def _take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
                    reason: str, ran: bool = True) -> None:
         self._again_of[sent.queue.job.name].take_back(
             sent, claims, reason, ran)
 
-    def _settled_as(self, outcome: str, sent: in_hand.Sent,
+    def _settled_as(self, outcome: str, sent: in_flight.Sent,
                     told: list[tuple[int, str]]) -> list[
                         tuple[claim_.Claim, str]]:
         settled = [(claim, error) for index, error in told
@@ -300,7 +300,7 @@ class Dispatcher:
         if away > self._lease / 3:
             for sent in self._sent.values():
                 sent.sign = min(now, sent.sign + away)
-        silent: dict[str, tuple[in_hand.Worker, int]] = {}
+        silent: dict[str, tuple[in_flight.Worker, int]] = {}
         for sent in [s for s in self._sent.values()
                      if now - s.sign > self._lease]:
             worker, number = silent.get(
@@ -356,7 +356,7 @@ class Dispatcher:
             for partition in self._hand.turns:
                 self._pump.pump(partition, me, is_sure)
 
-    def _lose(self, worker: in_hand.Worker) -> None:
+    def _lose(self, worker: in_flight.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
             self._take_back(
