@@ -7,8 +7,9 @@ refused: then all is in use. Whoever is refused goes on with what it has and
 asks for more later, so a refusal costs one place for a moment.
 
 What is brief is sent a little ahead: it waits at the worker, which begins it
-when something else of the limit ends there (:mod:`distperiodic.flow.places`).
-Else each place would be idle while the news goes to the scheduler and back.
+when something else of the limit ends there
+(:mod:`distperiodic.flow.worker.admission`). Else each place would be idle
+while the news goes to the scheduler and back.
 """
 
 # Seconds after which one that was refused asks again, at first and at the

@@ -60,6 +60,15 @@ ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 
 
+class Authority(enum.Enum):
+    """Who decides what of a job may run."""
+
+    #: A store that all members share.
+    STORE = 'store'
+    #: The ring alone: claims stand in the memory of one scheduler.
+    RING = 'ring'
+
+
 class SkippedBy(enum.Enum):
     """What had an object skipped for a tick, without a claim."""
 

@@ -37,6 +37,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core import catalogue
 from distperiodic.core import refusal as refusal_
+from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.schedule import Instant
 
@@ -89,6 +90,9 @@ class Batch:
     #: Object to what an earlier attempt said, as JSON. It is never sent: who
     #: runs a batch beside the store reads it there.
     progress: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: Who decides what of it runs. It is never sent: a worker asks its store
+    #: if it has one.
+    authority: Authority = Authority.STORE
 
 
 @dataclasses.dataclass(slots=True)

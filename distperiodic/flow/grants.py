@@ -28,9 +28,10 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import places as places_
+from distperiodic.flow import leases
 from distperiodic.flow import quiet
 from distperiodic.flow import results
+from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class Grants:
                  partitions: partition_.Partitions = partition_.NONE):
         self._jobs = jobs
         self._limits = partition_.limits_of(jobs, partitions)
-        self._places: places_.Places[results.Grant] = places_.Places(
+        self._places: admission.Places[results.Grant] = admission.Places(
             self._limits)
         self._counting = False
         self._store = store
@@ -90,8 +91,7 @@ class Grants:
         self._random = random_ or random.Random()
         self._grants: dict[tuple[str, str], results.Grant] = {}
         self._renewed = clock.monotonic()
-        #: Holders whose leases the store is asked to renew.
-        self._renewing: set[str] = set()
+        self._keeper = leases.Keeper(store, lease)
         self._told = quiet.Quiet(clock, 10.0)
         self._results = results.Results(
             jobs, new_lease=new_lease, random_=self._random, told=self._told)
@@ -243,6 +243,10 @@ class Grants:
             return Refusal.LEASE_ENDED
         return None
 
+    def has(self, batch: str, sender: str) -> bool:
+        """Whether a batch of *sender* was granted and is not over."""
+        return _key(sender, batch) in self._grants
+
     def lease_of(self, batch: message.Batch) -> str | None:
         """The lease in which *batch* runs; None: it does not."""
         grant = self._grants.get(_key(batch.sender, batch.id))
@@ -358,26 +362,13 @@ class Grants:
 
     def _renew(self, holder: str, grants: list[results.Grant],
                now: float) -> None:
-        if holder in self._renewing:
-            # The store is slow, or away.
-            return
-        self._renewing.add(holder)
-
-        def failed() -> None:
-            self._renewing.discard(holder)
-
         def renewed(held: set[str]) -> None:
-            self._renewing.discard(holder)
             for grant in grants:
                 if grant.lease in held:
                     grant.asked = now
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Somebody took it; what still runs of it is in vain.
-                    grant.void = True
-                    grant.until = now
-        self._store.ask(
-            lambda store: store.renew(
-                [grant.lease for grant in grants], holder=holder,
-                seconds=self._lease),
-            renewed, failed, first=True)
+                    grant.until = results.NEVER
+        self._keeper.renew(
+            holder, [grant.lease for grant in grants], renewed)

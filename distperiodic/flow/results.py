@@ -27,6 +27,9 @@ LOG = logging.getLogger(__name__)
 #: The longest pause before a retry, in seconds.
 RETRY_CAP = 60.0
 
+#: Earlier than any instant of the monotonic clock.
+NEVER = float('-inf')
+
 #: What the store is asked, and who is told which objects counted.
 Ask = tuple[Callable[[ports.ClaimStore], set[str]],
             Callable[[set[str]], None]]
@@ -38,7 +41,7 @@ class Grant:
     """A batch whose start was asked for, and what was granted of it."""
 
     __slots__ = ('asked', 'batch', 'claims', 'holder', 'indexes', 'lease',
-                 'left', 'progress', 'saving', 'sign', 'until', 'void')
+                 'left', 'progress', 'saving', 'sign', 'until')
 
     def __init__(self, batch: message.Batch, now: float):
         self.batch = batch
@@ -46,6 +49,7 @@ class Grant:
         self.holder = member_.holder_of(batch.worker)
         #: Monotonic seconds of the request that the trust counts from.
         self.asked = now
+        #: Until when its runs may begin. NEVER: the lease was lost.
         self.until = now
         self.sign = now
         #: None: it was reported what became of it.
@@ -57,8 +61,11 @@ class Grant:
         self.progress: dict[str, str] = {}
         #: Whether the store is asked to save some.
         self.saving = False
-        #: Whether the lease was lost.
-        self.void = False
+
+    @property
+    def void(self) -> bool:
+        """Whether the lease was lost."""
+        return self.until == NEVER
 
     def take(self, index: int) -> claim_.Claim | None:
         """The claim at *index*; None: it was taken before."""

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One scheduler's flow, put together over one store.
+"""One scheduler's flow, put together.
 
-    ticker ─► claimer ─► dispatcher ─► (grants) ─► bus ─► worker
-                             ▲             │                 │
-                             └─────────────┴──── reports ◄───┘
+    ticker ─► claimer ─┐
+                       ├─► dispatcher ─► (grants) ─► bus ─► worker
+    ticker ─► claimer ─┘       ▲             │                 │
+                               └─────────────┴──── reports ◄───┘
+
+There is a book for what a store decides and one for what the ring alone does:
+each has a clock of its own, so each has a ticker and a claimer. What they have
+claimed goes one way from there; each batch says which authority it is of.
 
 Runs are granted here where the workers cannot reach the store: they are
 this process's own pool, or there is no store that they could share.
@@ -11,15 +16,16 @@ this process's own pool, or there is no store that they could share.
 
 import random
 from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core import partition as partition_
-from distperiodic.flow import dispatch
+from distperiodic.core.claim import Authority
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
+from distperiodic.flow import leases
 from distperiodic.flow import store_time
 from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import authority as authority_
@@ -29,6 +35,7 @@ from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import reads as reads_
 from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 # Ticks of a job are claimed in pieces of so many objects where the store
 # answers at once.
@@ -38,73 +45,50 @@ _PAGE = 2000
 _WHOLE = 1 << 62
 
 
-class Scheduling:
-    """See the picture above.
+class _Source:
+    """What has the jobs of one book claimed when they are due.
 
-    :param put: puts events into the inbox of this process, from which they
-        come to :meth:`handle`.
-    :param identity: this member's name on the ring of *group*.
-    :param me: this member's entry, asked at each claim and each batch.
-    :param shared: whether all members claim in this store.
-    :param grants_here: whether runs are granted here and not by the workers.
-    :param batch_size: claims in one batch, and in one lease of a store that
-        is shared.
-    :param lease: seconds.
-    :param late_after: seconds after which others claim what is late.
-    :param sweep: seconds between two looks for leases that ended.
-    :param silent: seconds without a renewal after which the leases of a
-        process that is gone from its group are taken over.
-    :param sure: whether this process surely still stands in its group under
-        that entry.
-    :param series: how the ids of the batches begin.
-    :param random_: of pauses; default: seeded anew.
-    :param partitions: what is configured of partitions, by name.
+    :param sure: as for :class:`Scheduling`.
+    :param run: takes what was granted here.
+    :param pump: gives waiting claims to workers.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job], *,
+    def __init__(self, book: leases.Book, dispatcher: Dispatcher, *,
                  clock: ports.Clock, membership: ports.Membership,
-                 group: str, identity: str, me: Callable[[], str],
-                 store: ports.StoreQueue, bus: ports.WorkBus,
-                 reader: ports.CatalogueReader, put: events.Put,
-                 new_lease: Callable[[], str], batch_size: int = 500,
-                 lease: float = 60.0, shared: bool = False,
-                 grants_here: bool = True, late_after: float = 5.0,
-                 sweep: float = 0.0, silent: float = 0.0,
-                 sure: Callable[[str], bool] = lambda entry: True,
-                 series: str = '', random_: random.Random | None = None,
-                 partitions: partition_.Partitions = partition_.NONE):
-        self.jobs = jobs
-        self.shared = shared
-        self._bus = bus
-        self._lease = lease
+                 group: str, identity: str, reader: ports.CatalogueReader,
+                 put: events.Put, new_lease: Callable[[], str],
+                 batch_size: int, lease: float, late_after: float,
+                 sure: Callable[[str], bool],
+                 run: Callable[[message.Batch], None],
+                 pump: Callable[[], None],
+                 random_: random.Random | None,
+                 partitions: partition_.Partitions):
+        self.book = book
+        store, shared = book.store, book.shared
         self._clock = clock
         self.grants: grants_.Grants | None = None
-        if grants_here:
+        if book.grants_here:
             self.grants = grants_.Grants(
-                jobs, store=store, clock=clock, lease=lease, run=bus.send,
+                book.jobs, store=store, clock=clock, lease=lease, run=run,
                 report=lambda report, _: put(events.Ended(report)),
                 new_lease=new_lease, sure=sure,
-                shared=shared, silent=silent or None, random_=random_,
+                shared=shared, silent=book.silent or None, random_=random_,
                 partitions=partitions)
-        self.dispatcher = dispatch.Dispatcher(
-            jobs, store=store, bus=self, clock=clock, put=put, me=me,
-            new_lease=new_lease, batch_size=batch_size, lease=lease,
-            sweep=sweep, silent=silent, shared=shared, series=series,
-            random_=random_, partitions=partitions)
-        jobs = {name: job for name, job in jobs.items() if job.enabled}
+        jobs = {name: job for name, job in book.jobs.items() if job.enabled}
         self._time: store_time.StoreTime | None = None
         if shared:
             self._time = store_time.StoreTime(
                 clock, store, lambda: self._attendance.look(
                     self.ticker.begin))
         time = self._time or clock
-        self._attendance = attendance_.Attendance(time, store, jobs, sweep)
+        self._attendance = attendance_.Attendance(
+            time, store, jobs, book.sweep)
         self._claimer = claimer_.Claimer(
             jobs, clock=time, store=store, put=put,
-            holder=self.dispatcher.holder, new_lease=new_lease, lease=lease,
+            holder=dispatcher.holder, new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE,
-            sweep=sweep, promise=silent + 1.0 + 3 * late_after,
-            attendance=self._attendance, dispatcher=self.dispatcher)
+            sweep=book.sweep, promise=book.silent + 1.0 + 3 * late_after,
+            attendance=self._attendance, dispatcher=dispatcher)
         timers = timers_.TimerQueue(time, jobs, shared)
         parts = {name: part_.Part(job, time.now(),
                                   part_.without_catalogue(job, identity))
@@ -122,64 +106,181 @@ class Scheduling:
                 time, membership, group, identity),
             timers=timers,
             reads=reads_.CatalogueReads(time, reader, identity),
-            claimer=self._claimer, late=late, dispatcher=self.dispatcher,
-            page=page, pump=self.pump)
+            claimer=self._claimer, late=late, dispatcher=dispatcher,
+            page=page, pump=pump)
+        self._signs = clock.monotonic()
+        self._every = min(lease, book.silent or lease) / 4
+
+    def begin(self) -> None:
+        """Begin to tick, once the time and the jobs are known."""
         if self._time is not None:
             self._time.look()
         else:
             self._attendance.look(self.ticker.begin)
-        self._signs = clock.monotonic()
-        self._every = min(lease, silent or lease) / 4
+
+    def released(self, job: job_.Job, objects: Sequence[str]) -> None:
+        """These objects run no more."""
+        self._claimer.released(job, objects)
+
+    def too_early(self) -> None:
+        """The store's clock had not come to a tick."""
+        if self._time is not None:
+            self._time.look()
+
+    def sweep_grants(self) -> None:
+        """Look at the clock of the store and at what was granted here."""
+        if self._time is not None:
+            self._time.sweep()
+        if self.grants is None:
+            return
+        now = self._clock.monotonic()
+        if now - self._signs >= self._every:
+            self._signs = now
+            self.grants.renew()
+        self.grants.sweep()
+
+    def sweep_claims(self) -> None:
+        """Look at what waits to be claimed, and how the jobs stand."""
+        self._claimer.sweep()
+        if self.book.shared:
+            self._attendance.sweep()
+
+
+class Scheduling:
+    """See the picture above.
+
+    :param books: where claims stand; no two have one job or one authority.
+    :param identity: this member's name on the ring of *group*.
+    :param me: this member's entry, asked at each claim and each batch.
+    :param put: puts events into the inbox of this process, from which they
+        come to :meth:`handle`.
+    :param batch_size: claims in one batch, and in one lease of a store that
+        is shared.
+    :param lease: seconds.
+    :param late_after: seconds after which others claim what is late.
+    :param sure: whether this process surely still stands in its group under
+        that entry.
+    :param random_: of pauses; default: seeded anew.
+    :param partitions: what is configured of partitions, by name.
+    """
+
+    def __init__(self, books: Sequence[leases.Book], *,
+                 clock: ports.Clock, membership: ports.Membership,
+                 group: str, identity: str, me: Callable[[], str],
+                 bus: ports.WorkBus, reader: ports.CatalogueReader,
+                 put: events.Put, new_lease: Callable[[], str],
+                 batch_size: int = 500, lease: float = 60.0,
+                 late_after: float = 5.0,
+                 sure: Callable[[str], bool] = lambda entry: True,
+                 random_: random.Random | None = None,
+                 partitions: partition_.Partitions = partition_.NONE):
+        self._bus = bus
+        self.dispatcher = Dispatcher(
+            books, bus=self, clock=clock, put=put, me=me,
+            new_lease=new_lease, batch_size=batch_size, lease=lease,
+            random_=random_, partitions=partitions)
+        self._sources = {book.authority: _Source(
+            book, self.dispatcher, clock=clock, membership=membership,
+            group=group, identity=identity, reader=reader, put=put,
+            new_lease=new_lease, batch_size=batch_size, lease=lease,
+            late_after=late_after, sure=sure, run=bus.send, pump=self.pump,
+            random_=random_, partitions=partitions) for book in books}
+        self._of_job = {name: source for source in self._sources.values()
+                        for name in source.book.jobs}
+        #: Those with jobs that the ring divides.
+        self._divided = [source for source in self._sources.values() if any(
+            job.scope is not job_.Scope.MEMBER
+            for job in source.book.jobs.values())]
+        for source in self._sources.values():
+            source.begin()
+
+    @property
+    def tickers(self) -> list[tick.Ticker]:
+        """One for each book."""
+        return [source.ticker for source in self._sources.values()]
+
+    def grants_of(self, authority: Authority) -> grants_.Grants | None:
+        """What grants the runs of *authority* here. None: nothing does."""
+        source = self._sources.get(authority)
+        return None if source is None else source.grants
+
+    def run_due(self) -> float:
+        """Do all that is due; returns the seconds until the next is."""
+        return min(ticker.run_due() for ticker in self.tickers)
+
+    def view_changed(self) -> None:
+        """Members came or went, or this one may be sure again."""
+        for ticker in self.tickers:
+            ticker.view_changed()
+
+    def drain(self) -> None:
+        """Start nothing more; give out what waits."""
+        for ticker in self.tickers:
+            ticker.close()
+        self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
         """The dispatcher's bus; see :class:`distperiodic.ports.WorkBus`."""
-        if self.grants is None:
+        grants = self.grants_of(batch.authority)
+        if grants is None:
             self._bus.send(batch)
         else:
-            self.grants.accept(batch)
+            grants.accept(batch)
 
     def handle(self, event: events.Event) -> None:
-        """Go on with what an event of these jobs says."""
+        """Go on with what an event says."""
         match event:
+            case events.Reported(reports):
+                for report in reports:
+                    self.reported(report)
             case events.Ended(report):
                 self.dispatcher.reported(report)
             case events.Released(job, objects):
-                self._claimer.released(job, objects)
+                self._of_job[job.name].released(job, objects)
             case events.Sent(batch):
                 self.dispatcher.sent(batch)
             case events.Unsent(batch, reason):
                 self.dispatcher.unsent(batch, reason)
             case events.CatalogueRead(name, ticket, reading):
-                self.ticker.catalogue_read(name, ticket, reading)
-            case events.TooEarly():
-                if self._time is not None:
-                    self._time.look()
+                self._of_job[name].ticker.catalogue_read(
+                    name, ticket, reading)
+            case events.TooEarly(name):
+                self._of_job[name].too_early()
+            case events.Called(call):
+                call()
 
     def pump(self) -> None:
         """Give waiting claims to the workers that have room."""
-        self.dispatcher.pump_all(self.ticker.sure)
+        self.dispatcher.pump_all(self._sure)
+
+    def _sure(self) -> bool:
+        return all([source.ticker.sure() for source in self._divided])
 
     def reported(self, report: message.Report) -> None:
         """A worker tells what became of a batch, or that it lives."""
-        if self.grants is None:
+        grants = self._granted_by(report.batch)
+        if grants is None:
             self.dispatcher.reported(report)
         else:
-            self.grants.reported(report, self.dispatcher.entry())
+            grants.reported(report, self.dispatcher.entry())
+
+    def _granted_by(self, batch: str) -> grants_.Grants | None:
+        """What has granted a batch here, or should have."""
+        entry = self.dispatcher.entry()
+        for source in self._sources.values():
+            # It may run on though the dispatcher has given it up.
+            if source.grants is not None and source.grants.has(batch, entry):
+                return source.grants
+        authority = self.dispatcher.authority_of(batch)
+        return None if authority is None else self.grants_of(authority)
 
     def sweep(self) -> None:
         """Look at leases and at what gave no sign; call it several times a
         second.
         """
-        now = self._clock.monotonic()
-        if self._time is not None:
-            self._time.sweep()
-        if self.grants is not None and now - self._signs >= self._every:
-            self._signs = now
-            self.grants.renew()
-        if self.grants is not None:
-            self.grants.sweep()
+        for source in self._sources.values():
+            source.sweep_grants()
         self.dispatcher.sweep()
         self.pump()
-        self._claimer.sweep()
-        if self.shared:
-            self._attendance.sweep()
+        for source in self._sources.values():
+            source.sweep_claims()

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import queue
 import threading
-from collections.abc import Container
+from collections.abc import Iterable
 from typing import Any
 
 from distperiodic import opts
@@ -25,10 +25,12 @@ from distperiodic.core import catalogue
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from distperiodic.flow import leases
 from distperiodic.flow import scheduling
-from distperiodic.flow import work
+from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -109,10 +111,11 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._member_id, points=settings.hash_ring_replicas_count)
             membership.join(settings.group, self._tell_view)
         self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
-        self._shop = work.Workshop(
+        self._shop = runs.Workshop(
             here, clock=self._clock, pool=self._pool,
             report=self._tell_report, may_start=self._may_start,
-            finish=self._finisher(lambda: self._sides['s'].grants))
+            finish=self._finisher(
+                lambda: self._flow.grants_of(Authority.STORE)))
         self._bus: messaging.MessagingWorkBus | None = None
         if sends:
             entry = membership.me.entry
@@ -131,21 +134,20 @@ class SchedulerService(lifecycle.Lifecycle):
                 membership.watch(name, self._tell_view)
         self._reader = local.ThreadReader(
             self._tasks.catalogue, self._tell_read)
-        self._sides: dict[str, scheduling.Scheduling] = {}
-        if shared:
-            self._store = self._store_thread()
-            self._side('s', [name for name, job in self._jobs.items()
-                             if job.scope is not job_.Scope.MEMBER],
-                       self._store, membership, here, grants_here=not sends)
-        self._side('m', [name for name, job in self._jobs.items()
-                         if job.scope is job_.Scope.MEMBER or not shared],
-                   memory.Direct(memory.MemoryClaimStore(self._clock)),
-                   membership, here)
         self._topics_here = {job.topic for job, _ in here.values()}
-        for side in self._sides.values():
-            self._work_here(side)
-            if self._group_member is None:
-                side.dispatcher.schedulers_changed([self._alone])
+        self._flow = scheduling.Scheduling(
+            self._books(shared, sends), clock=self._clock,
+            membership=membership, group=settings.group,
+            identity=self._member_id, me=self._entry,
+            bus=local.LocalBus(self._shop.accept, here, self._bus),
+            reader=self._reader, put=self._inbox.put,
+            new_lease=lifecycle.new_lease,
+            batch_size=settings.dispatch_batch_size, lease=settings.lease,
+            late_after=settings.late_claim_after, sure=self._sure,
+            partitions=settings.partitions)
+        self._work_here(self._topics_here)
+        if self._group_member is None:
+            self._flow.dispatcher.schedulers_changed([self._alone])
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
@@ -161,41 +163,40 @@ class SchedulerService(lifecycle.Lifecycle):
         return _CLAIMED if settings.connection else _GUARANTEES[
             bool(settings.backend_url), settings.dispatcher]
 
-    def _side(self, series: str, names: list[str], store: ports.StoreQueue,
-              membership: ports.Membership, here: Container[str],
-              grants_here: bool = True) -> None:
-        """Put together the flow of these jobs.
-
-        :param series: how the ids of its batches begin.
+    def _books(self, shared: bool, sends: bool) -> list[leases.Book]:
+        """Where claims stand: in the store, and what is each member's own, or
+        all if there is no store, in memory.
         """
-        settings = self._settings
-        if not names:
-            return
-        self._sides[series] = scheduling.Scheduling(
-            {name: self._jobs[name] for name in names}, clock=self._clock,
-            membership=membership, group=settings.group,
-            identity=self._member_id, me=self._entry, store=store,
-            bus=local.LocalBus(self._shop.accept, here, self._bus),
-            reader=self._reader, put=self._inbox.put,
-            new_lease=lifecycle.new_lease,
-            batch_size=settings.dispatch_batch_size, lease=settings.lease,
-            shared=store is self._store, grants_here=grants_here,
-            late_after=settings.late_claim_after,
-            sweep=settings.sweep_interval if store is self._store else 0.0,
-            silent=settings.session_timeout if store is self._store else 0.0,
-            sure=self._sure,
-            series=series, partitions=settings.partitions)
+        settings, books = self._settings, []
+        if shared:
+            self._store = self._store_thread()
+            books.append(leases.Book(
+                Authority.STORE, self._jobs_of(members=False), self._store,
+                grants_here=not sends, sweep=settings.sweep_interval,
+                silent=settings.session_timeout))
+        books.append(leases.Book(
+            Authority.RING,
+            self._jobs_of(members=True) if shared else self._jobs,
+            memory.Direct(memory.MemoryClaimStore(self._clock)),
+            grants_here=True))
+        return [book for book in books if book.jobs]
 
-    def _work_here(self, side: scheduling.Scheduling) -> None:
-        """Show *side* the pool of this process as a worker. Where all claim
-        in one store, it has the name of this process and tenure, so that
-        others have its runs as soon as that is gone.
+    def _jobs_of(self, members: bool) -> dict[str, job_.Job]:
+        """The jobs that run on every member, or all others."""
+        return {name: job for name, job in self._jobs.items()
+                if (job.scope is job_.Scope.MEMBER) is members}
+
+    def _work_here(self, topics: Iterable[str]) -> None:
+        """Show the pool of this process as a worker of *topics*. Where all
+        claim in one store, it has the name of this process and tenure, so
+        that others have its runs as soon as that is gone.
         """
-        me = member_.parse_entry(self._entry()) if side.shared else None
-        me = dataclasses.replace(
-            me or self._alone, points=0, slots=_LOCAL_WINDOW)
-        for topic in self._topics_here:
-            side.dispatcher.workers_changed(topic, [me])
+        me = None if self._store is None else member_.parse_entry(
+            self._entry())
+        for topic in topics:
+            mine = self._alone if topic == _HERE else me or self._alone
+            self._flow.dispatcher.workers_changed(topic, [
+                dataclasses.replace(mine, points=0, slots=_LOCAL_WINDOW)])
 
     @property
     def member_id(self) -> str:
@@ -205,10 +206,7 @@ class SchedulerService(lifecycle.Lifecycle):
     @property
     def counts(self) -> dict[tuple[str, str], int]:
         """(job, outcome) to how many objects, since the start."""
-        counts: dict[tuple[str, str], int] = {}
-        for side in self._sides.values():
-            counts |= side.dispatcher.counts
-        return counts
+        return dict(self._flow.dispatcher.counts)
 
     def _entry(self) -> str:
         if self._group_member is None:
@@ -244,9 +242,9 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
-        side = self._sides[batch.id[0]]
-        if side.shared and side.grants is not None:
-            return side.grants.may_start(batch)
+        grants = self._flow.grants_of(batch.authority)
+        if batch.authority is Authority.STORE and grants is not None:
+            return grants.may_start(batch)
         if (self._group_member is None or self._draining
                 or self._jobs[batch.job].scope is job_.Scope.MEMBER):
             return None
@@ -279,15 +277,13 @@ class SchedulerService(lifecycle.Lifecycle):
         prune = sweep + _PRUNE
         while not self._over.is_set():
             self._turned = self._clock.monotonic()
-            pause = min(side.ticker.run_due()
-                        for side in self._sides.values())
+            pause = self._flow.run_due()
             now = self._clock.monotonic()
             if now >= self._collect_at:
                 self._collect()
             if now >= sweep:
                 sweep = now + lifecycle.SWEEP
-                for side in self._sides.values():
-                    side.sweep()
+                self._flow.sweep()
                 self._shop.watch()
                 if now >= prune:
                     prune = now + _PRUNE
@@ -297,7 +293,7 @@ class SchedulerService(lifecycle.Lifecycle):
                     self._shop.give_signs()
             if self._take(max(0.0, min(
                     pause, sweep - now, self._collect_at - now))):
-                self._pump()
+                self._flow.pump()
             if (self._draining and not self._idle.is_set()
                     and self._drained()):
                 self._idle.set()
@@ -325,18 +321,17 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _drained(self) -> bool:
         """Whether nothing is left that this process could see the end of."""
-        left = [side for side in self._sides.values()
-                if side.dispatcher.waiting or side.dispatcher.outstanding]
-        if not left:
+        dispatcher = self._flow.dispatcher
+        if not (dispatcher.waiting or dispatcher.outstanding):
             return True
         now = self._clock.monotonic()
-        if not all(side.dispatcher.stranded for side in left):
+        if not dispatcher.stranded:
             self._hoped = now
             return False
         # What stands in a store is found there by others; what stands only
         # here is worth a wait for workers that are being replaced.
-        if now - self._hoped < self._settings.session_timeout and not all(
-                side.shared for side in left):
+        if (now - self._hoped < self._settings.session_timeout
+                and dispatcher.waits_for(Authority.RING)):
             return False
         self._tell_left('no worker is there any more')
         return True
@@ -345,8 +340,8 @@ class SchedulerService(lifecycle.Lifecycle):
         LOG.warning(
             'stopped before the end: member=%s objects=%d reason=%s; what it '
             'had claimed and not finished %s', self._member_id,
-            sum(side.dispatcher.waiting + side.dispatcher.outstanding
-                for side in self._sides.values()), why,
+            self._flow.dispatcher.waiting
+            + self._flow.dispatcher.outstanding, why,
             'is taken over by others' if self._store is not None
             else 'misses its tick')
 
@@ -367,15 +362,6 @@ class SchedulerService(lifecycle.Lifecycle):
                 'distperiodic db prune --claims DAYS',
                 ', '.join(map(repr, unknown)), sum(unknown.values()))
 
-    def _pump(self) -> None:
-        for side in self._sides.values():
-            side.pump()
-
-    def _reported(self, report: message.Report) -> None:
-        side = self._sides.get(report.batch[:1])
-        if side is not None:
-            side.reported(report)
-
     def _collect(self) -> None:
         """Settle what the pool has run."""
         self._collect_at = float('inf')
@@ -384,10 +370,10 @@ class SchedulerService(lifecycle.Lifecycle):
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
-            self._reported(self._results.popleft())
+            self._flow.reported(self._results.popleft())
         else:
             self._collect_at = 0.0
-        self._pump()
+        self._flow.pump()
 
     def _take(self, pause: float) -> bool:
         """Handle what came in, or wait so long for it; True: something
@@ -409,54 +395,34 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _handle(self, event: events.Event) -> None:
         match event:
-            case events.Reported(reports):
-                for report in reports:
-                    self._reported(report)
             case events.ResultsWait():
                 # In a burst they come by the hundred. To look at each at once
                 # would take the interpreter from the handlers that wait.
                 self._collect_at = self._clock.monotonic() + (
-                    0.0 if any(side.dispatcher.waiting for side in
-                               self._sides.values()) else _LINGER)
+                    0.0 if self._flow.dispatcher.waiting else _LINGER)
             case events.Viewed(view):
                 self._viewed(view)
             case events.Stopped():
                 self._over.set()
-            case events.Called(call):
-                call()
-            case events.Ended(report):
-                self._sides[report.batch[0]].handle(event)
-            case events.Released(job):
-                self._side_of(job.name).handle(event)
-            case events.Sent(batch) | events.Unsent(batch):
-                self._side_of(batch.job).handle(event)
-            case events.CatalogueRead(name) | events.TooEarly(name):
-                self._side_of(name).handle(event)
-
-    def _side_of(self, job: str) -> scheduling.Scheduling:
-        return next(side for side in self._sides.values()
-                    if job in side.jobs)
+            case _:
+                self._flow.handle(event)
 
     def _viewed(self, view: member_.View) -> None:
-        for side in self._sides.values():
-            if view.group != self._settings.group:
-                side.dispatcher.workers_changed(
-                    self._partitions[view.group], view.members)
-            else:
-                side.dispatcher.schedulers_changed(view.members)
+        dispatcher = self._flow.dispatcher
         if view.group != self._settings.group:
+            dispatcher.workers_changed(
+                self._partitions[view.group], view.members)
             return
+        dispatcher.schedulers_changed(view.members)
         if view.me is not None and view.me.tenure != self._admitted:
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
             if self._store is None:
                 self._shop.hand_back(Refusal.NOT_A_MEMBER)
-            for side in self._sides.values():
-                if side.shared:
-                    self._work_here(side)
+            else:
+                self._work_here(self._topics_here - {_HERE})
             self._admitted = view.me.tenure
-        for side in self._sides.values():
-            side.ticker.view_changed()
+        self._flow.view_changed()
 
     def status(self) -> dict[str, Any]:
         """How this member stands, for a health check.
@@ -505,9 +471,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is not None:
             # The workers it must see as long as they have its work.
             self._group_member.leave(self._settings.group, timeout=5.0)
-        for side in self._sides.values():
-            side.ticker.close()
-            side.dispatcher.drain()
+        self._flow.drain()
         # Nobody else will run what was claimed for this tick.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._over.is_set()
@@ -517,8 +481,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._store is not None:
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
-        for side in self._sides.values():
-            side.dispatcher.close()
+        self._flow.dispatcher.close()
         # Out of the group it is by now, or ZooKeeper is away.
         self._leave(max(0.5, min(
             lifecycle.CLOSING, end - self._clock.monotonic())))

@@ -23,7 +23,7 @@ from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
-from distperiodic.flow import work
+from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class WorkerService(lifecycle.Lifecycle):
                 shared=True, silent=settings.session_timeout,
                 partitions=settings.partitions)
             report, may_start = self._tell_report, self._grants.may_start
-        self._shop = work.Workshop(
+        self._shop = runs.Workshop(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
             finish=self._finisher(lambda: self._grants))

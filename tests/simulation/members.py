@@ -5,8 +5,10 @@ import collections
 import dataclasses
 
 from distperiodic.core import member as member_
+from distperiodic.core.claim import Authority
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
+from distperiodic.flow import leases
 from distperiodic.flow import scheduling
 from tests.oracle import facts as facts_
 from tests.simulation import ensemble
@@ -108,26 +110,29 @@ class Scheduler(world_.Process):
             self, cluster.catalogues, cluster.catalogue_fails)
         local = setup.local
         self._events = collections.deque()
+        book = leases.Book(
+            Authority.STORE, self.jobs, self.store, grants_here=local,
+            silent=setup.session)
         self.flow = scheduling.Scheduling(
-            self.jobs, clock=self.clock,
+            [book], clock=self.clock,
             membership=ensemble.Membership(self), group=self.group,
             identity=identity, me=lambda: self.member.entry,
-            store=self.store, bus=self, reader=self.reader,
+            bus=self, reader=self.reader,
             put=self._events.append, new_lease=self.world.name,
             batch_size=setup.batch_size,
-            lease=setup.lease, shared=True, grants_here=local,
-            late_after=setup.late_after, silent=setup.session,
-            sure=self._sure, series='s', random_=self.world.random,
+            lease=setup.lease, late_after=setup.late_after,
+            sure=self._sure, random_=self.world.random,
             partitions=cluster.partitions)
         self.pool = None
         self._wakes = float('inf')
         self._sweeps = self.clock.monotonic()
         self._signs = self._sweeps
         if local:
+            grants = self.flow.grants_of(Authority.STORE)
             self.pool = pool_.Pool(
                 self, cluster, setup.slots,
-                may_start=self.flow.grants.may_start, report=self._tell,
-                lease_of=self.flow.grants.lease_of)
+                may_start=grants.may_start, report=self._tell,
+                lease_of=grants.lease_of)
             self._work_here()
         else:
             cluster.ensemble.watch(self, ensemble.WORKERS)
@@ -199,7 +204,7 @@ class Scheduler(world_.Process):
 
     def _turn_once(self):
         """Do what is due; returns seconds to the next."""
-        pause = self.flow.ticker.run_due()
+        pause = self.flow.run_due()
         now = self.clock.monotonic()
         if now >= self._sweeps:
             self._sweeps = now + self.cluster.setup.sweep
@@ -220,8 +225,7 @@ class Scheduler(world_.Process):
         self.leaving = True
         self.left = self.world.now
         self.cluster.ensemble.leave(self, self.group)
-        self.flow.ticker.close()
-        self.flow.dispatcher.drain()
+        self.flow.drain()
         self._drain(40)
 
     def _drain(self, looks):
@@ -256,4 +260,4 @@ class Scheduler(world_.Process):
         if self.pool is not None and self.member.tenure != self._tenure:
             self._work_here()
         self.flow.dispatcher.schedulers_changed(view.members)
-        self.flow.ticker.view_changed()
+        self.flow.view_changed()

@@ -28,7 +28,7 @@ class _Load:
 class Pool:
     """A workshop and its threads, without the threads.
 
-    It keeps the promises of :class:`distperiodic.flow.work.Workshop`: a
+    It keeps the promises of :class:`distperiodic.flow.worker.runs.Workshop`: a
     batch is taken once, each run is preceded by the question whether it may
     start, results are reported as they come, and signs are given for what
     is still here.

@@ -7,9 +7,10 @@ import pytest
 
 from distperiodic.core import claim as claim_
 from distperiodic.core.claim import State
-from distperiodic.flow import again as again_
 from distperiodic.flow import events as events_
-from distperiodic.flow import in_hand
+from distperiodic.flow import leases as leases_
+from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler import recovery
 from tests.unit import world as world_
 
 SILENT = 10.0
@@ -40,22 +41,28 @@ def store():
 
 
 @pytest.fixture
+def book(store):
+    return leases_.Book(
+        claim_.Authority.STORE, {'poll': world_.job(objects=True)}, store,
+        grants_here=False, silent=SILENT)
+
+
+@pytest.fixture
 def clock():
     return world_.Clock()
 
 
 @pytest.fixture
-def hand():
-    return in_hand.InHand({'poll': world_.job(objects=True)}, {}, shared=True)
+def hand(book):
+    return in_flight.InFlight(book.jobs, {}, shared={'poll'})
 
 
 @pytest.fixture
-def again(store, clock, hand):
+def again(book, clock, hand):
     numbers = itertools.count()
-    return again_.Again(
-        hand, store, clock, put=[].append, holder=lambda: 'me',
-        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
-        silent=SILENT, shared=True)
+    return recovery.Recovery(
+        hand, book, clock, put=[].append, holder=lambda: 'me',
+        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
 
 
 def leases(number):
@@ -84,14 +91,13 @@ def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
 
 
 def test_who_waits_for_an_object_is_told_that_it_is_given_up(
-        store, clock, hand):
+        book, store, clock, hand):
     """What was lost too often ends, and that is an event of the inbox."""
     numbers, events = itertools.count(), []
     store.drop = lambda job, tick, keys, **options: len(keys)
-    again = again_.Again(
-        hand, store, clock, put=events.append, holder=lambda: 'me',
-        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
-        silent=SILENT, shared=True)
+    again = recovery.Recovery(
+        hand, book, clock, put=events.append, holder=lambda: 'me',
+        new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
     store.ended = [claim_.Lease(
         'l', 'poll', 1, [claim_.Claim('a', 1, claim_.UNBOUNDED, 1)],
         State.RUNNING)]

@@ -15,7 +15,7 @@ from tests.unit import world as world_
 from tests.unit.world import job
 from tests.unit.world import worker
 
-DISPATCH = 'distperiodic.flow.dispatch'
+DISPATCH = 'distperiodic.flow.scheduler.dispatcher'
 
 
 @pytest.fixture

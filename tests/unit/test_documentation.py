@@ -70,7 +70,7 @@ def test_no_log_line_is_listed_that_is_gone():
 
 def counted():
     """The outcomes that the flow counts."""
-    for path in (ROOT / 'distperiodic' / 'flow').glob('*.py'):
+    for path in (ROOT / 'distperiodic' / 'flow').rglob('*.py'):
         yield from re.findall(r"counts\[[^]]*'([a-z ]+)'\]",
                               path.read_text())
 

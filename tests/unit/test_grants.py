@@ -15,8 +15,8 @@ from distperiodic.core import schedule
 from distperiodic.core.claim import State
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import grants as grants_
-from distperiodic.flow import places
 from distperiodic.flow import results
+from distperiodic.flow.worker import admission
 from tests.unit import world as world_
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
@@ -759,7 +759,7 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
     desk.accept('a', 'b')
     waits = desk.accept('c')
 
-    desk.pass_seconds(places.PATIENCE + 0.1)
+    desk.pass_seconds(admission.PATIENCE + 0.1)
     desk.grants.sweep()
 
     [(told, _)] = desk.reports

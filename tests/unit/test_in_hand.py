@@ -3,7 +3,7 @@
 
 from distperiodic.core import claim as claim_
 from distperiodic.core import pace
-from distperiodic.flow import in_hand
+from distperiodic.flow.scheduler import in_flight
 from tests.unit.world import worker
 
 
@@ -13,8 +13,8 @@ def claims(*names):
 
 
 def sent(*names):
-    of = in_hand.Worker(worker('w'), pace.Window(10, pace.Pace()), 0.0)
-    return in_hand.Sent(None, of, None, claims(*names), 0.0, 0.0)
+    of = in_flight.Worker(worker('w'), pace.Window(10, pace.Pace()), 0.0)
+    return in_flight.Sent(None, of, None, claims(*names), 0.0, 0.0)
 
 
 def test_what_is_reported_twice_is_taken_once():

@@ -5,7 +5,7 @@ import pytest
 
 from distperiodic.core import partition
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import places as places_
+from distperiodic.flow.worker import admission
 from tests.unit.world import job
 
 
@@ -16,7 +16,7 @@ def places():
     """
     jobs = [job('a', objects=True), job('b', objects=True, max_in_flight=2),
             job('c', objects=True, topic='other')]
-    return places_.Places(partition.limits_of(
+    return admission.Places(partition.limits_of(
         {one.name: one for one in jobs},
         {'default': partition.Partition('default', 4),
          'other': partition.Partition('other')}))

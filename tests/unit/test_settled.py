@@ -15,6 +15,7 @@ from distperiodic.adapters import schema
 from distperiodic.adapters import tables
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from tests.unit import world as world_
 
@@ -309,7 +310,7 @@ def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
 
     [run] = second.bus.open.values()
     store.finish('poll', run.tick, ['a'],
-                 lease=second.flow.grants.lease_of(run))
+                 lease=second.flow.grants_of(Authority.STORE).lease_of(run))
     for _ in range(24):
         world.advance(1)
         third.finish()
@@ -376,7 +377,7 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
     world.schedulers.remove(owner)
     world.advance(7)
     store.finish('poll', owner.bus.batches[0].tick, ['a'],
-                 lease=owner.flow.grants.lease_of(owner.bus.batches[0]))
+                 lease=owner.flow.grants_of(Authority.STORE).lease_of(owner.bus.batches[0]))
     world.advance(8)
     stands.finish()
     world.advance(0.5)

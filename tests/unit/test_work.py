@@ -12,7 +12,7 @@ import pytest
 from distperiodic.adapters import pool as pool_
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import work
+from distperiodic.flow.worker import runs
 from tests import waiting
 from tests.unit import world as world_
 from tests.unit.world import job
@@ -76,7 +76,7 @@ class Bench:
         self.pool = Hand() if pool is None else pool
         self.reports = []
         self.reason = None
-        self.shop = work.Workshop(
+        self.shop = runs.Workshop(
             {j.name: (j, handler) for j, handler in jobs}, clock=self.clock,
             pool=self.pool, report=self._take,
             may_start=lambda batch: self.may_start(batch))
@@ -182,7 +182,7 @@ def test_a_job_without_objects_gets_the_context_alone(scope):
 # -- old news
 
 def test_a_batch_that_comes_twice_runs_once(caplog):
-    caplog.set_level(logging.INFO, 'distperiodic.flow.work')
+    caplog.set_level(logging.INFO, 'distperiodic.flow.worker.runs')
     ran = []
     bench = Bench((objects_job(), lambda context, key: ran.append(key)))
     batch = bench.batch(3)
@@ -285,7 +285,7 @@ def test_whatever_a_handler_raises_fails_its_own_object_only(error, text):
 
 
 def test_ten_thousand_objects_that_fail_alike_are_one_warning(caplog):
-    caplog.set_level(logging.DEBUG, 'distperiodic.flow.work')
+    caplog.set_level(logging.DEBUG, 'distperiodic.flow.worker.runs')
 
     def handler(context, key):
         if key.endswith('7'):

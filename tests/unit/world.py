@@ -21,8 +21,10 @@ from distperiodic.core import message
 from distperiodic.core import partition as partition_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from distperiodic.flow import leases as leases_
 from distperiodic.flow import scheduling
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
@@ -153,7 +155,7 @@ class Scheduler:
     :param workers: of each partition; default: one that takes 10,000.
     :param finishes: whether each run is done as soon as it was begun.
     :param store: that all schedulers share; None: one of its own.
-    :param silent: see :class:`distperiodic.flow.scheduling.Scheduling`.
+    :param silent: see :class:`distperiodic.flow.leases.Book`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
@@ -170,17 +172,18 @@ class Scheduler:
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
+        book = leases_.Book(
+            Authority.RING if store is None else Authority.STORE, self.jobs,
+            memory.Direct(self.store), grants_here=True, silent=silent)
         self.flow = scheduling.Scheduling(
-            self.jobs, clock=world.clock, membership=self.membership,
+            [book], clock=world.clock, membership=self.membership,
             group='group', identity=name,
-            me=lambda: f'{name}~{"0" * 16}~1~f1',
-            store=memory.Direct(self.store), bus=self.bus,
+            me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
             reader=self.reader, put=self._put,
             new_lease=lambda: f'{name}-{next(leases)}',
-            batch_size=batch_size, lease=lease, shared=store is not None,
-            silent=silent, partitions=partitions)
+            batch_size=batch_size, lease=lease, partitions=partitions)
         self.dispatcher = self.flow.dispatcher
-        self.ticker = self.flow.ticker
+        [self.ticker] = self.flow.tickers
         for topic in {j.topic for j in jobs}:
             self.dispatcher.workers_changed(
                 topic, [worker(slots=10_000)] if workers is None else workers)

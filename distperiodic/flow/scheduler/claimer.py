@@ -36,13 +36,13 @@ from distperiodic.core.due import Verdict
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
-from distperiodic.flow import again
-from distperiodic.flow import dispatch
 from distperiodic.flow import events
-from distperiodic.flow import in_hand
 from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import claim_log
+from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
+from distperiodic.flow.scheduler import recovery
+from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Claimer:
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float, piece: int, promise: float,
                  sweep: float, attendance: attendance_.Attendance,
-                 dispatcher: dispatch.Dispatcher):
+                 dispatcher: Dispatcher):
         self._jobs = jobs
         self._clock = clock
         self._store = store
@@ -296,7 +296,7 @@ class Claimer:
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
                 fresh=False, after=question.after,
-                most=again.most_attempts(job), rule=question.rule,
+                most=recovery.most_attempts(job), rule=question.rule,
                 schedule=job.schedule_text())
 
         def claimed(answer: claim_.Claimed | None) -> None:
@@ -310,7 +310,7 @@ class Claimer:
                                 answer.early / schedule.SECOND)
                 self._put(events.TooEarly(job.name))
             else:
-                self._claimed(question, in_hand.Own(lease, holder), answer)
+                self._claimed(question, in_flight.Own(lease, holder), answer)
 
         def failed() -> None:
             self._open[job.name] -= 1
@@ -334,7 +334,7 @@ class Claimer:
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))
 
-    def _claimed(self, question: _Question, own: in_hand.Own,
+    def _claimed(self, question: _Question, own: in_flight.Own,
                  answer: claim_.Claimed) -> None:
         job = question.job
         if answer.outdated:

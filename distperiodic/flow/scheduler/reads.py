@@ -19,7 +19,7 @@ from distperiodic.core import ring as ring_
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import quiet
-from distperiodic.flow import work
+from distperiodic.flow.worker import runs
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class CatalogueReads:
         LOG.error(
             'catalogue failed: job=%s method=%s error=%s; it is read again '
             'in %.0f s, or for the next tick if that is sooner', job.name,
-            job.objects, work.text_of(error), pause)
+            job.objects, runs.text_of(error), pause)
 
     def pause(self, job: str, tick: Instant) -> float:
         """Seconds until *job* may be read for *tick*; 0: it may now."""

@@ -9,7 +9,7 @@
 Each verb is a line here, and its detail in the file of its noun: timers, the
 authority over the view, reads of catalogues, our part of the objects, claims.
 From ``queue`` on a claim is the dispatcher's
-(:mod:`distperiodic.flow.dispatch`).
+(:mod:`distperiodic.flow.scheduler.dispatcher`).
 
 What is due follows from the rows of the store alone
 (:mod:`distperiodic.core.due`). At a tick the owner of an object claims it in
@@ -35,13 +35,13 @@ from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow import dispatch
 from distperiodic.flow.scheduler import authority as authority_
 from distperiodic.flow.scheduler import claimer as claimer_
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import reads as reads_
 from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.timers import TimerKind
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Ticker:
                  authority: authority_.Authority, timers: timers_.TimerQueue,
                  reads: reads_.CatalogueReads, claimer: claimer_.Claimer,
                  late: late_claims.LateClaimer | None,
-                 dispatcher: dispatch.Dispatcher, page: int,
+                 dispatcher: Dispatcher, page: int,
                  pump: Callable[[], None]):
         self._clock = clock
         self._identity = identity
@@ -185,7 +185,7 @@ class Ticker:
         """Take up what is ours by the new ring, and leave what is not."""
         now = self._clock.now()
         if change.before is None and not self._authority.shared:
-            self._dispatcher.abandon()
+            self._dispatcher.abandon(self._parts)
         for part in self._parts.values():
             if part.of_member:
                 continue

@@ -18,13 +18,15 @@ nothing else for as long as a run needs to bring it down.
 import heapq
 import itertools
 import logging
+from collections.abc import Container
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import message
-from distperiodic.flow import in_hand
+from distperiodic.core.claim import Authority
 from distperiodic.flow import quiet
+from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
@@ -43,22 +45,23 @@ def suspects_together(claim: claim_.Claim) -> int | None:
     return _TOGETHER if claim.attempt == 3 else 1
 
 
-class Pump:
-    """See :mod:`distperiodic.flow.pump`.
+class Batcher:
+    """See :mod:`distperiodic.flow.scheduler.batcher`.
 
     :param batch_size: the most objects of one batch.
-    :param series: how the ids of the batches begin.
+    :param shared: jobs whose claims stand in a store that members share.
     """
 
-    def __init__(self, hand: in_hand.InHand, bus: ports.WorkBus,
-                 clock: ports.Clock, *, batch_size: int, series: str,
-                 told: quiet.Quiet):
+    def __init__(self, hand: in_flight.InFlight, bus: ports.WorkBus,
+                 clock: ports.Clock, *, batch_size: int,
+                 shared: Container[str], told: quiet.Quiet):
         self._hand = hand
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
         self._told = told
-        self._batch_ids = (f'{series}{n}' for n in itertools.count(1))
+        self._shared = shared
+        self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
         """Give out what waits for *partition*.
@@ -85,7 +88,7 @@ class Pump:
             if sure or queue.job.scope is job_.Scope.MEMBER:
                 self._give_apart(queue, workers, me, now)
         free = [w for w in workers
-                if w.not_before <= now and not w.window.full
+                if w.back_off.over(now) and not w.window.full
                 and not self._alone(w, now)]
         passed = []
         shares: dict[str, int] = {}
@@ -118,7 +121,7 @@ class Pump:
         for item in passed:
             heapq.heappush(turns, item)
 
-    def _tell_unknown(self, queue: in_hand.Queue) -> None:
+    def _tell_unknown(self, queue: in_flight.Queue) -> None:
         if self._told.may('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; those that are '
@@ -127,11 +130,11 @@ class Pump:
                 queue.job.topic, queue.size)
 
     @staticmethod
-    def _able(worker: in_hand.Worker, job: str, now: float) -> bool:
+    def _able(worker: in_flight.Worker, job: str, now: float) -> bool:
         return (job not in worker.unknown
                 and worker.paused.get(job, 0.0) <= now)
 
-    def _may_run(self, queue: in_hand.Queue, now: float) -> int:
+    def _may_run(self, queue: in_flight.Queue, now: float) -> int:
         """How many more runs of its job there may be in one batch.
 
         It is what is known here; if it is too many, the store knows, and the
@@ -141,9 +144,9 @@ class Pump:
         return min([self._batch_size, *(
             bound.room(schedulers, now) for bound in queue.bounds.values())])
 
-    def _give(self, queue: in_hand.Queue, free: list[in_hand.Worker],
+    def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
               shares: dict[str, int], me: str,
-              now: float) -> in_hand.Worker | None:
+              now: float) -> in_flight.Worker | None:
         """Send one batch of *queue* to the worker with the least to do.
 
         :param shares: how much of its oldest tick one worker gets at a
@@ -180,8 +183,8 @@ class Pump:
         self._send(queue, group, best, cost, me, now)
         return best
 
-    def _send(self, queue: in_hand.Queue, group: in_hand.Group,
-              worker: in_hand.Worker, cost: float, me: str,
+    def _send(self, queue: in_flight.Queue, group: in_flight.Group,
+              worker: in_flight.Worker, cost: float, me: str,
               now: float) -> str:
         """Send it; the id of its batch."""
         hand, job, claims = self._hand, queue.job, group.claims
@@ -189,9 +192,10 @@ class Pump:
         batch = message.Batch(
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
-            [c.attempt for c in claims], me, worker.entry, group.own.lease,
-            job.topic, job.priority)
-        hand.sent[batch.id] = in_hand.Sent(
+            [c.attempt for c in claims], me, worker.member.entry,
+            group.own.lease, job.topic, job.priority, authority=Authority.STORE
+            if job.name in self._shared else Authority.RING)
+        hand.sent[batch.id] = in_flight.Sent(
             batch, worker, queue, [*claims], cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
@@ -204,7 +208,7 @@ class Pump:
     # -- suspects
 
     @staticmethod
-    def _alone(worker: in_hand.Worker, now: float) -> bool:
+    def _alone(worker: in_flight.Worker, now: float) -> bool:
         """Whether *worker* is given nothing but suspects now."""
         if worker.alone_until is None:
             return False
@@ -213,13 +217,13 @@ class Pump:
             return False
         return True
 
-    def _give_apart(self, queue: in_hand.Queue,
-                    workers: list[in_hand.Worker], me: str,
+    def _give_apart(self, queue: in_flight.Queue,
+                    workers: list[in_flight.Worker], me: str,
                     now: float) -> None:
         """Send the next suspects to a worker that has nothing else; make
         one of several free for them.
         """
-        able = [w for w in workers if w.not_before <= now
+        able = [w for w in workers if w.back_off.over(now)
                 and self._able(w, queue.job.name, now)]
         if not able:
             return
@@ -244,9 +248,9 @@ class Pump:
         worker = idle[0]
         group = queue.suspects.popleft()
         if room < len(group.claims):
-            queue.suspects.appendleft(in_hand.Group(
+            queue.suspects.appendleft(in_flight.Group(
                 group.own, group.claims[room:]))
-            group = in_hand.Group(group.own, group.claims[:room])
+            group = in_flight.Group(group.own, group.claims[:room])
         worker.alone_until = now + _ALONE if len(workers) > 1 else None
         worker.apart = self._send(
             queue, group, worker, worker.window.cost(queue.job.name), me, now)

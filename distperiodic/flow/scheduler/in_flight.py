@@ -7,8 +7,10 @@ import collections
 import heapq
 import itertools
 from collections.abc import Callable
+from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from distperiodic.core import bound as bound_
@@ -21,25 +23,59 @@ from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 
 
+class BackOff:
+    """When a worker may be sent something again."""
+
+    __slots__ = ('_failures', '_until')
+
+    # A worker that could not be reached is left alone this long, then twice
+    # as long, and no longer: a back-off without a cap loses ticks, a fixed
+    # one floods.
+    _PAUSES = (1.0, 2.0)
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._until = 0.0
+
+    def over(self, now: float) -> bool:
+        """Whether it may be sent something."""
+        return now >= self._until
+
+    def rest(self, until: float) -> None:
+        """Send it nothing until then."""
+        self._until = until
+
+    def failed(self, now: float) -> float:
+        """It could not be reached; returns the seconds that it is left
+        alone. Several failures at a time have one cause, and count once.
+        """
+        pause = self._PAUSES[min(self._failures, len(self._PAUSES) - 1)]
+        if self.over(now):
+            self._failures += 1
+            self._until = now + pause
+        return pause
+
+    def reached(self) -> None:
+        """It was sent something."""
+        self._failures = 0
+
+
 class Worker:
     """One worker as this scheduler sees it."""
 
-    __slots__ = ('alone_until', 'apart', 'batches', 'entry', 'failures',
-                 'heard', 'member', 'not_before', 'paused', 'unknown',
-                 'window')
+    __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
+                 'member', 'paused', 'unknown', 'window')
 
     def __init__(self, member: member_.Member, window: pace_.Window,
                  now: float):
         self.member = member
-        self.entry = member.entry
         self.window = window
         #: In the order in which they were sent.
         self.batches: dict[str, None] = {}
         #: Jobs that it does not know, and ones that it refused until then.
         self.unknown: set[str] = set()
         self.paused: dict[str, float] = {}
-        self.failures = 0
-        self.not_before = 0.0
+        self.back_off = BackOff()
         self.heard = now
         #: Until when it is given nothing beside the suspects that it has, or
         #: waits for. None: it has none.
@@ -113,7 +149,8 @@ class Queue:
         #: How many claims wait in the groups.
         self.size = 0
         #: Claims whose runs were lost with their workers more than once, to
-        #: run apart from others; see :mod:`distperiodic.flow.pump`.
+        #: run apart from others; see
+        #: :mod:`distperiodic.flow.scheduler.batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: How many of them were superseded while they waited.
         self.void = 0
@@ -159,7 +196,7 @@ class Queue:
         return self._keep(lambda group: [
             c for c in group.claims if c.fence == newest[c.object]])
 
-    def discard_leases(self, lost: set[str]) -> int:
+    def discard_leases(self, lost: AbstractSet[str]) -> int:
         """Drop what stands in leases that are somebody else's; how many."""
         return self._keep(
             lambda group: [] if group.own.lease in lost else group.claims)
@@ -184,20 +221,22 @@ class Queue:
         return before - self.waiting
 
 
-class InHand:
+class InFlight:
     """All of it, and the counts of what it comes to.
 
     :param jobs: by name.
     :param partitions: by name; what is configured of them.
-    :param shared: whether the store counts what runs of a job everywhere.
+    :param shared: jobs of which a store counts what runs everywhere.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job],
-                 partitions: partition_.Partitions, *, shared: bool):
+                 partitions: partition_.Partitions, *,
+                 shared: Container[str]):
         self._order = itertools.count()
         limits = partition_.limits_of(jobs, partitions)
         # The jobs of a partition have one limit, and one bound.
-        bounds = {limit: bound_.Bound(limit.most, shared=shared)
+        bounds = {limit: bound_.Bound(
+            limit.most, shared=limit.jobs[0] in shared)
                   for some in limits.values() for limit in some}
         self.queues = {
             name: Queue(job, {limit.refusal: bounds[limit]

@@ -63,7 +63,7 @@ class _Highest:
 
 
 class Places(Generic[_Item]):
-    """See :mod:`distperiodic.flow.places`.
+    """See :mod:`distperiodic.flow.worker.admission`.
 
     :param limits: of each job.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is begun a second time.
+"""Recovery of lost runs.
 
     worker lost, batch refused, not sent ── take back ──┐
     lease ended, its holder gone ────────── take over ──┼─► offered again
@@ -9,10 +9,11 @@
 
 A run may have taken its worker down with it. So what is lost is begun again
 only so often, and what was lost more than once runs apart from others; see
-:mod:`distperiodic.flow.pump`. What was lost too often and is dead goes on so
-in its next ticks: each has one run, apart, until one is done.
+:mod:`distperiodic.flow.scheduler.batcher`. What was lost too often and is dead
+goes on so in its next ticks: each has one run, apart, until one is done.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 
@@ -20,8 +21,9 @@ from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.flow import events
-from distperiodic.flow import in_hand
-from distperiodic.flow import pump
+from distperiodic.flow import leases as leases_
+from distperiodic.flow.scheduler import batcher
+from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
@@ -46,30 +48,42 @@ def most_attempts(job: job_.Job) -> int:
     return job.retries + _LOSSES + 1
 
 
-class Again:
+class Recovery:
     """For one scheduler.
 
     :param put: takes what others have to know.
+    :param book: where the claims stand.
     :param holder: under what name it holds leases.
     :param lease: seconds.
-    :param silent: seconds without a renewal after which the leases of a
-        process that is gone are taken over.
-    :param shared: whether all members and workers claim in one store.
     """
 
-    def __init__(self, hand: in_hand.InHand, store: ports.StoreQueue,
+    def __init__(self, hand: in_flight.InFlight, book: leases_.Book,
                  clock: ports.Clock, *, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
-                 lease: float, silent: float, shared: bool):
+                 lease: float):
         self._hand = hand
-        self._store = store
+        self._store = store = book.store
         self._clock = clock
         self._put = put
         self._holder = holder
         self._new_lease = new_lease
         self._lease = lease
-        self._silent = silent
-        self._shared = shared
+        self.authority = book.authority
+        self._silent = book.silent
+        self._shared = book.shared
+        self._jobs = list(book.jobs)
+        self._sweep = book.sweep
+        self._renew_every = lease / 3
+        #: Seconds between two looks for holders that are gone.
+        self._seek = 0.0
+        if book.shared and book.silent:
+            self._renew_every = min(lease, book.silent) / 3
+            self._seek = book.silent
+        self._keeper = leases_.Keeper(store, lease)
+        #: When leases were renewed last, and looked at.
+        self._renewed = self._looked = clock.monotonic()
+        #: When holders that are gone are looked for.
+        self._seek_at = self._looked
         self._asking = False
         #: Whether there is more than was taken over in one go, and whether
         #: whoever asks looks after that: a store may answer at once.
@@ -85,6 +99,42 @@ class Again:
         if self._shared:
             self._gone[holder] = self._clock.monotonic()
 
+    def renew(self, now: float) -> None:
+        """Go on holding what waits here, when it is time to."""
+        if now - self._renewed < self._renew_every:
+            return
+        self._renewed = now
+        queues = [self._hand.queues[name] for name in self._jobs]
+        by_holder: dict[str, list[str]] = {}
+        for lease, holder in sorted(set().union(*(
+                queue.leases() for queue in queues))):
+            by_holder.setdefault(holder, []).append(lease)
+        for holder, leases in by_holder.items():
+            self._keeper.renew(
+                holder, leases, functools.partial(
+                    self._discard_lost, queues, frozenset(leases)))
+
+    def _discard_lost(self, queues: list[in_flight.Queue],
+                      asked: frozenset[str], held: set[str]) -> None:
+        lost = asked - held
+        if lost:
+            for queue in queues:
+                self._hand.discarded(queue, queue.discard_leases(lost))
+
+    def sweep(self, now: float,
+              present: Callable[[], set[str]] | None) -> None:
+        """Take over what nobody holds any more, when it is time to look.
+
+        :param present: who is in the groups. None: not all were seen.
+        """
+        if now - self._looked < self._sweep:
+            return
+        self._looked = now
+        if self._seek and now >= self._seek_at and present is not None:
+            self._seek_at = now + self._seek
+            self.find_gone(present)
+        self.take_over()
+
     def find_gone(self, present: Callable[[], set[str]]) -> None:
         """Look for leases whose holders left before this scheduler could see
         it: they and all who saw them are gone, or nobody was there to look.
@@ -92,12 +142,10 @@ class Again:
         :param present: who is in the groups, asked when the store has
             answered.
         """
-        jobs = list(self._hand.queues)
-
         def found(holders: set[str]) -> None:
             for holder in holders - present() - {self._holder()}:
                 self.holder_gone(holder)
-        self._store.ask(lambda store: store.holders(jobs), found)
+        self._store.ask(lambda store: store.holders(self._jobs), found)
 
     def take_over(self) -> None:
         """Ask for leases that ended: retries that are due, and what others
@@ -117,11 +165,11 @@ class Again:
                      if now - at > _GONE + self._silent]:
             del self._gone[name]
         self._asking = True
-        jobs, gone = list(self._hand.queues), list(self._gone)
+        gone = list(self._gone)
         holder, into = self._holder(), self._new_lease()
         self._store.ask(
             lambda store: store.overdue(
-                jobs, into=into, holder=holder, seconds=self._lease,
+                self._jobs, into=into, holder=holder, seconds=self._lease,
                 gone=gone, limit=_AT_A_TIME, silent=self._silent),
             lambda leases: self._taken_over(leases, holder),
             lambda: self._taken_over([], holder))
@@ -132,25 +180,25 @@ class Again:
         for lease in leases:
             job = self._hand.queues[lease.job].job
             self._hand.counts[job.name, 'taken over'] += len(lease.claims)
-            self._offer(job, in_hand.Own(lease.id, holder), lease.claims,
+            self._offer(job, in_flight.Own(lease.id, holder), lease.claims,
                         'its lease has ended', lease.was)
         if len(leases) == _AT_A_TIME:
             self._more = True
             self.take_over()
 
-    def take_back(self, sent: in_hand.Sent, claims: list[claim_.Claim],
-                  reason: str, begun: bool = True,
-                  ran: bool = True) -> None:
+    def take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
+                  reason: str, ran: bool = True) -> None:
         """Claim anew what a worker was given and will not end.
 
-        :param begun: also what was granted to it.
-        :param ran: whether that may have run.
+        :param ran: whether what was granted of it may have run.
         """
         if not claims:
             return
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
-        if begun:
+        if not self._shared:
+            # In a store that the worker can reach, what it has begun is its
+            # own until it is silent.
             leases.append(claim_.granted_lease(batch.lease, batch.id))
         keys = [c.object for c in claims]
         into = self._new_lease()
@@ -158,7 +206,7 @@ class Again:
 
         def taken(anew: list[claim_.Claim]) -> None:
             self._hand.lost(job, len(claims) - len(anew))
-            self._offer(job, in_hand.Own(into, holder), anew, reason,
+            self._offer(job, in_flight.Own(into, holder), anew, reason,
                         claim_.State.RUNNING if ran else claim_.State.CLAIMED)
         self._store.ask(
             lambda store: store.take_back(
@@ -166,7 +214,7 @@ class Again:
                 holder=holder, seconds=self._lease, ran=ran),
             taken)
 
-    def _offer(self, job: job_.Job, own: in_hand.Own,
+    def _offer(self, job: job_.Job, own: in_flight.Own,
                claims: list[claim_.Claim],
                reason: str, was: claim_.State) -> None:
         """Queue claims that somebody had before; some may have run."""
@@ -184,13 +232,13 @@ class Again:
         if claims:
             self._hand.put(job, own, claims)
 
-    def set_apart(self, job: job_.Job, own: in_hand.Own,
+    def set_apart(self, job: job_.Job, own: in_flight.Own,
                   claims: list[claim_.Claim]) -> list[claim_.Claim]:
         """Queue the suspects among *claims*; the others."""
         apart: dict[int, list[claim_.Claim]] = {}
         others = []
         for claim in claims:
-            together = pump.suspects_together(claim)
+            together = batcher.suspects_together(claim)
             if together is None:
                 others.append(claim)
             else:
@@ -220,7 +268,7 @@ class Again:
                 ending=claim_.State.DEAD, reason=reason),
             dropped)
 
-    def abandon(self, job: job_.Job, group: in_hand.Group) -> None:
+    def abandon(self, job: job_.Job, group: in_flight.Group) -> None:
         """Give up claims that wait: others had their objects meanwhile."""
         claims = group.claims
 

@@ -23,7 +23,7 @@ import logging
 import random
 from collections.abc import Callable
 from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
@@ -32,19 +32,19 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
+from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import again
 from distperiodic.flow import events
-from distperiodic.flow import in_hand
-from distperiodic.flow import pump
+from distperiodic.flow import leases
 from distperiodic.flow import quiet
+from distperiodic.flow.scheduler import batcher
+from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler import recovery
 
 LOG = logging.getLogger(__name__)
 
-# A worker that could not be reached is left alone this long, then twice as
-# long, and no longer: a back-off without a cap loses ticks, a fixed one
-# floods.
-_BACK_OFF = (1.0, 2.0)
+# Seconds for which a worker is given nothing of a job that it has refused.
+_PAUSE = 1.0
 
 
 class Dispatcher:
@@ -54,58 +54,45 @@ class Dispatcher:
     :param me: this scheduler's membership entry, asked at each batch.
     :param lease: seconds without a sign of life after which a batch is
         taken back from its worker.
-    :param sweep: seconds between two looks for leases that ended.
-    :param silent: seconds without a renewal after which the leases of a
-        process that is gone are taken over.
-    :param shared: whether all members and workers claim in one store. If
-        not, nothing but this scheduler knows of the claims.
-    :param series: how the ids of the batches begin.
     :param partitions: what is configured of partitions, by name.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job], *,
-                 store: ports.StoreQueue, bus: ports.WorkBus,
+    def __init__(self, books: Sequence[leases.Book], *, bus: ports.WorkBus,
                  clock: ports.Clock, put: events.Put, me: Callable[[], str],
                  new_lease: Callable[[], str], batch_size: int = 500,
-                 lease: float = 60.0, sweep: float = 0.0,
-                 silent: float = 0.0, shared: bool = False,
-                 series: str = '', random_: random.Random | None = None,
+                 lease: float = 60.0,
+                 random_: random.Random | None = None,
                  partitions: partition_.Partitions = partition_.NONE):
-        self._store = store
-        self._shared = shared
         self._clock = clock
         self._put = put
         #: This scheduler's membership entry.
         self.entry = me
         self._lease = lease
-        self._sweep = sweep
         self._random = random_ or random.Random()
-        self._renew_every = lease / 3
-        if shared and silent:
-            self._renew_every = min(lease, silent) / 3
         self._pace = pace_.Pace()
         self._told = quiet.Quiet(clock, 30.0)
-        self._hand = in_hand.InHand(jobs, partitions, shared=shared)
+        jobs = {name: job for book in books
+                for name, job in book.jobs.items()}
+        shared = {name for book in books if book.shared
+                  for name in book.jobs}
+        self._hand = in_flight.InFlight(jobs, partitions, shared=shared)
         self._queues = self._hand.queues
         self._workers = self._hand.workers
         self._sent = self._hand.sent
         self.counts = self._hand.counts
-        self._pump = pump.Pump(
-            self._hand, bus, clock, batch_size=batch_size, series=series,
+        self._pump = batcher.Batcher(
+            self._hand, bus, clock, batch_size=batch_size, shared=shared,
             told=self._told)
-        self._again = again.Again(
-            self._hand, store, clock, put=put, holder=self.holder,
-            new_lease=new_lease, lease=lease, silent=silent, shared=shared)
+        self._again = [recovery.Recovery(
+            self._hand, book, clock, put=put, holder=self.holder,
+            new_lease=new_lease, lease=lease) for book in books]
+        self._again_of = {
+            name: one for book, one in zip(books, self._again, strict=True)
+            for name in book.jobs}
         self._peers: set[str] | None = None
         #: What failed for the last time since the last sweep, by job.
         self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
-        self._swept = self._renewed = self._looked = clock.monotonic()
-        #: Seconds between two looks for holders that are gone, and when the
-        #: next one is.
-        self._seek = silent if shared else 0.0
-        self._seek_at = clock.monotonic()
-        #: Names under which the store is asked to renew leases.
-        self._renewing: set[str] = set()
+        self._swept = clock.monotonic()
         self._closed = False
         self._draining = False
 
@@ -126,6 +113,16 @@ class Dispatcher:
             self._workers.get(queue.job.topic)
             for queue in self._queues.values() if queue.waiting)
 
+    def waits_for(self, authority: Authority) -> bool:
+        """Whether claims of *authority* wait here."""
+        return any(queue.waiting and self._again_of[queue.job.name].authority
+                   is authority for queue in self._queues.values())
+
+    def authority_of(self, batch: str) -> Authority | None:
+        """Who decides about the batch of that id. None: it is over."""
+        sent = self._sent.get(batch)
+        return None if sent is None else sent.batch.authority
+
     def objects_of(self, job: str) -> set[str]:
         """The objects of *job* that wait here or were given to workers."""
         return self._hand.objects_of(job)
@@ -136,7 +133,7 @@ class Dispatcher:
 
     # -- what comes in
 
-    def offer(self, job: job_.Job, own: in_hand.Own,
+    def offer(self, job: job_.Job, own: in_flight.Own,
               claims: list[claim_.Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump` gives them to workers. The
@@ -146,7 +143,7 @@ class Dispatcher:
         """
         if any(claim.attempt > 1 for claim in claims):
             # Workers were lost with them in an earlier tick.
-            claims = self._again.set_apart(job, own, claims)
+            claims = self._again_of[job.name].set_apart(job, own, claims)
         if claims or superseded:
             self._hand.put(job, own, claims, superseded)
 
@@ -162,15 +159,15 @@ class Dispatcher:
         present = {m.holder: m for m in members}
         for holder in [h for h in known if h not in present]:
             lost = known.pop(holder)
-            self._again.holder_gone(holder)
+            self._holder_gone(holder)
             self._lose(lost)
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:
-                worker = known[holder] = in_hand.Worker(
+                worker = known[holder] = in_flight.Worker(
                     member, pace_.Window(self._share(member), self._pace),
                     self._clock.monotonic())
-            worker.member, worker.entry = member, member.entry
+            worker.member = member
             worker.window.slots = self._share(member)
 
     def schedulers_changed(self, members: Iterable[member_.Member]) -> None:
@@ -179,12 +176,16 @@ class Dispatcher:
         holders = {m.holder for m in present}
         # Without this one: what it holds itself it knows.
         for holder in (self._peers or set()) - holders - {self.holder()}:
-            self._again.holder_gone(holder)
+            self._holder_gone(holder)
         self._peers = holders
         self._hand.schedulers = max(1, len(present))
         for workers in self._workers.values():
             for worker in workers.values():
                 worker.window.slots = self._share(worker.member)
+
+    def _holder_gone(self, holder: str) -> None:
+        for one in self._again:
+            one.holder_gone(holder)
 
     def _share(self, member: member_.Member) -> int:
         return max(1, member.slots // self._hand.schedulers)
@@ -224,7 +225,7 @@ class Dispatcher:
         if free:
             self._put(events.Released(job, free))
 
-    def _refused(self, sent: in_hand.Sent,
+    def _refused(self, sent: in_flight.Sent,
                  told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
         refusal = told[0][1]
@@ -242,14 +243,18 @@ class Dispatcher:
         else:
             # It drains, or is not sure of its membership: its entry goes at
             # any moment, and until then it would refuse again.
-            worker.paused[queue.job.name] = worker.heard + _BACK_OFF[0]
+            worker.paused[queue.job.name] = worker.heard + _PAUSE
         # What was granted of it its worker has put back into the store: a
         # message alone takes nothing from a run.
-        self._again.take_back(
-            sent, refused, f'it was refused: {refusal.sentence}',
-            begun=not self._shared, ran=False)
+        self._take_back(
+            sent, refused, f'it was refused: {refusal.sentence}', ran=False)
 
-    def _settled_as(self, outcome: str, sent: in_hand.Sent,
+    def _take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
+                   reason: str, ran: bool = True) -> None:
+        self._again_of[sent.queue.job.name].take_back(
+            sent, claims, reason, ran)
+
+    def _settled_as(self, outcome: str, sent: in_flight.Sent,
                     told: list[tuple[int, str]]) -> list[
                         tuple[claim_.Claim, str]]:
         settled = [(claim, error) for index, error in told
@@ -266,28 +271,21 @@ class Dispatcher:
         if sent is None:
             return
         worker = sent.worker
-        now = self._clock.monotonic()
-        pause = _BACK_OFF[min(worker.failures, len(_BACK_OFF) - 1)]
-        if now >= worker.not_before:
-            # Several at a time fail for one reason, and count once.
-            worker.failures += 1
-            worker.not_before = now + pause
+        pause = worker.back_off.failed(self._clock.monotonic())
         if self._told.may('unsent'):
             LOG.warning(
                 'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
                 'here and are sent again in %.0f s or to another worker',
                 batch.job, sent.left, worker.member.identity, reason, pause)
-        # In a store that the worker can reach, what it has begun is its own.
-        self._again.take_back(
+        self._take_back(
             sent, self._hand.recall(sent), f'not surely sent: {reason}',
-            begun=not self._shared, ran=sent.queue.job.delivery is
-            job_.Delivery.AT_MOST_ONCE)
+            ran=sent.queue.job.delivery is job_.Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
         """The broker has *batch*."""
         found = self._sent.get(batch.id)
         if found is not None:
-            found.worker.failures = 0
+            found.worker.back_off.reached()
 
     def sweep(self) -> None:
         """Take back what gave no sign within the lease, renew our leases, and
@@ -302,15 +300,14 @@ class Dispatcher:
         if away > self._lease / 3:
             for sent in self._sent.values():
                 sent.sign = min(now, sent.sign + away)
-        silent: dict[str, tuple[in_hand.Worker, int]] = {}
+        silent: dict[str, tuple[in_flight.Worker, int]] = {}
         for sent in [s for s in self._sent.values()
                      if now - s.sign > self._lease]:
             worker, number = silent.get(
                 sent.batch.worker, (sent.worker, 0))
             silent[sent.batch.worker] = worker, number + sent.left
-            self._again.take_back(sent, self._hand.recall(sent),
-                                  'no sign from its worker',
-                                  begun=not self._shared)
+            self._take_back(sent, self._hand.recall(sent),
+                            'no sign from its worker')
         for worker, number in silent.values():
             LOG.warning(
                 'no sign of work: worker=%s objects=%d lease=%.0f; they are '
@@ -318,54 +315,18 @@ class Dispatcher:
                 worker.member.identity, number, self._lease)
             if now - worker.heard > self._lease:
                 # It may be there and hear nothing. The others first.
-                worker.not_before = now + self._lease
+                worker.back_off.rest(now + self._lease)
         self._tell_dead()
-        if now - self._renewed >= self._renew_every:
-            self._renewed = now
-            self._renew()
-        if now - self._looked >= self._sweep:
-            self._looked = now
+        all_seen = (self._peers is not None
+                    and len(self._workers) >= len(self._hand.turns))
+        for one in self._again:
+            one.renew(now)
             if not self._draining and not self._closed:
-                self._find_gone(now)
-                self._again.take_over()
+                one.sweep(now, self._present if all_seen else None)
 
-    def _find_gone(self, now: float) -> None:
-        """Now and then, once all groups were seen."""
-        if (self._seek and now >= self._seek_at and self._peers is not None
-                and len(self._workers) >= len(self._hand.turns)):
-            self._seek_at = now + self._seek
-            self._again.find_gone(lambda: (self._peers or set()).union(*(
-                self._workers.values())))
-
-    def _renew(self) -> None:
-        """Go on holding what waits here."""
-        by_holder: dict[str, list[str]] = {}
-        for lease, holder in sorted(set().union(*(
-                queue.leases() for queue in self._queues.values()))):
-            by_holder.setdefault(holder, []).append(lease)
-        for holder, leases in by_holder.items():
-            self._renew_of(holder, leases)
-
-    def _renew_of(self, holder: str, leases: list[str]) -> None:
-        if holder in self._renewing:
-            # The store is slow, or away.
-            return
-        self._renewing.add(holder)
-
-        def failed() -> None:
-            self._renewing.discard(holder)
-
-        def renewed(held: set[str]) -> None:
-            self._renewing.discard(holder)
-            lost = set(leases) - held
-            if lost:
-                for queue in self._queues.values():
-                    self._hand.discarded(
-                        queue, queue.discard_leases(lost))
-        self._store.ask(
-            lambda store: store.renew(
-                leases, holder=holder, seconds=self._lease),
-            renewed, failed, first=True)
+    def _present(self) -> set[str]:
+        """Who is in the groups."""
+        return (self._peers or set()).union(*self._workers.values())
 
     def _tell_dead(self) -> None:
         # One line for each object would be 10,000 when a database is away.
@@ -395,23 +356,20 @@ class Dispatcher:
             for partition in self._hand.turns:
                 self._pump.pump(partition, me, is_sure)
 
-    def _lose(self, worker: in_hand.Worker) -> None:
+    def _lose(self, worker: in_flight.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
-            # In a store that it can reach, what it has begun is its own
-            # until it is silent: it may be cut off from the group alone.
-            self._again.take_back(
-                sent, self._hand.recall(sent), 'its worker is gone',
-                begun=not self._shared)
+            self._take_back(
+                sent, self._hand.recall(sent), 'its worker is gone')
 
-    def abandon(self) -> None:
-        """Give up what waits for jobs that the ring divides: while this
-        member was out of its group the others had their objects.
+    def abandon(self, jobs: Iterable[str]) -> None:
+        """Give up what waits of those of *jobs* that the ring divides: while
+        this member was out of its group the others had their objects.
         """
-        for queue in self._queues.values():
+        for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not job_.Scope.MEMBER:
                 for group in self._hand.clear(queue):
-                    self._again.abandon(queue.job, group)
+                    self._again_of[queue.job.name].abandon(queue.job, group)
 
     def drain(self) -> None:
         """Take nothing over any more; give out what waits."""

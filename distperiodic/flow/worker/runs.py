@@ -10,8 +10,9 @@ known here, or that came while the worker drains. What was accepted is looked
 at once more before it begins, since the worker may have been judged dead and
 replaced while the work waited.
 
-There are no threads here: the pool's threads take parts of a load
-(:mod:`distperiodic.flow.lane`) and run them, any number of them at a time.
+Nothing here starts a thread: the pool's threads take parts of a load
+(:mod:`distperiodic.flow.worker.lane`) and run them, any number of them at a
+time; a lock keeps them apart where they meet.
 """
 
 import collections
@@ -32,8 +33,8 @@ from distperiodic.core import message
 from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import lane as lane_
 from distperiodic.flow import quiet
+from distperiodic.flow.worker import lane as lane_
 
 LOG = logging.getLogger(__name__)
 

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much the classes of the flow remember.
+
+What may change is what a reader has to keep in mind: a class of the flow has
+few such fields, whoever changes them.
+"""
+
+import ast
+import collections
+import pathlib
+
+import pytest
+
+from distperiodic import flow
+
+FLOW = pathlib.Path(flow.__file__).parent
+#: Fields of one class that may change after it was made.
+MOST = 8
+
+# Methods that change what they are called on.
+_CHANGES = {
+    'add', 'append', 'appendleft', 'clear', 'discard', 'extend',
+    'extendleft', 'heappop', 'heappush', 'insert', 'move_to_end', 'pop',
+    'popitem', 'popleft', 'remove', 'reverse', 'rotate', 'setdefault', 'sort',
+    'subtract', 'update'}
+
+
+def _field(node):
+    """The owner and the name of the field that *node* is, or is a part of."""
+    while isinstance(node, (ast.Subscript, ast.Starred)):
+        node = node.value
+    if isinstance(node, ast.Attribute):
+        yield ast.unparse(node.value), node.attr
+    elif isinstance(node, (ast.Tuple, ast.List)):
+        for one in node.elts:
+            yield from _field(one)
+
+
+def _changed(function, made):
+    """The fields that *function* changes.
+
+    :param made: whether to leave out what it assigns to its own object.
+    """
+    for node in ast.walk(function):
+        targets = []
+        match node:
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                pass
+            case (ast.AugAssign(target=target) | ast.For(target=target)
+                  | ast.AnnAssign(target=target)):
+                targets = [target]
+            case ast.Call(func=ast.Attribute(value, name)) if (
+                    name in _CHANGES):
+                # heapq's functions take what they change.
+                targets = [value, *node.args[:1]] if name.startswith(
+                    'heap') else [value]
+        for target in targets:
+            for owner, name in _field(target):
+                plain = isinstance(target, ast.Attribute) and isinstance(
+                    node, (ast.Assign, ast.AnnAssign))
+                if not (made and plain and owner == 'self'):
+                    yield owner, name
+
+
+def classes():
+    """Each class of the flow to the fields that change once it is made."""
+    fields, inside = {}, collections.defaultdict(set)
+    outside = set()
+    for path in sorted(FLOW.rglob('*.py')):
+        for made in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(made, ast.ClassDef):
+                continue
+            name = f'{path.stem}.{made.name}'
+            fields[name] = set()
+            for function in made.body:
+                if not isinstance(function, ast.FunctionDef):
+                    continue
+                begins = function.name == '__init__'
+                if begins:
+                    fields[name] = {
+                        attr for node in ast.walk(function)
+                        if isinstance(node, (ast.Assign, ast.AnnAssign))
+                        for target in getattr(node, 'targets', None)
+                        or [node.target]
+                        for owner, attr in _field(target) if owner == 'self'}
+                for owner, attr in _changed(function, begins):
+                    if owner == 'self':
+                        inside[name].add(attr)
+                    else:
+                        outside.add(attr)
+    # Types are not known here: a field of that name counts in each class.
+    return {name: inside[name] | (found & outside)
+            for name, found in fields.items()}
+
+
+@pytest.mark.parametrize(('name', 'changing'), sorted(classes().items()))
+def test_a_class_of_the_flow_has_few_fields_that_change(name, changing):
+    assert len(changing) <= MOST, sorted(changing)
