@@ -5,6 +5,7 @@ All that one answer is made of is read at one moment of the database: between
 two of them a claim could end, and its end be missing here or there.
 """
 
+from array import array
 from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
@@ -52,8 +53,9 @@ class Account(NamedTuple):
     ticks: dict[int, audit.Counts]
     #: Listed objects, with the number of those alike.
     alike: list[tuple[due.Row, int]]
-    #: One by one those whose place on the ring matters.
-    rows: list[due.Row]
+    #: Those whose place on the ring matters: one of those alike otherwise,
+    #: and the places of all.
+    placed: list[tuple[due.Row, Sequence[int]]]
 
 
 class Failed(NamedTuple):
@@ -195,7 +197,7 @@ class Accounts(control.Control):
                 row.paused_since, self._ticks(connection, number, begins),
                 list(_alike(connection, number, begins, by_phase)),
                 [] if by_phase is None
-                else list(_rows(connection, number, by_phase)))
+                else _placed(connection, number, by_phase))
         return self._at_one_moment(work)
 
     def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
@@ -272,11 +274,19 @@ def _alike(connection: sa.Connection, number: int, begins: int,
                       bool(row.free)), row.number
 
 
-def _rows(connection: sa.Connection, number: int,
-          which: sa.ColumnElement[bool]) -> Iterator[due.Row]:
-    for position, settled, since, free in connection.execute(
+def _placed(connection: sa.Connection, number: int,
+            which: sa.ColumnElement[bool]
+            ) -> list[tuple[due.Row, Sequence[int]]]:
+    # Not one object of Python's for each row: there may be a million.
+    found: dict[tuple[int, int, int], array[int]] = {}
+    for position, *alike in connection.execute(
             sa.select(_claim.c.position, _claim.c.settled, _claim.c.since,
                       _FREE)
             .where(_claim.c.job == number, _claim.c.since.is_not(None),
-                   which)):
-        yield due.Row('', position, settled, since, '', bool(free))
+                   which).execution_options(yield_per=10_000)):
+        places = found.get(key := tuple(alike))
+        if places is None:
+            places = found[key] = array('q')
+        places.append(position)
+    return [(due.Row('', places[0], settled, since, '', bool(free)), places)
+            for (settled, since, free), places in found.items()]

@@ -141,7 +141,7 @@ def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
         raise exceptions.ConfigError(
             f'job {name!r} has more than {_MOST_TICKS:,} ticks '
             f'({rule.describe()}) in that time; give a shorter --since')
-    ticks = audit.judge(account.ticks, account.alike, account.rows, judged,
+    ticks = audit.judge(account.ticks, account.alike, account.placed, judged,
                         account.begins, account.now)
     missing = _not_listed(accounts, tasks, job, account.now)
     blank = {Fate.LATE} if judged.plan.spread else set()

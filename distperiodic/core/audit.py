@@ -33,16 +33,20 @@ Nothing here asks anybody: the rows of a store and the record of a simulated
 cluster are judged by the same lines.
 """
 
+import bisect
 import collections
 import enum
 import functools
+import itertools
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core import due as due_
 from distperiodic.core import job as job_
+from distperiodic.core import schedule as schedule_
 from distperiodic.core.claim import State
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
@@ -222,30 +226,65 @@ def named(text: str) -> tuple[Schedule, bool]:
 
 
 def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
-          rows: Sequence[Row], job: Job, since: Instant,
-          now: Instant) -> dict[Instant, collections.Counter[Fate]]:
+          placed: Iterable[tuple[Row, Sequence[int]]], job: Job,
+          since: Instant, now: Instant
+          ) -> dict[Instant, collections.Counter[Fate]]:
     """The classes of each tick of a job.
 
     :param ticks: the history from *since* on.
     :param alike: listed objects, those alike together with their number. What
         happened to them before *since* may be left out.
-    :param rows: one by one those whose place on the ring matters.
+    :param placed: listed objects that are alike but for their places on the
+        ring, which matter: one of them, and the places of all.
     :param since: the first tick that is judged.
     """
     due = _Due(job, since)
-    for row, number in alike:
+    for row, number in itertools.chain(alike, (
+            one for row, positions in placed
+            for one in _by_phase(job, row, positions, now))):
         due.expect(row, number)
         plan = job.plan_of(row.rule)
         row = row._replace(settled=max(row.settled, since - 1))
-        due.wait(plan, plan.verdict(row, now), [row], number)
-    for row in rows:
-        due.expect(row, 1)
-    of_rows = due_.verdicts(
-        (row._replace(settled=max(row.settled, since - 1)) for row in rows),
-        {'': job.plan}, now)
-    for (_, verdict), same in of_rows.items():
-        due.wait(job.plan, verdict, same, 1)
+        due.wait(plan, plan.verdict(row, now), row, number)
     return balance(ticks, due.expected(), due.undecided)
+
+
+def _by_phase(job: Job, row: Row, positions: Sequence[int],
+              now: Instant) -> Iterator[tuple[Row, int]]:
+    """Objects that are judged alike: one of them, and the number of all.
+
+    What becomes of an object depends on whether its phase had come at a few
+    instants, and on nothing else of it. A million of them fall into a handful
+    of kinds.
+    """
+    plan = job.plan
+    instants = [now, max(row.since, plan.since) - 1]
+    newest = plan.schedule.at_or_before(now)
+    for tick in (newest, newest and plan.schedule.at_or_before(newest - 1)):
+        if tick is not None:
+            instants.append(now - plan.grace_us(tick) - 1)
+    if job.paused is not None:
+        instants.append(job.paused - 1)
+    if job.attended is not None:
+        instants += [job.attended.since - 1,
+                     job.attended.until - job.patience]
+    cuts = set()
+    for instant in instants:
+        tick = plan.schedule.at_or_before(instant)
+        if tick is not None:
+            cuts.add(schedule_.last_scattered(
+                instant - tick, plan.schedule.period_us(tick)))
+    ordered = sorted(cuts)
+    found: dict[int, list[int]] = {}
+    for position in positions:
+        kind = bisect.bisect_left(ordered, schedule_.scattered(position))
+        known = found.get(kind)
+        if known is None:
+            found[kind] = [position, 1]
+        else:
+            known[1] += 1
+    for position, number in found.values():
+        yield row._replace(position=position), number
 
 
 class _Due:
@@ -290,38 +329,33 @@ class _Due:
                         found[tick] += there
         return found
 
-    def wait(self, plan: Plan, verdict: due_.Verdict, rows: Sequence[Row],
+    def wait(self, plan: Plan, verdict: due_.Verdict, row: Row,
              number: int) -> None:
-        """Count what was due of *rows* after their watermarks.
+        """Count what was due of *row* after its watermark.
 
-        :param number: objects that each of the rows stands for.
+        :param number: objects that it stands for.
         """
         for tick in verdict.run:
-            self._count(plan, tick, rows, number, False)
+            self._count(plan, tick, row, number, False)
         if verdict.until is None:
             return
-        for row in rows:
-            floor = plan.floor(row.settled, row.since, row.position,
-                               self._around if plan is self._job.plan
-                               else None)
-            if plan.immediate and row.settled < row.since:
-                self._count(plan, row.since, [row], number, True)
-            for tick in ticks_of(plan.schedule, floor, verdict.until):
-                self._count(plan, tick, [row], number, True)
+        floor = plan.floor(row.settled, row.since, row.position,
+                           self._around if plan is self._job.plan else None)
+        if plan.immediate and row.settled < row.since:
+            self._count(plan, row.since, row, number, True)
+        for tick in ticks_of(plan.schedule, floor, verdict.until):
+            self._count(plan, tick, row, number, True)
 
-    def _count(self, plan: Plan, tick: Instant, rows: Sequence[Row],
-               number: int, given_up: bool) -> None:
-        fates = self.undecided[tick]
-        fate = self._job.fate
-        for row in rows:
-            if not row.free:
-                # Its claim is not over, so nothing was decided.
-                fates[Fate.PENDING] += number
-                continue
-            at = tick
-            if plan.spread and tick != row.since:
-                at += plan.phase(tick, row.position)
-            fates[fate(at, given_up)] += number
+    def _count(self, plan: Plan, tick: Instant, row: Row, number: int,
+               given_up: bool) -> None:
+        if not row.free:
+            # Its claim is not over, so nothing was decided.
+            self.undecided[tick][Fate.PENDING] += number
+            return
+        at = tick
+        if plan.spread and tick != row.since:
+            at += plan.phase(tick, row.position)
+        self.undecided[tick][self._job.fate(at, given_up)] += number
 
 
 def ticks_of(rule: Schedule, after: Instant,

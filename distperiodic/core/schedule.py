@@ -271,11 +271,24 @@ def phase_us(position: int, period_us: int) -> int:
 
     :param position: the signed 64-bit place of the object on the ring.
     """
+    return scattered(position) * period_us >> 64
+
+
+def scattered(position: int) -> int:
+    """The ring *position* as a number in [0, 2 ** 64) that has nothing to do
+    with those of its neighbours.
+    """
     # One member owns arcs, so its objects are neighbours on the ring. The
     # odd constant (2 ** 64 / golden ratio) scatters neighbours over the
     # whole period; the position alone would start them nearly together.
-    scattered = position * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
-    return scattered * period_us >> 64
+    return position * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+
+
+def last_scattered(delay_us: int, period_us: int) -> int:
+    """The greatest :func:`scattered` place of an object whose delay is
+    *delay_us* or less; the reverse of :func:`phase_us`.
+    """
+    return ((delay_us + 1 << 64) - 1) // period_us
 
 
 def _newest_ticks(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from distperiodic.core import audit
+from distperiodic.core import schedule
 from distperiodic.core.audit import Attendance
 from distperiodic.core.audit import Counts
 from distperiodic.core.audit import Fate
@@ -132,7 +133,8 @@ def row(settled, since=ALWAYS, position=0, rule='', free=True):
 
 def account_of(ticks, alike, job=JOB, rows=(), now=0, since=0):
     """The classes of all ticks together."""
-    fates = audit.judge(ticks, alike, list(rows), job, since, now)
+    fates = audit.judge(ticks, alike, [
+        (one, [one.position]) for one in rows], job, since, now)
     return sum(fates.values(), collections.Counter())
 
 
@@ -302,3 +304,42 @@ def test_the_text_of_a_schedule_tells_whether_it_spreads(text):
     rule, spread = audit.named(text)
     assert audit.named(f'{text} spread') == (rule, True)
     assert spread is False
+
+
+_PLACES = st.lists(st.integers(-2 ** 63, 2 ** 63 - 1), min_size=1,
+                   max_size=20)
+_TIMES = st.integers(0, 12 * MINUTE)
+
+
+@hypothesis.settings(max_examples=400)
+@hypothesis.given(
+    positions=_PLACES, settled=_TIMES, since=_TIMES, now=_TIMES,
+    in_force=_TIMES, free=st.booleans(), attended=st.none() | st.tuples(
+        _TIMES, _TIMES).map(sorted), paused=st.none() | _TIMES,
+    misfire=st.sampled_from(schedule.Misfire),
+    grace=st.none() | st.integers(0, 90), immediate=st.booleans(),
+    patience=st.integers(0, 3 * MINUTE))
+def test_objects_with_a_phase_are_judged_alike_together_and_one_by_one(
+        positions, settled, since, now, in_force, free, attended, paused,
+        misfire, grace, immediate, patience):
+    job = audit.Job(
+        Plan(RULE, misfire, grace, spread=True, immediate=immediate,
+             since=in_force), True,
+        attended and audit.Attendance(*attended), paused, patience)
+    rows = [row(settled, since, position, free=free)
+            for position in positions]
+
+    together = audit.judge({}, [], [(rows[0], positions)], job, 0, now)
+
+    assert together == audit.judge(
+        {}, [(one, 1) for one in rows], [], job, 0, now)
+
+
+@hypothesis.given(_PLACES, st.integers(0, 10 ** 12), st.integers(1, 10 ** 12))
+def test_the_last_place_of_a_delay_divides_the_ring_as_phases_do(
+        positions, delay, period):
+    last = schedule.last_scattered(delay, period)
+
+    for position in positions:
+        assert (schedule.phase_us(position, period) <= delay) is (
+            schedule.scattered(position) <= last)
