@@ -1286,8 +1286,8 @@ def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
 
     assert set(listed(store, job)) == {'b'}
     assert [row.object for row in store.look(job, ['a', 'b'])] == ['b']
-    assert claim(store, job, tick + SECOND, ['a'], fresh=False) == (
-        [], [], 0, [], [], 0, False)
+    assert claim(store, job, tick + SECOND, ['a'],
+                 fresh=False) == claim_.Claimed([], [], 0, [], [])
     assert skip(store, job, tick + SECOND, 'a') == 0
 
     later = tick + 5 * SECOND

@@ -75,7 +75,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
         changes = facts.listings[pair]
         for index, (came, gone, change) in enumerate(_until_next(
                 [(one.at, one) for one in changes])):
-            turned = index > 0 and changes[index - 1].there
+            turned = _turned(owners, pair, changes[:index + 1])
             begin, end = max(since, came), min(until, gone)
             if job is None or not change.there or begin >= end:
                 continue
@@ -91,6 +91,11 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             listed = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
                 listed = _listed(facts, owners, pair, job, listed, turned)
+            if came > facts.begin and not turned:
+                # It counts from the instant for which it was read, though it
+                # came while its catalogue was asked.
+                may_begin = min([may_begin, *map(
+                    facts.comes, owners.instants(pair, came))])
             must = max(begin, listed)
             if since > facts.begin:
                 must = max(must, since + slack)
@@ -99,6 +104,21 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             yield Piece(
                 job, job.plan(own=change.rule), Span(may_begin, may_end),
                 Span(must, end), listed)
+
+
+def _turned(owners: 'Owners', pair: Pair,
+            changes: Sequence[facts_.Listed]) -> bool:
+    """Whether an object that the store has listed got another schedule with
+    the last of *changes*: perhaps it was gone, and nobody has read that.
+    """
+    *before, last = changes
+    there = next((one for one in reversed(before) if one.there), None)
+    if there is None or there.rule == last.rule:
+        return False
+    if before[-1].there:
+        return True
+    reading = owners.reading(pair, before[-1].at, there=False)
+    return reading is None or reading.at >= last.at
 
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
@@ -215,6 +235,15 @@ class Owners:
             and self.identity_at(pair[1], reading.at) == reading.identity
             and self.deadline(*pair, reading.at)
             == reading.at + self._prompt), None)
+
+    def instants(self, pair: Pair, since: int) -> list[int]:
+        """For which an object that came may have been recorded: those of the
+        readings up to the one that surely was.
+        """
+        surely = self.reading(pair, since, there=True)
+        return [reading.instant for reading in self._readings.get(pair[0], [])
+                if reading.at >= since and pair[1] in reading.objects
+                and (surely is None or reading.at <= surely.at)]
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1
