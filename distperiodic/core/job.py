@@ -45,6 +45,11 @@ class Delivery(enum.StrEnum):
     AT_MOST_ONCE = 'at_most_once'  # it is over
 
 
+# How often, beyond its retries, a run is begun again whose worker was lost.
+# A run that takes its worker down with it would else end all of them.
+_LOSSES = 5
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """One periodic job, the same on every member that loads the same code.
@@ -128,6 +133,13 @@ class Job:
         """
         return (attempt <= self.retries
                 and self.delivery is not Delivery.AT_MOST_ONCE)
+
+    @property
+    def most_attempts(self) -> int:
+        """After how many attempts of a tick a run that is lost is dead."""
+        if self.delivery is Delivery.AT_MOST_ONCE:
+            return 1
+        return self.retries + _LOSSES + 1
 
     def grace_us(self, tick: Instant) -> int:
         """How late *tick* may run under ``misfire='skip'``, microseconds."""

@@ -30,10 +30,171 @@ from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import leases
 from distperiodic.flow import quiet
-from distperiodic.flow import results
 from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
+
+#: The longest pause before a retry, in seconds.
+RETRY_CAP = 60.0
+
+#: Earlier than any instant of the monotonic clock.
+NEVER = float('-inf')
+
+#: What the store is asked, and who is told which objects counted.
+Ask = tuple[Callable[[ports.ClaimStore], set[str]],
+            Callable[[set[str]], None]]
+#: Its place in what was granted, its claim, and the error.
+Failed = tuple[int, claim_.Claim, str]
+
+
+class Grant:
+    """A batch whose start was asked for, and what was granted of it."""
+
+    __slots__ = ('asked', 'batch', 'claims', 'holder', 'indexes', 'lease',
+                 'left', 'progress', 'saving', 'sign', 'until')
+
+    def __init__(self, batch: message.Batch, now: float):
+        self.batch = batch
+        self.lease = claim_.granted_lease(batch.lease, batch.id)
+        self.holder = member_.holder_of(batch.worker)
+        #: Monotonic seconds of the request that the trust counts from.
+        self.asked = now
+        #: Until when its runs may begin. NEVER: the lease was lost.
+        self.until = now
+        self.sign = now
+        #: None: it was reported what became of it.
+        self.claims: list[claim_.Claim | None] = []
+        #: Of each claim, its place in the batch.
+        self.indexes: Sequence[int] = ()
+        self.left = 0
+        #: What runs said of themselves and was not saved yet, by object.
+        self.progress: dict[str, str] = {}
+        #: Whether the store is asked to save some.
+        self.saving = False
+
+    @property
+    def void(self) -> bool:
+        """Whether the lease was lost."""
+        return self.until == NEVER
+
+    def take(self, index: int) -> claim_.Claim | None:
+        """The claim at *index*; None: it was taken before."""
+        if not 0 <= index < len(self.claims):
+            return None
+        claim, self.claims[index] = self.claims[index], None
+        self.left -= claim is not None
+        return claim
+
+
+class Results:
+    """What granted runs came to, and how the store is asked to record it::
+
+        done ──────────────────────────► finish ──┐
+        failed, with attempts left ────► fail, into a lease of its retry
+        failed for the last time ──────► fail, dead ──┴─► counted, or lost
+
+    Only what the store counts is reported as such. The rest came too late: the
+    lease had ended, and others have these objects.
+
+    :param random_: of the pauses before retries.
+    :param told: which jobs were written of in the log lately.
+    """
+
+    def __init__(self, jobs: Mapping[str, job_.Job], *,
+                 new_lease: Callable[[], str], random_: random.Random,
+                 told: quiet.Quiet):
+        self._jobs = jobs
+        self._new_lease = new_lease
+        self._random = random_
+        self._told = told
+
+    def finishing(self, grant: Grant, done: list[tuple[int, str]],
+                  told: message.Report) -> Ask:
+        """Have runs end as done.
+
+        :param done: their places in what was granted, and their objects.
+        :param told: the report, which is to say what counted.
+        """
+        batch = grant.batch
+        keys = [key for _, key in done]
+
+        def call(store: ports.ClaimStore) -> set[str]:
+            return store.finish(
+                batch.job, batch.tick, keys, lease=grant.lease)
+
+        def then(counted: set[str]) -> None:
+            told.done = [grant.indexes[i] for i, key in done
+                         if key in counted]
+            if len(told.done) < len(done):
+                self._lose(grant, [grant.indexes[i] for i, key in done
+                                   if key not in counted], told)
+        return call, then
+
+    def _lose(self, grant: Grant, indexes: list[int],
+              told: message.Report) -> None:
+        """Results came too late to count."""
+        if indexes:
+            told.lost = told.lost + indexes
+            if self._told.may(grant.batch.job):
+                LOG.warning(
+                    'results dropped: job=%s batch=%s objects=%d worker=%s '
+                    'reason=their lease had ended, and others have them',
+                    grant.batch.job, grant.batch.id, len(indexes),
+                    grant.batch.worker)
+
+    def failing(self, grant: Grant, failed: list[Failed],
+                told: message.Report) -> list[Ask]:
+        """The same for failed runs, by what comes next: one pause for each
+        attempt.
+        """
+        job = self._jobs[grant.batch.job]
+        by_pause: dict[float | None, list[Failed]] = {}
+        pauses: dict[int, float] = {}
+        for one in failed:
+            attempt = one[1].attempt
+            pause = None
+            if job.tries_again(attempt):
+                if attempt not in pauses:
+                    pauses[attempt] = self.pause(job, attempt)
+                pause = pauses[attempt]
+            by_pause.setdefault(pause, []).append(one)
+        return [self._failing_alike(grant, pause, some, told)
+                for pause, some in by_pause.items()]
+
+    def pause(self, job: job_.Job, attempt: int) -> float:
+        """Seconds from the failure of *attempt* to the next one: doubled each
+        time, capped, with equal jitter (AWS Architecture Blog, "Exponential
+        Backoff And Jitter", 2015).
+        """
+        pause = min(RETRY_CAP,
+                    job.retry_backoff * 2.0 ** min(attempt - 1, 16))
+        return pause * (0.5 + self._random.random() / 2)
+
+    def _failing_alike(self, grant: Grant, pause: float | None,
+                       failed: list[Failed],
+                       told: message.Report) -> Ask:
+        batch = grant.batch
+        failures = [claim_.Failure(claim.object, error,
+                                   told.tracebacks.get(i, ''))
+                    for i, claim, error in failed]
+        into = None if pause is None else self._new_lease()
+
+        def call(store: ports.ClaimStore) -> set[str]:
+            return store.fail(
+                batch.job, batch.tick, failures, lease=grant.lease,
+                into=into, seconds=pause or 0.0)
+
+        def then(counted: set[str]) -> None:
+            pairs = [(grant.indexes[i], error) for i, claim, error in failed
+                     if claim.object in counted]
+            if pause is None:
+                told.failed = told.failed + pairs
+            else:
+                told.retried = told.retried + pairs
+            self._lose(grant, [grant.indexes[i] for i, claim, _ in failed
+                               if claim.object not in counted], told)
+        return call, then
+
 
 # The part of a lease that is left when its holder stops believing in it.
 _MARGIN = 0.1
@@ -76,7 +237,7 @@ class Grants:
                  partitions: partition_.Partitions = partition_.NONE):
         self._jobs = jobs
         self._limits = partition_.limits_of(jobs, partitions)
-        self._places: admission.Places[results.Grant] = admission.Places(
+        self._places: admission.Places[Grant] = admission.Places(
             self._limits)
         self._counting = False
         self._store = store
@@ -89,11 +250,11 @@ class Grants:
         self._shared = shared
         self._silent = lease if silent is None else min(lease, silent)
         self._random = random_ or random.Random()
-        self._grants: dict[tuple[str, str], results.Grant] = {}
+        self._grants: dict[tuple[str, str], Grant] = {}
         self._renewed = clock.monotonic()
         self._keeper = leases.Keeper(store, lease)
         self._told = quiet.Quiet(clock, 10.0)
-        self._results = results.Results(
+        self._results = Results(
             jobs, new_lease=new_lease, random_=self._random, told=self._told)
 
     def accept(self, batch: message.Batch) -> None:
@@ -108,13 +269,13 @@ class Grants:
                      'delivered before', batch.id, batch.sender)
             return
         now = self._clock.monotonic()
-        grant = self._grants[key] = results.Grant(batch, now)
+        grant = self._grants[key] = Grant(batch, now)
         if self._shared and self._places.full(batch.job) is not None:
             self._places.keep(grant, batch.job, now)
         else:
             self._start(grant)
 
-    def _start(self, grant: results.Grant) -> None:
+    def _start(self, grant: Grant) -> None:
         """Ask for the start of *grant*, and then how many run: once all can
         see it, so of two that were granted at once at least one sees that
         they are too many, and gives back its own.
@@ -180,7 +341,7 @@ class Grants:
         self._store.ask(
             lambda store: store.running(jobs), counted, failed)
 
-    def _begin(self, grant: results.Grant, granted: list[claim_.Claim],
+    def _begin(self, grant: Grant, granted: list[claim_.Claim],
                too_many: int = 0, why: Refusal | None = None) -> None:
         batch = grant.batch
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
@@ -224,7 +385,7 @@ class Grants:
                 batch.job, again, lease=grant.lease),
             known, lambda: known({}))
 
-    def _forget(self, grant: results.Grant) -> None:
+    def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> Refusal | None:
@@ -277,7 +438,7 @@ class Grants:
             report, failed=[], done=[], refused=[
                 (grant.indexes[i], why) for i, why in report.refused
                 if i in put_back])
-        asks: list[results.Ask] = []
+        asks: list[Ask] = []
         done = [(i, claim.object) for i in report.done
                 if (claim := grant.take(i)) is not None]
         if done:
@@ -306,7 +467,7 @@ class Grants:
         # What is asked now the store does after that.
         self._ended(grant.batch.job, over_now)
 
-    def _put_back(self, grant: results.Grant, indexes: Sequence[int],
+    def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
         """Give up runs that were granted and did not begin.
 
@@ -325,7 +486,7 @@ class Grants:
                 lambda anew: None)
         return [i for i, _ in given]
 
-    def _save(self, grant: results.Grant) -> None:
+    def _save(self, grant: Grant) -> None:
         """Save what is not saved; one question at a time, however long the
         store is away.
         """
@@ -347,7 +508,7 @@ class Grants:
         """
         now = self._clock.monotonic()
         away, self._renewed = now - self._renewed, now
-        by_holder: dict[str, list[results.Grant]] = {}
+        by_holder: dict[str, list[Grant]] = {}
         for grant in self._grants.values():
             if away > self._lease / 2:
                 grant.sign = min(now, grant.sign + away)
@@ -360,7 +521,7 @@ class Grants:
         for holder, grants in by_holder.items():
             self._renew(holder, grants, now)
 
-    def _renew(self, holder: str, grants: list[results.Grant],
+    def _renew(self, holder: str, grants: list[Grant],
                now: float) -> None:
         def renewed(held: set[str]) -> None:
             for grant in grants:
@@ -369,6 +530,6 @@ class Grants:
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Somebody took it; what still runs of it is in vain.
-                    grant.until = results.NEVER
+                    grant.until = NEVER
         self._keeper.renew(
             holder, [grant.lease for grant in grants], renewed)

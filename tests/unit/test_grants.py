@@ -15,7 +15,6 @@ from distperiodic.core import schedule
 from distperiodic.core.claim import State
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import grants as grants_
-from distperiodic.flow import results
 from distperiodic.flow.worker import admission
 from tests.unit import world as world_
 
@@ -326,7 +325,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
         assert told.retried == [(0, 'Boom: no')]
         assert told.failed == []
         assert desk.overdue() == []
-        desk.pass_seconds(results.RETRY_CAP)
+        desk.pass_seconds(grants_.RETRY_CAP)
         [lease] = desk.overdue()
         assert [one.attempt for one in lease.claims] == [attempt]
         assert lease.was is State.RETRY

@@ -41,7 +41,6 @@ from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import claim_log
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
-from distperiodic.flow.scheduler import recovery
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
@@ -296,7 +295,7 @@ class Claimer:
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
                 fresh=False, after=question.after,
-                most=recovery.most_attempts(job), rule=question.rule,
+                most=job.most_attempts, rule=question.rule,
                 schedule=job.schedule_text())
 
         def claimed(answer: claim_.Claimed | None) -> None:

@@ -22,6 +22,18 @@ from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 
+# How many run together that were lost twice.
+_TOGETHER = 16
+
+
+def suspects_together(claim: claim_.Claim) -> int | None:
+    """With how many of its kind *claim* may run, whose last run was lost;
+    None: with any.
+    """
+    if claim.attempt <= 2:
+        return None
+    return _TOGETHER if claim.attempt == 3 else 1
+
 
 class BackOff:
     """When a worker may be sent something again."""
@@ -150,7 +162,7 @@ class Queue:
         self.size = 0
         #: Claims whose runs were lost with their workers more than once, to
         #: run apart from others; see
-        #: :mod:`distperiodic.flow.scheduler.batcher`.
+        #: :class:`distperiodic.flow.scheduler.dispatcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: How many of them were superseded while they waited.
         self.void = 0

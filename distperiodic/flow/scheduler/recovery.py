@@ -9,8 +9,9 @@
 
 A run may have taken its worker down with it. So what is lost is begun again
 only so often, and what was lost more than once runs apart from others; see
-:mod:`distperiodic.flow.scheduler.batcher`. What was lost too often and is dead
-goes on so in its next ticks: each has one run, apart, until one is done.
+:class:`distperiodic.flow.scheduler.dispatcher.Batcher`. What was lost too
+often and is dead goes on so in its next ticks: each has one run, apart, until
+one is done.
 """
 
 import functools
@@ -22,14 +23,10 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.flow import events
 from distperiodic.flow import leases as leases_
-from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# How often, beyond its retries, a run is begun again whose worker was lost.
-# A run that takes its worker down with it would else end all of them.
-_LOSSES = 5
 # What an operator is told of a run that was lost too often.
 _ONE_TRY = ('; workers were lost with it too often, so until a run of it is '
             'done each tick has one try, apart from others')
@@ -39,13 +36,6 @@ _AT_A_TIME = 100
 # over at once. What it should hold later ends by the clock, for it may be
 # alive and merely cut off from the others.
 _GONE = 5.0
-
-
-def most_attempts(job: job_.Job) -> int:
-    """After how many attempts of a tick a run that is lost is dead."""
-    if job.delivery is job_.Delivery.AT_MOST_ONCE:
-        return 1
-    return job.retries + _LOSSES + 1
 
 
 class Recovery:
@@ -218,7 +208,7 @@ class Recovery:
                claims: list[claim_.Claim],
                reason: str, was: claim_.State) -> None:
         """Queue claims that somebody had before; some may have run."""
-        most = most_attempts(job)
+        most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
             self._give_up(job, own.lease, over, reason)
@@ -238,7 +228,7 @@ class Recovery:
         apart: dict[int, list[claim_.Claim]] = {}
         others = []
         for claim in claims:
-            together = batcher.suspects_together(claim)
+            together = in_flight.suspects_together(claim)
             if together is None:
                 others.append(claim)
             else:

@@ -10,21 +10,30 @@ known here, or that came while the worker drains. What was accepted is looked
 at once more before it begins, since the worker may have been judged dead and
 replaced while the work waited.
 
-Nothing here starts a thread: the pool's threads take parts of a load
-(:mod:`distperiodic.flow.worker.lane`) and run them, any number of them at a
-time; a lock keeps them apart where they meet.
+What a worker has in hand are batches by job, and the runs of its threads::
+
+    Lane (a job) ── Load (a batch) ── part ──► a thread, Running
+
+What a run came to stands in its load at once, so that nothing is lost with a
+thread that never comes back. Nothing here starts a thread: the pool's threads
+take parts of a load and run them, any number of them at a time; a lock keeps
+them apart where they meet.
 """
 
 import collections
 import functools
+import itertools
 import json
 import logging
 import threading
 import traceback as traceback_
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
+from typing import NamedTuple
 from typing import Protocol
+from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.core import context as context_
@@ -34,7 +43,6 @@ from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import quiet
-from distperiodic.flow.worker import lane as lane_
 
 LOG = logging.getLogger(__name__)
 
@@ -52,11 +60,142 @@ _ERROR_LENGTH = 1000
 # Characters of a traceback that are kept: the last ones, where it was raised.
 _TRACEBACK_LENGTH = 20_000
 
+_Item = TypeVar('_Item')
+
+
+class Runner(Protocol):
+    """Who runs what lanes give out."""
+
+    def part_size(self, job: str) -> int:
+        """How many runs of *job* one thread takes at a time."""
+
+    def run(self, load: 'Load', part: 'collections.deque[int]') -> None:
+        """Run a part of *load* to its end."""
+
+
+class Failed(NamedTuple):
+    """A run that raised, or whose time was over."""
+
+    #: Its index in the batch.
+    at: int
+    error: str
+    traceback: str = ''
+    #: What the run said of itself and was not saved yet.
+    progress: str | None = None
+
+
+class Refused(NamedTuple):
+    """A run that did not begin."""
+
+    #: Its index in the batch.
+    at: int
+    refusal: Refusal
+
+
+class Load:
+    """One batch at this worker, with what is left of it."""
+
+    __slots__ = ('batch', 'job', 'lane', 'left', 'over', 'queue',
+                 'reported', 'seconds')
+
+    def __init__(self, batch: message.Batch, lane: 'Lane'):
+        self.batch = batch
+        self.lane = lane
+        self.job = lane.job
+        #: Indexes that nobody has taken.
+        self.queue: collections.deque[int] = collections.deque(
+            range(len(batch.objects)))
+        #: How many were not reported yet.
+        self.left = len(batch.objects)
+        #: What they came to and was not reported yet: an index that is
+        #: done, or what became of it. Threads append without a lock.
+        self.over: collections.deque[int | Failed | Refused] = (
+            collections.deque())
+        self.seconds = 0.0
+        self.reported = 0.0
+
+
+#: A batch, and the indexes of it that one thread runs.
+Part = tuple[Load, collections.deque[int]]
+#: A batch, the index of it that is run, and what its handler was given.
+Run = tuple[Load, int, context_.Context]
+
+
+class Lane:
+    """The batches of one job, oldest first. Jobs take turns in the pool, and
+    not batches: the job with the most would have the most turns.
+    """
+
+    __slots__ = ('handler', 'job', 'loads', 'runner')
+
+    def __init__(self, job: job_.Job, handler: Callable[..., Any],
+                 runner: Runner):
+        self.job = job
+        self.handler = handler
+        self.runner = runner
+        self.loads: collections.deque[Load] = collections.deque()
+
+    def take(self) -> 'tuple[Part | None, bool]':
+        """The next part for a thread, and whether there is another."""
+        loads = self.loads
+        while loads:
+            load = loads[0]
+            # All that is left of it, mostly. Whoever else takes from it, to
+            # hand it back, shares it with the thread.
+            part = load.queue
+            if len(part) > 1:
+                size = self.runner.part_size(self.job.name)
+                if size < len(part):
+                    part = collections.deque(
+                        itertools.islice(drain(part), size))
+            if part is load.queue or not load.queue:
+                loads.popleft()
+            if part:
+                return (load, part), bool(loads)
+        return None, False
+
+    def run(self, part: 'Part') -> None:
+        self.runner.run(*part)
+
+
+class Running:
+    """What one thread does at this moment."""
+
+    __slots__ = ('began', 'ends', 'ident', 'looked', 'part', 'run',
+                 'saved', 'shared', 'written_off')
+
+    def __init__(self, ident: int):
+        self.ident = ident
+        # Both are read by another thread, so each is replaced whole.
+        self.part: Part | None = None
+        self.run: Run | None = None
+        #: What was offered to the other threads of its part.
+        self.shared: collections.deque[int] | None = None
+        #: The run at the last look at timeouts.
+        self.looked: Run | None = None
+        #: When its run is given up; None: there is none, or no timeout.
+        self.ends: float | None = None
+        #: Since when its time was not accounted for.
+        self.began = 0.0
+        #: When its progress was reported last.
+        self.saved = 0.0
+        self.written_off = False
+
+
+def drain(queue: 'collections.deque[_Item]') -> Iterator[_Item]:
+    """Take items until none is left; several threads may at a time."""
+    while True:
+        try:
+            item = queue.popleft()
+        except IndexError:
+            return
+        yield item
+
 
 class Submit(Protocol):
     """The pool, as far as the workshop needs it."""
 
-    def submit(self, priority: int, source: lane_.Lane) -> None: ...
+    def submit(self, priority: int, source: Lane) -> None: ...
 
     def write_off(self, ident: int) -> int: ...
 
@@ -82,7 +221,7 @@ class Workshop:
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[
                      [message.Batch, str, Any], None] | None = None):
-        self._lanes = {name: lane_.Lane(job, handler, self)
+        self._lanes = {name: Lane(job, handler, self)
                        for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
@@ -90,11 +229,11 @@ class Workshop:
         self._may_start = may_start
         self._finish = finish
         self._pace = pace_.Pace()
-        self._loads: dict[tuple[str, str], lane_.Load] = {}
+        self._loads: dict[tuple[str, str], Load] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By the thread that runs it.
-        self._running: dict[int, lane_.Running] = {}
+        self._running: dict[int, Running] = {}
         self._lock = threading.Lock()
         self._draining = False
         self._told = quiet.Quiet(clock, 10.0)
@@ -112,7 +251,7 @@ class Workshop:
         """Queue *batch*, or refuse it to its sender."""
         key = (batch.sender, batch.id)
         lane = self._lanes.get(batch.job)
-        load = None if lane is None else lane_.Load(batch, lane)
+        load = None if lane is None else Load(batch, lane)
         with self._lock:
             doubled = key in self._seen
             if not doubled:
@@ -143,11 +282,11 @@ class Workshop:
             refused=[(i, refusal) for i in range(len(batch.objects))]),
             batch.sender)
 
-    def _submit(self, load: lane_.Load) -> None:
+    def _submit(self, load: Load) -> None:
         load.lane.loads.append(load)
         self._pool.submit(load.job.priority, load.lane)
 
-    def run(self, load: lane_.Load, part: 'collections.deque[int]') -> None:
+    def run(self, load: Load, part: 'collections.deque[int]') -> None:
         """Run the objects of *part*, one after the other, in this thread."""
         batch, job, handler = load.batch, load.job, load.lane.handler
         per_object = job.scope is job_.Scope.OBJECTS
@@ -157,7 +296,7 @@ class Workshop:
         ident = threading.get_ident()
         running = self._running.get(ident)
         if running is None:
-            running = self._running[ident] = lane_.Running(ident)
+            running = self._running[ident] = Running(ident)
         running.part = load, part
         running.began = monotonic()
         runs = 0
@@ -174,12 +313,12 @@ class Workshop:
                 break
             error = traceback = ''
             said: str | None = None
-            run: lane_.Run | None = None
+            run: Run | None = None
             try:
                 refusal = (Refusal.DRAINING if self._draining
                            else self._may_start(batch))
                 if refusal is not None:
-                    load.over.append(lane_.Refused(index, refusal))
+                    load.over.append(Refused(index, refusal))
                     continue
                 if timeout is not None:
                     deadline = self._clock.now() + int(
@@ -212,7 +351,7 @@ class Workshop:
                     # It was reported as timed out, and the rest of the part
                     # went to another thread.
                     return
-            load.over.append(lane_.Failed(index, error, traceback, said)
+            load.over.append(Failed(index, error, traceback, said)
                              if error else index)
             runs += 1
             if part:
@@ -225,7 +364,7 @@ class Workshop:
         now = monotonic()
         self._settle(load, runs, now - running.began, now)
 
-    def _settle(self, load: lane_.Load, runs: int, seconds: float,
+    def _settle(self, load: Load, runs: int, seconds: float,
                 now: float) -> None:
         """Report what *load* came to, if it is the end or time to."""
         if runs:
@@ -239,7 +378,7 @@ class Workshop:
             report = self._collect(load, now)
         self._report(report, load.batch.sender)
 
-    def _collect(self, load: lane_.Load, now: float) -> message.Report:
+    def _collect(self, load: Load, now: float) -> message.Report:
         """What *load* came to since the last time; under the lock."""
         batch = load.batch
         done: list[int] = []
@@ -248,11 +387,11 @@ class Workshop:
         report = message.Report(
             batch.id, batch.worker, done, failed, refused=refused,
             seconds=load.seconds)
-        for item in lane_.drain(load.over):
+        for item in drain(load.over):
             load.left -= 1
             if isinstance(item, int):
                 done.append(item)
-            elif isinstance(item, lane_.Failed):
+            elif isinstance(item, Failed):
                 failed.append((item.at, item.error))
                 if item.traceback:
                     report.tracebacks[item.at] = item.traceback
@@ -289,7 +428,7 @@ class Workshop:
             if load.over and now - load.reported >= _REPORT_EVERY:
                 self._settle(load, 0, 0.0, now)
 
-    def _save(self, running: lane_.Running, run: lane_.Run,
+    def _save(self, running: Running, run: Run,
               now: float) -> None:
         """Report what a run says of itself while it goes on."""
         load, index, context = run
@@ -302,7 +441,7 @@ class Workshop:
                 load.batch.id, load.batch.worker,
                 progress=[(index, text)]), load.batch.sender)
 
-    def _time_out(self, running: lane_.Running, now: float) -> None:
+    def _time_out(self, running: Running, now: float) -> None:
         with self._lock:
             # It may have ended since, and another one have begun.
             if (running.ends is None or now < running.ends
@@ -320,12 +459,12 @@ class Workshop:
             load.job.timeout, hanging)
         self._share(running)
         timeout = load.job.timeout or 0.0
-        load.over.append(lane_.Failed(
+        load.over.append(Failed(
             index, f'timeout after {timeout:g} s',
             progress=context.take_unsaved()))
         self._settle(load, 1, timeout, now)
 
-    def _share(self, running: lane_.Running) -> None:
+    def _share(self, running: Running) -> None:
         """Offer the rest of a thread's part to the other threads."""
         if running.part is None:
             return
@@ -333,7 +472,7 @@ class Workshop:
         if part is running.shared:
             # It may be all that is left of the batch, and in the line again.
             return
-        rest = list(lane_.drain(part))
+        rest = list(drain(part))
         if rest:
             running.shared = part
             load.queue.extend(rest)
@@ -365,7 +504,7 @@ class Workshop:
                     and load.job.scope is job_.Scope.MEMBER):
                 continue
             load.over.extend(
-                lane_.Refused(i, refusal) for i in lane_.drain(load.queue))
+                Refused(i, refusal) for i in drain(load.queue))
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
@@ -380,7 +519,7 @@ class Workshop:
         """Objects that are here and were not reported to their end."""
         return sum(load.left for load in list(self._loads.values()))
 
-    def _tell_failure(self, load: lane_.Load, index: int, error: str,
+    def _tell_failure(self, load: Load, index: int, error: str,
                       exc: BaseException) -> None:
         # Of 10,000 objects that fail alike the first tells enough.
         first = self._told.may(f'{load.job.name} {type(exc).__name__}')

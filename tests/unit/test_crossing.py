@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which files one object crosses from its tick to its counted end."""
+
+import itertools
+import pathlib
+import re
+import sys
+
+import pytest
+
+import distperiodic
+from distperiodic.adapters import memory
+from distperiodic.core import member as member_
+from distperiodic.core import message
+from distperiodic.core import ring as ring_
+from distperiodic.core.claim import Authority
+from distperiodic.flow import events
+from distperiodic.flow import grants as grants_
+from distperiodic.flow import leases
+from distperiodic.flow import scheduling
+from distperiodic.flow.worker import runs
+from tests.unit import world as world_
+
+PACKAGE = pathlib.Path(distperiodic.__file__).parent
+WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
+ENTRY = f'me~{"0" * 16}~1~f1'
+#: Files of the flow.
+MOST = 15
+
+
+class Pool:
+    """Runs what it is given when it is asked to, in the thread that asks."""
+
+    def __init__(self):
+        self._sources = []
+
+    def submit(self, priority, source):
+        self._sources.append(source)
+
+    def look_again(self):
+        """There is always a thread."""
+
+    def run(self):
+        while self._sources:
+            source = self._sources.pop()
+            while (part := source.take()[0]) is not None:
+                source.run(part)
+
+
+class Member:
+    """A scheduler and a worker, with a store and a broker between them."""
+
+    def __init__(self):
+        self.clock = world_.Clock()
+        self.ran = 0
+        self._to_worker, self._to_scheduler = [], []
+        numbers = itertools.count()
+        store = memory.Direct(memory.MemoryClaimStore(self.clock))
+        job = world_.job('poll', objects=True)
+        self._reader = world_.Reader()
+        self._reader.given['poll'] = ['a']
+        membership = world_.Membership()
+        me = member_.parse_entry(ENTRY)
+        membership.seen = member_.View(
+            'group', (me,), ring_.Ring({'me': 40}), version=1, since=0.0,
+            me=me, trusted_until=float('inf'))
+        self.flow = scheduling.Scheduling(
+            [leases.Book(Authority.STORE, {'poll': job}, store,
+                         grants_here=False)],
+            clock=self.clock, membership=membership, group='group',
+            identity='me', me=lambda: ENTRY, bus=self, reader=self._reader,
+            put=lambda event: self.flow.handle(event),
+            new_lease=lambda: f'lease-{next(numbers)}')
+        self._grants = grants_.Grants(
+            {'poll': job}, store=store, clock=self.clock, lease=60.0,
+            run=lambda batch: self._shop.accept(batch), report=self._report,
+            new_lease=lambda: f'lease-{next(numbers)}', shared=True)
+        self._pool = Pool()
+        self._shop = runs.Workshop(
+            {'poll': (job, self._handle)}, clock=self.clock, pool=self._pool,
+            report=self._grants.reported, may_start=self._grants.may_start)
+        self.flow.dispatcher.workers_changed(
+            'default', [world_.worker(slots=10)])
+        self.flow.dispatcher.schedulers_changed([me])
+
+    def send(self, batch):
+        self._to_worker.append(message.encode_batch(batch))
+
+    def _report(self, report, to_entry):
+        self._to_scheduler.append(
+            message.encode_reports([report], to=to_entry))
+
+    def _handle(self, context, key):
+        self.ran += 1
+
+    def turn(self):
+        """One second of both processes."""
+        self.clock.pass_us(1_000_000)
+        self.flow.run_due()
+        for asked in self._reader.asked:
+            if not asked.answered:
+                asked.answered = True
+                self.flow.handle(events.CatalogueRead(
+                    'poll', asked.ticket,
+                    self._reader.reading(asked.job, asked.arcs)))
+        self.flow.run_due()
+        while self._to_worker:
+            self._grants.accept(message.decode(self._to_worker.pop(0)))
+        self._pool.run()
+        while self._to_scheduler:
+            self.flow.handle(events.Reported(
+                message.decode(self._to_scheduler.pop(0)).reports))
+
+    @property
+    def done(self):
+        return self.flow.dispatcher.counts['poll', 'done']
+
+
+@pytest.fixture(scope='module')
+def crossed():
+    """The files of the package with a function that was called between the
+    tick and the counted end of the only object, in a usual tick.
+    """
+    member = Member()
+    while not member.done:
+        member.turn()
+        member.flow.sweep()
+    before = member.done
+    files = set()
+
+    def note(frame, event, arg):
+        if event == 'call':
+            files.add(frame.f_code.co_filename)
+    while member.done == before:
+        files.clear()
+        profile = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            member.turn()
+        finally:
+            sys.setprofile(profile)
+    assert member.ran == member.done == before + 1
+    return {str(pathlib.Path(name).relative_to(PACKAGE)) for name in files
+            if name.startswith(f'{PACKAGE}/')}
+
+
+def listed():
+    page = WHERE.read_text()
+    section = page.split('What one object crosses')[1].split('\n---')[1]
+    return re.findall(r'^   \* - ``(flow/\S+\.py)``', section, re.MULTILINE)
+
+
+def test_one_object_crosses_few_files_of_the_flow(crossed):
+    assert len([name for name in crossed
+                if name.startswith('flow/')]) <= MOST
+
+
+def test_the_files_that_an_object_crosses_are_listed(crossed):
+    assert sorted(listed()) == sorted(
+        name for name in crossed if name.startswith('flow/'))
