@@ -239,9 +239,9 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
     :param since: the first tick that is judged.
     """
     due = _Due(job, since)
-    for row, number in itertools.chain(alike, (
-            one for row, positions in placed
-            for one in _by_phase(job, row, positions, now))):
+    kinds = itertools.chain.from_iterable(
+        _by_phase(job, row, positions, now) for row, positions in placed)
+    for row, number in itertools.chain(alike, kinds):
         due.expect(row, number)
         plan = job.plan_of(row.rule)
         row = row._replace(settled=max(row.settled, since - 1))
