@@ -13,6 +13,7 @@ import sys
 import time
 
 from tests.mutants import bug as bug_
+from tests.mutants import known
 from tests.mutants import runner as runner_
 
 _SLOW = 'functional'
@@ -24,6 +25,9 @@ def main(arguments=None):
                         help='bugs with this text in their name or file')
     parser.add_argument('--jobs', type=int, default=2)
     parser.add_argument('--list', action='store_true')
+    parser.add_argument('--record', action='store_true',
+                        help='write down which test caught each, to be tried '
+                        'first from then on')
     options = parser.parse_args(arguments)
     bugs = [bug for bug in bug_.bugs() if not options.only or any(
         text in f'{bug.name} {bug.path}' for text in options.only)]
@@ -36,7 +40,11 @@ def main(arguments=None):
     # Nothing that was started may outlive this.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began = time.monotonic()
-    outcomes = list(_tried(bugs, options.jobs))
+    outcomes = []
+    for one in _tried(bugs, options.jobs):
+        outcomes.append(one)
+        if options.record and one.caught:
+            known.record(one.bug.name, one.suite, one.told)
     _summarise(outcomes, time.monotonic() - began)
     return 0 if all(one.caught for one in outcomes) else 1
 

@@ -14,6 +14,7 @@ import time
 from typing import NamedTuple
 
 from tests.mutants import bug as bug_
+from tests.mutants import known
 from tests.mutants import suite as suite_
 
 #: What a copy has.
@@ -38,6 +39,7 @@ class Runner:
 
     def __init__(self, root=bug_.ROOT):
         self._root = root
+        self._known = known.read()
         self._lock = threading.Lock()
         #: For each suite a lock, and what it finds where no bug is; None: it
         #: was not tried.
@@ -64,6 +66,13 @@ class Runner:
             try:
                 bug.plant(tree)
                 _forget_compiled(tree / bug.path)
+                suite, test = self._known.get(bug.name, ('', ''))
+                if suite in bug.suites:
+                    with contextlib.suppress(suite_.NoSuchTest):
+                        told = self._run(suite, tree, [test])
+                        if told is not None:
+                            self._check(suite, self._known_of(suite))
+                            return outcome(suite, told)
                 for suite in bug.suites:
                     told = self._run(suite, tree)
                     if told is not None:
@@ -73,18 +82,25 @@ class Runner:
                 return outcome('', str(exc))
         return outcome('', 'NOT CAUGHT')
 
-    def _check(self, suite):
-        """See that *suite* passes without a bug, once.
+    def _known_of(self, suite):
+        """The tests of *suite* that are known to catch something."""
+        return sorted({test for one, test in self._known.values()
+                       if one == suite})
 
-        :raises Unusable: it does not.
+    def _check(self, suite, tests=()):
+        """See that *suite*, or these tests of it, pass without a bug, once.
+
+        :raises Unusable: they do not.
         """
+        key = suite, bool(tests)
         with self._lock:
-            lock = self._sound.setdefault(suite, [threading.Lock(), None])
+            lock = self._sound.setdefault(key, [threading.Lock(), None])
         with lock[0]:
             if lock[1] is None:
                 with tempfile.TemporaryDirectory(prefix='sound-') as name:
                     self._copy(pathlib.Path(name))
-                    lock[1] = self._run(suite, pathlib.Path(name)) or ''
+                    lock[1] = self._run(
+                        suite, pathlib.Path(name), tests) or ''
         if lock[1]:
             raise suite_.Unusable(
                 f'{suite} fails without a bug, too: {lock[1]}')
@@ -97,9 +113,12 @@ class Runner:
             else:
                 shutil.copy2(source, tree / name)
 
-    def _run(self, name, tree):
-        """What the suite *name* finds in *tree*; None: nothing."""
-        suite = suite_.suite(name)
+    def _run(self, name, tree, tests=()):
+        """What the suite *name* finds in *tree*; None: nothing.
+
+        :param tests: the only ones that are run. Empty: all are.
+        """
+        suite = suite_.suite(name, tests)
         process = self._start(suite, tree)
         late = threading.Event()
 

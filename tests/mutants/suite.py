@@ -21,6 +21,7 @@ _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
            '-p', 'no:cacheprovider', '--no-header', '--tb=no',
            f'--timeout={TEST}', '--hypothesis-profile=first')
 _FAILED = re.compile(r'^(?:FAILED|ERROR) (?:tests/\w+/)?(\S+)', re.MULTILINE)
+_NO_SUCH_TEST = 4
 _SEED = re.compile(r'^seed \d+', re.MULTILINE)
 
 
@@ -41,6 +42,8 @@ class Suite(NamedTuple):
             return None
         if self.last is not None:
             return output.strip().rpartition('\n')[2][:60]
+        if code == _NO_SUCH_TEST:
+            raise NoSuchTest(output[-2_000:])
         failed = _FAILED.search(output)
         if code != 1 or failed is None:
             raise Unusable(output[-2_000:])
@@ -51,9 +54,25 @@ class Unusable(Exception):
     """A suite that cannot judge a bug: it fails without it, or not at all."""
 
 
-def suite(name):
-    """The suite of that *name*."""
+class NoSuchTest(Unusable):
+    """A test is not there that caught a bug once."""
+
+
+def suite(name, tests=()):
+    """The suite of that *name*.
+
+    :param tests: some of it, as :meth:`Suite.caught` tells them; empty: all.
+        Of several seeds all are lived through from the first one on.
+    """
     kind, _, rest = name.partition('/')
+    if tests and kind == 'simulation':
+        seeds = [int(one.split()[1]) for one in tests]
+        return Suite((
+            sys.executable, '-m', 'tests.simulation', '--processes', '1',
+            '--from', str(min(seeds)),
+            '--seeds', str(max(seeds) - min(seeds) + 1)), _SEED)
+    if tests:
+        return Suite((*_PYTEST, *(f'tests/{kind}/{one}' for one in tests)))
     if kind == 'simulation':
         return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
                       str(SEEDS), '--processes', '1'), _SEED)
