@@ -25,6 +25,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core import schedule as schedule_
@@ -42,6 +43,8 @@ CATCH_UP = 100
 # Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
 # A whole period of a day would make 'skip' run whatever 'latest' runs.
 _LONGEST_GRACE = 60
+# So many objects are judged together.
+_FEW = 4
 
 
 class Row(NamedTuple):
@@ -272,13 +275,16 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
         which nothing is due are left out.
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
-    judges = {text: _Judge(plan, now) for text, plan in plan_of.items()}
+    listed = rows if isinstance(rows, Sequence) else list(rows)
+    # To remember what was judged before does not pay for a few.
+    judges = plan_of if len(listed) < _FEW else {
+        text: _Judge(plan, now) for text, plan in plan_of.items()}
     text, verdict_of = None, _unknown
-    for row in rows:
+    for row in listed:
         if row.rule != text:
             text = row.rule
             verdict_of = judges[text].verdict if text in judges else _unknown
-        verdict = verdict_of(row)
+        verdict = verdict_of(row, now)
         if verdict is not NOTHING:
             alike = found.get((row.rule, verdict))
             if alike is None:
@@ -287,7 +293,7 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     return found
 
 
-def _unknown(row: Row) -> Verdict:
+def _unknown(row: Row, now: Instant) -> Verdict:
     return NOTHING
 
 
@@ -308,7 +314,7 @@ class _Judge:
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
                                 bool], Verdict] = {}
 
-    def verdict(self, row: Row) -> Verdict:
+    def verdict(self, row: Row, now: Instant) -> Verdict:
         if self._plan.spread:
             return self._of_its_own(row)
         key = row.settled, row.since
