@@ -80,6 +80,14 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                 try:
                     command.upgrade(configuration(connection), 'head')
                 except util.CommandError as exc:
+                    if before is None:
+                        # Of a table that had no version a moment ago: on
+                        # another node of the cluster somebody has begun.
+                        raise _HalfMade(
+                            'somebody else makes the tables in database '
+                            f'{database.mask(connection_url)} at the same '
+                            'time; once that has ended, do it again: '
+                            'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
                         f'the tables in database '
                         f'{database.mask(connection_url)} have version '
