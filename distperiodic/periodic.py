@@ -31,6 +31,8 @@ from typing import Any
 from typing import cast
 
 from distperiodic.adapters.clock import SystemClock
+from distperiodic.core.due import ALWAYS
+from distperiodic.core.due import Row
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -40,7 +42,6 @@ from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.core.schedule import datetime_of
-from distperiodic.core.schedule import due_ticks
 from distperiodic.exceptions import InvalidJob
 from distperiodic.exceptions import InvalidSchedule
 from distperiodic.exceptions import JobNameTaken
@@ -354,19 +355,15 @@ class PeriodicTasks:
         if newest <= last:
             return ()
         self._last_ticks[job.name] = newest
-        due = due_ticks(
-            job.schedule,
-            last,
-            now,
-            job.misfire,
-            grace_us=job.grace_us(newest),
-        )
-        if due.dropped:
+        # A plan of its own schedule: what runs for this process has no phase.
+        due = job.plan(own=job.schedule).verdict(
+            Row(job.name, 0, last, ALWAYS), now)
+        if due.given_up:
             LOG.warning(
                 'ticks missed: job=%s dropped=%d reason=%r; nothing will run '
                 'them',
                 job.name,
-                due.dropped,
+                due.given_up,
                 due.reason,
             )
         return due.run

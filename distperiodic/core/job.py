@@ -141,13 +141,6 @@ class Job:
             return 1
         return self.retries + _LOSSES + 1
 
-    def grace_us(self, tick: Instant) -> int:
-        """How late *tick* may run under ``misfire='skip'``, microseconds."""
-        if self.grace is None:
-            # A whole period would make 'skip' run whatever 'latest' runs.
-            return min(self.schedule.period_us(tick), 60 * SECOND)
-        return round(self.grace * SECOND)
-
     def plan(self, since: Instant = due.ALWAYS,
              own: Schedule | None = None) -> due.Plan:
         """When its objects are due, and what becomes of ticks that they miss.
@@ -166,11 +159,6 @@ class Job:
         """When its objects are due, as the store keeps it."""
         text = text_of(self.schedule)
         return f'{text} spread' if self.spread else text
-
-    def too_late(self, tick: Instant, now: Instant) -> bool:
-        """Whether *tick* runs no more, by ``misfire='skip'``."""
-        return (self.misfire is Misfire.SKIP
-                and now - tick > self.grace_us(tick))
 
     def _check_scope(self) -> None:
         self._accept_word('scope', Scope)

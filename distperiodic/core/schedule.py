@@ -9,10 +9,8 @@ or on how long a run took, so nothing can drift.
 """
 
 import bisect
-import dataclasses
 import enum
 import math
-from collections.abc import Iterator
 from datetime import UTC
 from datetime import datetime
 from datetime import timedelta
@@ -218,54 +216,6 @@ class Overlap(enum.StrEnum):
     WAIT = 'wait'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class DueTicks:
-    """What a misfire policy made of the ticks that are due."""
-
-    run: tuple[Instant, ...]  # oldest first
-    dropped: int
-    reason: str  # why ticks were dropped; empty if none were
-
-
-def due_ticks(
-    schedule: Schedule,
-    last: Instant,
-    now: Instant,
-    misfire: Misfire,
-    *,
-    grace_us: int,
-    cap: int = 100,
-) -> DueTicks:
-    """Which of the ticks in (*last*, *now*] run, and what is dropped.
-
-    The cost follows *cap*, not the number of ticks: after a year of silence
-    a 1 ms grid answers as fast as ever.
-
-    :param last: the newest tick that needs no more attention.
-    :param grace_us: ``skip`` runs the newest tick if it is at most so late.
-    :param cap: ``all`` runs at most so many, the newest ones.
-    """
-    newest = schedule.at_or_before(now)
-    if newest is None or newest <= last:
-        return DueTicks((), 0, '')
-    total = schedule.count(last, now)
-    run: tuple[Instant, ...]
-    if misfire is Misfire.ALL:
-        run = tuple(_newest_ticks(schedule, newest, min(cap, total)))[::-1]
-        reason = f'misfire=all runs the newest {cap} missed ticks'
-    elif misfire is Misfire.LATEST or now - newest <= grace_us:
-        run = (newest,)
-        reason = f'misfire={misfire.value} runs the newest tick only'
-    else:
-        run = ()
-        reason = (
-            f'misfire=skip and {seconds_text((now - newest) / SECOND)} s '
-            f'late, grace is {seconds_text(grace_us / SECOND)} s'
-        )
-    dropped = total - len(run)
-    return DueTicks(run, dropped, reason if dropped else '')
-
-
 def phase_us(position: int, period_us: int) -> int:
     """An object's own delay in [0, *period_us*), from its ring *position*.
 
@@ -289,14 +239,3 @@ def last_scattered(delay_us: int, period_us: int) -> int:
     *delay_us* or less; the reverse of :func:`phase_us`.
     """
     return ((delay_us + 1 << 64) - 1) // period_us
-
-
-def _newest_ticks(
-    schedule: Schedule, newest: Instant, number: int
-) -> Iterator[Instant]:
-    """Up to *number* ticks, from *newest* backwards."""
-    tick: Instant | None = newest
-    while tick is not None and number > 0:
-        yield tick
-        number -= 1
-        tick = schedule.at_or_before(tick - 1)

@@ -11,6 +11,7 @@ job, to the last run.
 """
 
 import asyncio
+import pathlib
 import statistics
 import time
 import uuid
@@ -22,6 +23,9 @@ from tests.benchmarks import test_dispatch
 OBJECTS = test_dispatch.OBJECTS
 #: As many as it does in a few seconds.
 FEWER = 3_000
+MILLION = 1_000_000
+#: Seconds between the ticks of a million.
+LONG = 240
 THREADS = test_dispatch.THREADS
 
 
@@ -160,3 +164,30 @@ def test_claimed_objects_per_second(zookeeper, rabbitmq, postgresql):
     print('CPU of ours per object: scheduler '
           f'{scheduler / OBJECTS * 1e6:.1f} us, worker '
           f'{worker / OBJECTS * 1e6:.1f} us', flush=True)
+
+
+def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
+    """Their second tick: in the first one they are listed, too."""
+    schema.sync(postgresql.url)
+    memory = []
+
+    def look(pids):
+        for pid in pids:
+            [peak] = [line.split()[1] for line in pathlib.Path(
+                f'/proc/{pid}/status').read_text().splitlines()
+                if line.startswith('VmHWM')]
+            memory.append(int(peak) / 1024)
+    with measuring.table(
+            'objects due at one tick, with durable claims', 'objects',
+            'objects/s', 'first tick', 'MiB scheduler', 'MiB worker',
+            file=__file__) as row:
+        for objects, spacing in (OBJECTS, test_dispatch.SPACING), (
+                MILLION, LONG):
+            memory.clear()
+            seconds, _ = test_dispatch.our_rounds(
+                zookeeper.url, rabbitmq.url, 1 if objects == MILLION else 5,
+                objects=objects, spacing=spacing, told=look,
+                connection=postgresql.url)
+            first, *others = (objects / known for _, known in seconds)
+            row(f'{objects:,}', f'{statistics.median(others):,.0f}',
+                f'{first:,.0f}', *(f'{one:,.0f}' for one in memory))

@@ -44,7 +44,7 @@ def configuration(options):
     return conf
 
 
-def make_tasks(conf, names, ticks, last_ran):
+def make_tasks(conf, names, spacing, ticks, last_ran):
     import distperiodic
 
     count = itertools.count(1)
@@ -55,15 +55,15 @@ def make_tasks(conf, names, ticks, last_ran):
             ticks.append(context.tick.timestamp())
             return names
 
-        @distperiodic.periodic_task(spacing=SPACING, objects='nodes')
+        @distperiodic.periodic_task(spacing=spacing, objects='nodes')
         def poll(self, context, name):
-            if not next(count) % OBJECTS:
+            if not next(count) % len(names):
                 last_ran.put(time.time())
 
     return Tasks(conf)
 
 
-def serve(kind, url, options, answers, over):
+def serve(kind, url, options, objects, spacing, answers, over):
     """One of our services, in a process of its own."""
     from oslo_service import backend
 
@@ -75,15 +75,15 @@ def serve(kind, url, options, answers, over):
     conf = configuration(options)
     oslo_messaging.TransportURL(conf)
     conf.set_override('transport_url', url)
-    names = [str(uuid.UUID(int=n)) for n in range(OBJECTS)]
+    names = [str(uuid.UUID(int=n)) for n in range(objects)]
     ticks = []
-    tasks = make_tasks(conf, names, ticks, answers)
+    tasks = make_tasks(conf, names, spacing, ticks, answers)
     one = {'scheduler': service.SchedulerService,
            'worker': service.WorkerService}[kind](conf, tasks)
     one.start()
     if kind == 'scheduler':
         for number in itertools.count(1):
-            done = OBJECTS * number
+            done = objects * number
             while (one.counts.get(('poll', 'done'), 0) < done
                    and not over.is_set()):
                 time.sleep(0.002)
@@ -95,10 +95,12 @@ def serve(kind, url, options, answers, over):
     one.stop()
 
 
-def our_rounds(zookeeper_url, rabbit_url, rounds, **more):
+def our_rounds(zookeeper_url, rabbit_url, rounds, objects=OBJECTS,
+               spacing=SPACING, told=lambda pids: None, **more):
     """(seconds from tick to ran, to known) of each round, the first one
     included; then the CPU seconds of scheduler and worker a round.
 
+    :param told: called with the pids of both before they end.
     :param more: options of the group [distperiodic].
     """
     with tempfile.TemporaryDirectory() as place:
@@ -110,7 +112,7 @@ def our_rounds(zookeeper_url, rabbit_url, rounds, **more):
         over = measuring.SPAWN.Event()
         queues = [measuring.SPAWN.SimpleQueue() for _ in range(2)]
         both = [measuring.SPAWN.Process(target=serve, args=(
-            kind, rabbit_url, options, queue, over))
+            kind, rabbit_url, options, objects, spacing, queue, over))
             for kind, queue in zip(('scheduler', 'worker'), queues,
                                    strict=True)]
         for process in both:
@@ -124,6 +126,7 @@ def our_rounds(zookeeper_url, rabbit_url, rounds, **more):
             if not number:
                 cpu_before = cpu, cpu_of(both[1].pid)
         cpu_after = cpu, cpu_of(both[1].pid)
+        told([process.pid for process in both])
         over.set()
         for process in both:
             process.join(20)

@@ -19,6 +19,7 @@ from distperiodic.core.due import CATCH_UP
 from distperiodic.core.due import NOTHING
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
+from distperiodic.core.due import Verdict
 from distperiodic.core.due import verdicts
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
@@ -328,6 +329,14 @@ class TestEdges:
         (_, verdict), = verdicts(rows, {'': plan}, NOON + HOUR - 1)
         assert verdict.given_up
         assert verdict.reason == 'misfire=skip and later than its grace of 1 s'
+
+    def test_the_reason_of_a_skip_tells_how_late_it_is(self):
+        plan = Plan(Every(3600), Misfire.SKIP, 60)
+        row = Row('a', 0, 0, ALWAYS)
+
+        assert plan.verdict(row, HOUR + 60 * SECOND).run == (HOUR,)
+        assert plan.verdict(row, HOUR + 120 * SECOND) == Verdict(
+            (), 1, HOUR, 'misfire=skip and 120 s late, grace is 60 s')
 
     @pytest.mark.parametrize('misfire', Misfire)
     def test_a_year_of_missed_milliseconds_costs_no_more_than_a_few(

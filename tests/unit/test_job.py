@@ -126,12 +126,12 @@ class TestJob:
         """A whole day would let 'skip' run at eight what was due at two."""
         daily = Job(name='report', schedule=Cron('@daily'))
         quick = Job(name='poll', schedule=Every(5))
-        assert daily.grace_us(0) == 60 * SECOND
-        assert quick.grace_us(0) == 5 * SECOND
+        assert daily.plan().grace_us(0) == 60 * SECOND
+        assert quick.plan().grace_us(0) == 5 * SECOND
 
     def test_a_grace_is_seconds_and_may_be_none_at_all(self):
-        assert poll(grace=2.5).grace_us(0) == 2_500_000
-        assert poll(grace=0).grace_us(0) == 0
+        assert poll(grace=2.5).plan().grace_us(0) == 2_500_000
+        assert poll(grace=0).plan().grace_us(0) == 0
 
     @pytest.mark.parametrize(('retries', 'attempts'), [
         (0, []), (1, [1]), (3, [1, 2, 3])])

@@ -17,12 +17,9 @@ from hypothesis import strategies as st
 from distperiodic.core import offset
 from distperiodic.core.cron import Cron
 from distperiodic.core.schedule import SECOND
-from distperiodic.core.schedule import DueTicks
 from distperiodic.core.schedule import Every
-from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Remembered
 from distperiodic.core.schedule import datetime_of
-from distperiodic.core.schedule import due_ticks
 from distperiodic.core.schedule import instant_of
 from distperiodic.core.schedule import phase_us
 from distperiodic.exceptions import InvalidSchedule
@@ -692,103 +689,6 @@ SCHEDULES = st.sampled_from(
     ]
 )
 NOON = at('2026-11-21T12:00:00')
-
-
-class TestDueTicks:
-    @given(
-        SCHEDULES,
-        st.sampled_from(Misfire),
-        st.integers(0, 4 * DAY),
-        st.integers(0, DAY),
-        st.integers(1, 5),
-    )
-    def test_each_due_tick_either_runs_or_is_counted(
-        self, schedule, misfire, gap, grace, cap
-    ):
-        last = schedule.at_or_before(NOON)
-        now = last + gap
-        due = due_ticks(
-            schedule, last, now, misfire, grace_us=grace, cap=cap
-        )
-        assert len(due.run) + due.dropped == schedule.count(last, now)
-        assert list(due.run) == sorted(set(due.run))
-        assert all(last < tick <= now for tick in due.run)
-        assert bool(due.reason) == bool(due.dropped)
-
-    @pytest.mark.parametrize('misfire', Misfire)
-    def test_one_tick_in_time_runs_under_every_policy(self, misfire):
-        due = due_ticks(
-            Every(60), NOON - MINUTE, NOON, misfire, grace_us=MINUTE
-        )
-        assert due == DueTicks((NOON,), 0, '')
-
-    @pytest.mark.parametrize('misfire', Misfire)
-    def test_nothing_is_due_twice_or_before_its_time(self, misfire):
-        nothing = DueTicks((), 0, '')
-        for now in (NOON, NOON + MINUTE - 1, NOON - HOUR):
-            assert nothing == due_ticks(
-                Every(60), NOON, now, misfire, grace_us=MINUTE
-            )
-
-    def test_latest_runs_the_newest_however_late(self):
-        now = NOON + 3 * HOUR + 59 * MINUTE
-        due = due_ticks(
-            Every(3600), NOON, now, Misfire.LATEST, grace_us=SECOND
-        )
-        assert due.run == (NOON + 3 * HOUR,)
-        assert due.dropped == 2
-        assert due.reason == 'misfire=latest runs the newest tick only'
-
-    def test_skip_runs_the_newest_within_its_grace_and_not_after_it(self):
-        def due(late):
-            return due_ticks(
-                Every(3600),
-                NOON,
-                NOON + HOUR + late,
-                Misfire.SKIP,
-                grace_us=MINUTE,
-            )
-
-        assert due(MINUTE) == DueTicks((NOON + HOUR,), 0, '')
-        assert due(MINUTE + 1).run == ()
-        assert due(MINUTE + 1).dropped == 1
-        assert due(2 * MINUTE).reason == (
-            'misfire=skip and 120 s late, grace is 60 s'
-        )
-
-    def test_all_runs_each_oldest_first(self):
-        due = due_ticks(
-            Every(60), NOON, NOON + 3 * MINUTE, Misfire.ALL, grace_us=0
-        )
-        assert due == DueTicks(
-            (NOON + MINUTE, NOON + 2 * MINUTE, NOON + 3 * MINUTE), 0, ''
-        )
-
-    def test_all_keeps_the_newest_where_there_are_too_many(self):
-        due = due_ticks(
-            Every(60), NOON, NOON + HOUR, Misfire.ALL, grace_us=0, cap=2
-        )
-        assert due.run == (NOON + HOUR - MINUTE, NOON + HOUR)
-        assert due.dropped == 58
-        assert due.reason == 'misfire=all runs the newest 2 missed ticks'
-
-    @pytest.mark.parametrize('misfire', Misfire)
-    def test_a_year_of_milliseconds_is_answered_at_once(self, misfire):
-        """It would not return in a lifetime of walking the grid."""
-        due = due_ticks(
-            Every(0.001), 0, NOON, misfire, grace_us=1000, cap=100
-        )
-        assert due.run[-1] == NOON
-        assert due.dropped + len(due.run) == NOON // 1000
-
-    def test_a_line_whose_first_tick_is_to_come_owes_nothing(
-        self, monkeypatch
-    ):
-        monkeypatch.setattr(Cron, 'at_or_before', lambda self, t: None)
-        due = due_ticks(
-            Cron('@daily'), 0, NOON, Misfire.LATEST, grace_us=0
-        )
-        assert due == DueTicks((), 0, '')
 
 
 class TestPhase:
