@@ -14,6 +14,7 @@ import itertools
 import operator
 from array import array
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -204,6 +205,25 @@ class Catalogue:
         """The indexes of the objects at positions from *low* to *high*."""
         self.index()
         return self._cut([ring_.Arc(low, high)])
+
+    def pieces(self, arc: ring_.Arc, most: int) -> Iterator[ring_.Arc]:
+        """*arc* in pieces with *most* objects each, or a few more where some
+        have one position.
+        """
+        self.index()
+        placed = self._sorted
+        assert placed is not None
+        low, high = arc
+        at = bisect.bisect_left(placed, low) + most
+        end = bisect.bisect_right(placed, high)
+        while at < end:
+            last = placed[at - 1]
+            if last >= low:
+                yield ring_.Arc(low, last)
+                low = last + 1
+            at += most
+        if low <= high:
+            yield ring_.Arc(low, high)
 
     def _of(self, ring: ring_.Ring, member: str) -> '_Mine':
         mine = self._mine

@@ -312,3 +312,20 @@ def test_a_million_objects_are_held_in_250_megabytes(record_property):
     record_property('megabytes', round(taken / 1e6))
 
     assert taken < 250e6
+
+
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 9))
+def test_the_pieces_of_an_arc_hold_all_of_it_and_few_objects_each(
+        numbers, most):
+    made = catalogue.Catalogue([str(n) for n in numbers])
+    whole = ring.Arc(-2 ** 63, 2 ** 63 - 1)
+
+    pieces = list(made.pieces(whole, most))
+
+    assert [piece.low for piece in pieces] == [
+        whole.low, *(piece.high + 1 for piece in pieces[:-1])]
+    assert pieces[-1].high == whole.high
+    for piece in pieces:
+        found = [made.positions[index]
+                 for index in made.between(*piece)]
+        assert len(set(found)) <= most

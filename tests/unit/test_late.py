@@ -6,6 +6,8 @@ import pytest
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.flow import scheduling
+from distperiodic.flow.scheduler import part as part_
 from tests.simulation import journal as journal_
 from tests.simulation import store as store_
 from tests.unit import world as world_
@@ -260,3 +262,32 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
     assert last
     assert {s.object for s in one.starts if s.tick == 60} >= {*last}
+
+
+def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
+        world, monkeypatch):
+    """In one piece a million objects are more than a database takes."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    sizes = []
+    sync = store.sync
+
+    def count(job, listed, delisted, *, at):
+        sizes.append(max(len(listed), len(delisted)))
+        return sync(job, listed, delisted, at=at)
+    monkeypatch.setattr(store, 'sync', count)
+    monkeypatch.setattr(scheduling, '_PAGE', 100)
+    names = [f'o-{n}' for n in range(1050)]
+    me = world.scheduler(
+        world_.job('poll', every=60.0, objects=True), store=store,
+        catalogues={'poll': names})
+
+    world.advance(61)
+
+    assert sizes and max(sizes) <= 100
+    assert sorted(one.object for one in me.starts) == sorted(names)
+    me.reader.given['poll'] = names[:5]
+    world.advance(60)
+    assert max(sizes) <= 100
+    assert len(store.rows('poll', *part_.CIRCLE, before=None,
+                          limit=9999)) == 5

@@ -1221,7 +1221,7 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
             'poll', 'wait', 'all', 'once', 'spread')})
     tenure = 1
 
-    for _ in range(400):
+    for _ in range(500):
         world.advance(chance.random() * 0.3)
         batches = list(me.bus.open.values())
         chance.shuffle(batches)

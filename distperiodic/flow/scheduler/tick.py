@@ -21,6 +21,7 @@ Everything here happens in one thread, the owner of the flow. It never sleeps
 and never waits: :meth:`Ticker.run_due` says when to call it again.
 """
 
+import functools
 import logging
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -346,7 +347,10 @@ class Ticker:
         if (tick > part.begun
                 and part.job.schedule.at_or_before(tick) == tick):
             part.begun = tick
-            self._start(part, tick, now, view)
+            if before is not None or part.walk is None:
+                self._start(part, tick, now, view)
+            # Else the walk lists all that is ours, and claims it for the
+            # tick as it goes: nothing is there to claim before.
 
     def _walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
                      anew: bool = False) -> None:
@@ -410,6 +414,11 @@ class Ticker:
                 self._look_soon(job)
                 return
             self._arm(part, at, view)
+        reading = part.reading
+        if reading is not None and not reading.partial:
+            # Where many are new there are no rows that would end a page.
+            arcs = [piece for arc in arcs
+                    for piece in reading.catalogue.pieces(arc, self._page)]
         part.walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
@@ -440,10 +449,14 @@ class Ticker:
                 # Compare once more.
                 self._parts[job.name].ring = None
                 self._look_soon(job)
-        if listed or delisted:
-            self._store.ask(
-                lambda store: store.sync(job.name, listed, delisted, at=at),
-                recorded)
+        def sync(store: ports.ClaimStore, new: list[ports.Listed],
+                 gone: list[str]) -> list[str]:
+            return store.sync(job.name, new, gone, at=at)
+        page = self._page
+        for start in range(0, max(len(listed), len(delisted)), page):
+            self._store.ask(functools.partial(
+                sync, new=listed[start:start + page],
+                gone=delisted[start:start + page]), recorded)
 
     def _look_soon(self, job: job_.Job) -> None:
         self._timers.push(self._clock.now() + SECOND, job.name,
@@ -476,12 +489,18 @@ class Ticker:
         """Record that the catalogue does not list these any more."""
         if not self._authority.shared:
             self._sync(job, [], objects, at)
-        elif objects:
-            def looked(rows: list[Row]) -> None:
-                self._claimer.forgo(job, rows)
-                self._sync(job, [], objects, at)
-            self._store.ask(
-                lambda store: store.look(job.name, objects), looked)
+            return
+
+        def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
+            return store.look(job.name, some)
+
+        def looked(some: list[str], rows: list[Row]) -> None:
+            self._claimer.forgo(job, rows)
+            self._sync(job, [], some, at)
+        for start in range(0, len(objects), self._page):
+            some = objects[start:start + self._page]
+            self._store.ask(functools.partial(look, some=some),
+                            functools.partial(looked, some))
 
     # -- owned ─► claim
 
