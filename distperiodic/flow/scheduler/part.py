@@ -12,6 +12,7 @@ A member walks its arcs when it starts, and the arcs that it gains. From then
 on it knows its part: all is settled up to the newest tick, or being claimed.
 """
 
+import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
@@ -142,22 +143,29 @@ def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
     found = Differences([], [], [], [])
+
+    @functools.cache
+    def plan_by(rule: str) -> tuple[due.Plan, Callable[[Instant], due.Around]]:
+        plan = plan_of(job, rule, due.ALWAYS)
+        return plan, functools.cache(plan.around)
+
+    def floor(rule: str, settled: Instant, position: int) -> Instant:
+        plan, around = plan_by(rule)
+        return plan.floor(settled, at, position, around)
     for row in rows:
         position = places.pop(row.object, None)
         if position is None:
             found.delisted.append(row)
         elif row.rule != (rule := rule_of(reading, row.object)):
-            plan = plan_of(job, rule, due.ALWAYS)
             found.listed.append(ports.Listed(
-                row.object, rule, plan.floor(row.settled, at, position)))
+                row.object, rule, floor(rule, row.settled, position)))
         else:
             found.same.append(row)
     for key, position in places.items():
         rule = rule_of(reading, key)
         settled = at - 1
         if not job.run_immediately:
-            settled = plan_of(job, rule, due.ALWAYS).floor(
-                due.ALWAYS, at, position)
+            settled = floor(rule, due.ALWAYS, position)
         found.listed.append(ports.Listed(key, rule, settled))
         found.new.append(Row(key, position, settled, at, rule))
     return found
