@@ -254,7 +254,8 @@ class MemoryClaimStore:
                                   settled=max(row.settled, settled))
             elif row.rule != rule:
                 left.append(key)
-        for key in set(delisted).difference(one.object for one in listed):
+        for key in sorted(set(delisted).difference(
+                one.object for one in listed)):
             row = rows.get(key)
             if row is None or row.since is None:
                 continue

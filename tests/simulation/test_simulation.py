@@ -5,7 +5,10 @@ More of them: ``tox -e simulation -- --seeds 10000 --from 1``.
 """
 
 import collections
+import os
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.simulation import bugs
 from tests.simulation import draws
 from tests.simulation import scenes
 
+ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = 250
 # Planted bugs are found within so many seeds; most within three.
 ENOUGH = 120
@@ -81,6 +85,23 @@ def test_a_seed_that_once_failed_does_not_again(seed):
 
 def test_a_seed_is_the_same_life_each_time():
     assert command.live(7)['digest'] == command.live(7)['digest']
+
+
+def digest_of(seed, hashes):
+    """Of a life in a process that keeps its sets in an order of its own."""
+    return subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c',
+         'from tests.simulation import __main__ as command;'
+         f'print(command.live({seed})["digest"])'],
+        env={**os.environ, 'PYTHONHASHSEED': str(hashes),
+             'PYTHONPATH': str(ROOT)},
+        cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize('seed', [6, 82])
+def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
+    """Else a seed that failed elsewhere does not fail here."""
+    assert digest_of(seed, 1) == digest_of(seed, 2)
 
 
 @pytest.mark.timeout(240)

@@ -404,7 +404,8 @@ class Dispatcher:
         present = [m for m in members if m.points]
         holders = {m.holder for m in present}
         # Without this one: what it holds itself it knows.
-        for holder in (self._peers or set()) - holders - {self.holder()}:
+        for holder in sorted(
+                (self._peers or set()) - holders - {self.holder()}):
             self._holder_gone(holder)
         self._peers = holders
         self._hand.schedulers = max(1, len(present))

@@ -133,7 +133,7 @@ class Recovery:
             answered.
         """
         def found(holders: set[str]) -> None:
-            for holder in holders - present() - {self._holder()}:
+            for holder in sorted(holders - present() - {self._holder()}):
                 self.holder_gone(holder)
         self._store.ask(lambda store: store.holders(self._jobs), found)
 

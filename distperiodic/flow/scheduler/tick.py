@@ -82,7 +82,7 @@ class Ticker:
         #: The instant of the last turn. None: it did not begin.
         self._seen: Instant | None = None
         #: What waits until the view is known, by job.
-        self._held: dict[str, set[TimerKind]] = {}
+        self._held: dict[str, dict[TimerKind, None]] = {}
         self._closed = False
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
@@ -235,8 +235,8 @@ class Ticker:
                 'ticks held: member=%s first=%s reason=not sure of the '
                 'members; nothing that the ring divides starts here until '
                 'the view is known again', self._identity, name)
-        self._held.setdefault(name, set()).add(
-            TimerKind.LOOK if kind is TimerKind.TICK else kind)
+        self._held.setdefault(name, {})[
+            TimerKind.LOOK if kind is TimerKind.TICK else kind] = None
 
     def _go_on(self) -> None:
         LOG.info('ticks go on: member=%s jobs=%d', self._identity,
@@ -475,7 +475,8 @@ class Ticker:
         indexes = [index for index, key in enumerate(ids)
                    if key in come and part.owns(
                        view, self._identity, positions[index])]
-        gone = [key for key in old - new if part.owns(
+        gone = [key for key in before.catalogue.ids
+                if key not in new and part.owns(
             view, self._identity, ring_.position_of(key))]
         found = part_.compare(part.job, reading, indexes, [], at)
         self._delist(part.job, gone, at)
