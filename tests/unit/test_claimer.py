@@ -8,6 +8,8 @@ import pytest
 
 from distperiodic import ports
 from distperiodic.core import claim as claim_
+from distperiodic.core import ring
+from distperiodic.core import schedule
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
@@ -178,3 +180,21 @@ def test_what_runs_of_missed_ticks_follows_the_policy(misfire, runs):
     desk.judge(missed=4)
 
     assert [at for at, _ in desk.store.claimed] == [tick(n) for n in runs]
+
+
+@pytest.mark.parametrize('phases, claimed', [
+    ([30.0], True), ([2.0], False), ([30.0, 2.0], False)])
+def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
+        phases, claimed):
+    """The store was away since the tick came; five seconds ago the next one
+    did.
+    """
+    keys = [next(key for key in map(str, range(9999))
+                 if phase <= schedule.phase_us(
+                     ring.position_of(key), MINUTE) / SECOND < phase + 1)
+            for phase in phases]
+    desk = Desk(every=60.0, spread=True)
+
+    desk.claimer.start_tick(desk.job, tick(1), keys)
+
+    assert ((tick(1), keys) in desk.store.claimed) is claimed

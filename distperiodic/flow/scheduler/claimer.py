@@ -29,6 +29,7 @@ from distperiodic import ports
 from distperiodic.core import claim as claim_
 from distperiodic.core import due
 from distperiodic.core import job as job_
+from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import Row
@@ -317,18 +318,18 @@ class Claimer:
         self._store.ask(call, claimed, failed)
 
     def _too_late(self, question: _Question) -> bool:
-        """Whether the tick is not the one to run any more: the store was
-        away, or had much to do.
+        """Whether the tick is not the one to run any more for some object:
+        the store was away, or had much to do.
         """
         plan, tick = question.plan, question.tick
         if plan.misfire is Misfire.ALL or question.early:
             return False
-        # The phase of an object is less than a period.
-        now = self._clock.now() - (
-            plan.schedule.period_us(tick) if plan.spread else 0)
-        newest = plan.schedule.at_or_before(now)
-        return newest is not None and newest > tick or (
-            plan.misfire is Misfire.SKIP and now - tick > plan.grace_us(tick))
+        now = self._clock.now()
+        if not plan.spread or not _is_over(plan, tick, now):
+            return _is_over(plan, tick, now)
+        return _is_over(plan, tick, now - min(
+            plan.phase(tick, ring_.position_of(key))
+            for key in question.objects))
 
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))
@@ -567,6 +568,13 @@ class Claimer:
     def close(self) -> None:
         """Claim nothing more when a run ends."""
         self._closed = True
+
+
+def _is_over(plan: due.Plan, tick: Instant, now: Instant) -> bool:
+    """Whether *tick* has given way to a newer one, or its grace is over."""
+    newest = plan.schedule.at_or_before(now)
+    return newest is not None and newest > tick or (
+        plan.misfire is Misfire.SKIP and now - tick > plan.grace_us(tick))
 
 
 def _rows_in(found: Mapping[tuple[str, Verdict], list[Row]]) -> list[Row]:
