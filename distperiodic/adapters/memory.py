@@ -301,7 +301,7 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         held = self._leases.get(lease)
         if not self._in_force(job, schedule):
-            # What a call before has won is told once more.
+            # An earlier call may have won some; its answer may be lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 held.rows.items() if held else ())], [], 0, [], [],
                 outdated=True)

@@ -70,7 +70,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     rest = [key for key in keys if key not in won]
     if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
             'of_job': number}) not in (None, schedule):
-        # What a call before has won is told once more.
+        # An earlier call may have won some; its answer may be lost.
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
             [], 0, [], [], outdated=True), void

@@ -258,7 +258,7 @@ class Statements:
                 _claim.c.state == state))
 
     def _count_committed(self) -> Change:
-        """What was ended in a session of its handler's is done."""
+        """Move committed runs to done, so that they are counted."""
         before, state = MOVES[Move.COUNT]
         return self._change(
             (self._of, self._among, self._stands, _in_state(before)),

@@ -43,8 +43,8 @@ CATCH_UP = 100
 # Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
 # A whole period of a day would make 'skip' run whatever 'latest' runs.
 _LONGEST_GRACE = 60
-# So many objects are judged together.
-_FEW = 4
+# To remember earlier verdicts pays from this number of rows on.
+_MANY = 4
 
 
 class Row(NamedTuple):
@@ -276,15 +276,16 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
     listed = rows if isinstance(rows, Sequence) else list(rows)
-    # To remember what was judged before does not pay for a few.
-    judges = plan_of if len(listed) < _FEW else {
-        text: _Judge(plan, now) for text, plan in plan_of.items()}
+    judges: dict[str, Callable[[Row], Verdict]] = {
+        text: _Judge(plan, now).verdict if len(listed) >= _MANY
+        else functools.partial(plan.verdict, now=now)
+        for text, plan in plan_of.items()}
     text, verdict_of = None, _unknown
     for row in listed:
         if row.rule != text:
             text = row.rule
-            verdict_of = judges[text].verdict if text in judges else _unknown
-        verdict = verdict_of(row, now)
+            verdict_of = judges.get(text, _unknown)
+        verdict = verdict_of(row)
         if verdict is not NOTHING:
             alike = found.get((row.rule, verdict))
             if alike is None:
@@ -293,7 +294,7 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
     return found
 
 
-def _unknown(row: Row, now: Instant) -> Verdict:
+def _unknown(row: Row) -> Verdict:
     return NOTHING
 
 
@@ -314,7 +315,7 @@ class _Judge:
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
                                 bool], Verdict] = {}
 
-    def verdict(self, row: Row, now: Instant) -> Verdict:
+    def verdict(self, row: Row) -> Verdict:
         if self._plan.spread:
             return self._of_its_own(row)
         key = row.settled, row.since

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happened, as values that are put into the one inbox of a process.
 
-Whoever has something to report is given the ``put`` of the inbox when it is
-made. The thread of the flow takes one event after the other, so each is
-handled when nothing else is under way::
+Every part that reports events gets the ``put`` of the inbox in its
+constructor. The thread of the flow handles one event at a time::
 
     bus, pool, store, group, catalogues ─┐
                                          ├─► inbox ─► the flow's thread
@@ -36,8 +35,8 @@ class CatalogueRead(NamedTuple):
 
 
 class Called(NamedTuple):
-    """Something is to be done in the thread of the flow: mostly, to hand an
-    answer of the store to whoever asked.
+    """A callback to run in the thread of the flow, such as one that takes
+    an answer of the store.
     """
 
     call: Callable[[], None]
@@ -79,7 +78,7 @@ class Ran(NamedTuple):
 
 
 class ResultsWait(NamedTuple):
-    """The pool of this process has results that nobody has collected."""
+    """The pool of this process has results to collect."""
 
 
 class Ended(NamedTuple):

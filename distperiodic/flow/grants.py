@@ -40,7 +40,7 @@ RETRY_CAP = 60.0
 #: Earlier than any instant of the monotonic clock.
 NEVER = float('-inf')
 
-#: What the store is asked, and who is told which objects counted.
+#: A call of the store, and what takes the objects that it counted.
 Ask = tuple[Callable[[ports.ClaimStore], set[str]],
             Callable[[set[str]], None]]
 #: Its place in what was granted, its claim, and the error.
@@ -97,7 +97,7 @@ class Results:
     lease had ended, and others have these objects.
 
     :param random_: of the pauses before retries.
-    :param told: which jobs were written of in the log lately.
+    :param told: limits how often each job is logged.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,

@@ -106,6 +106,8 @@ def test_rabbitmq_keeps_durable_messages_over_a_kill(rabbitmq_server):
         channel.queue_declare('kept', durable=True, auto_delete=False)
         channel.basic_publish(amqp.Message('a word', delivery_mode=2),
                               routing_key='kept')
+    # Erlang writes the log of its metadata up to 2 s after the answer.
+    rabbitmq_server.ctl('eval', 'mnesia:sync_log().')
     rabbitmq_server.kill()
     rabbitmq_server.start()
     with connection() as link:

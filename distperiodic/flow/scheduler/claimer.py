@@ -325,11 +325,11 @@ class Claimer:
         if plan.misfire is Misfire.ALL or question.early:
             return False
         now = self._clock.now()
-        if not plan.spread or not _is_over(plan, tick, now):
-            return _is_over(plan, tick, now)
-        return _is_over(plan, tick, now - min(
-            plan.phase(tick, ring_.position_of(key))
-            for key in question.objects))
+        if plan.spread and _is_over(plan, tick, now):
+            # Their phases are asked for only where they decide.
+            now -= min(plan.phase(tick, ring_.position_of(key))
+                       for key in question.objects)
+        return _is_over(plan, tick, now)
 
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))

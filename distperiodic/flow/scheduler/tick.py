@@ -347,10 +347,10 @@ class Ticker:
         if (tick > part.begun
                 and part.job.schedule.at_or_before(tick) == tick):
             part.begun = tick
+            # A first walk claims for this tick what it lists; before that
+            # there is nothing to claim.
             if before is not None or part.walk is None:
                 self._start(part, tick, now, view)
-            # Else the walk lists all that is ours, and claims it for the
-            # tick as it goes: nothing is there to claim before.
 
     def _walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
                      anew: bool = False) -> None:
@@ -449,6 +449,7 @@ class Ticker:
                 # Compare once more.
                 self._parts[job.name].ring = None
                 self._look_soon(job)
+
         def sync(store: ports.ClaimStore, new: list[ports.Listed],
                  gone: list[str]) -> list[str]:
             return store.sync(job.name, new, gone, at=at)
@@ -477,7 +478,7 @@ class Ticker:
                        view, self._identity, positions[index])]
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
-            view, self._identity, ring_.position_of(key))]
+                    view, self._identity, ring_.position_of(key))]
         found = part_.compare(part.job, reading, indexes, [], at)
         self._delist(part.job, gone, at)
         self._sync(part.job, found.listed, [], at)
