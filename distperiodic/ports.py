@@ -151,7 +151,7 @@ class ClaimStore(Protocol):
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '') -> claim_.Claimed:
+              schedule: str = '', due_at: int | None = None) -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
@@ -180,9 +180,12 @@ class ClaimStore(Protocol):
         :param schedule: the text of the schedule that the job has for who
             asks. If another one is in force nothing is taken. Empty disables
             the check.
+        :param due_at: the latest instant at which any of *objects* is due for
+            the tick, in microseconds since the epoch. None: *tick*.
 
-        Where members share the store, a tick that its clock has not come to
-        (but for :data:`~distperiodic.core.claim.EARLIEST`) is nobody's yet.
+        Where members share the store, nothing is taken while its clock has
+        not come to that instant, but for
+        :data:`~distperiodic.core.claim.EARLIEST`.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,

@@ -328,8 +328,8 @@ class Control(sql_store.SqlClaimStore):
 
         def work(tx: Transaction) -> tuple[int, int]:
             claimed, _ = sql_claiming.take(
-                tx, number, tick, keys, name, supersede=False, fresh=False,
-                settle=False)
+                tx, number, tick, keys, name, supersede=False, due_at=tick,
+                fresh=False, settle=False)
             if won := len(claimed.won):
                 tx.make(name, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], '', 0.0,

@@ -297,7 +297,7 @@ class MemoryClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '') -> Claimed:
+              schedule: str = '', due_at: int | None = None) -> Claimed:
         rows = self._rows_of(job)
         held = self._leases.get(lease)
         if not self._in_force(job, schedule):

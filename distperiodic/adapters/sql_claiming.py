@@ -35,9 +35,9 @@ _LOOKS = 20
 
 
 def take(tx: sql_transaction.Transaction, number: int, tick: int,
-         keys: list[str], lease: str, *, supersede: bool, fresh: bool,
-         least: int = FIRST, most: int = claim_.UNBOUNDED, rule: str = '',
-         schedule: str = '', settle: bool = True,
+         keys: list[str], lease: str, *, supersede: bool, due_at: int,
+         fresh: bool, least: int = FIRST, most: int = claim_.UNBOUNDED,
+         rule: str = '', schedule: str = '', settle: bool = True,
          won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Take what may be taken of *keys*; the lease is not made.
@@ -45,6 +45,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     It waits for no row that a handler keeps: only claims that are closed or
     wait are changed, and none of them is a handler's.
 
+    :param due_at: as in the port.
     :param least: what has a watermark before this one is behind.
     :param most: attempts, as in the port; so are *rule* and *schedule*.
     :param settle: whether nobody may claim this tick or an earlier one from
@@ -59,7 +60,8 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     void: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
             'of_schedule': schedule, 'first': claim_.first_fence(tick)}
-    ended_into = {**into, 'least': least} if settle else into
+    ended_into = (
+        {**into, 'least': least, 'of_due': due_at} if settle else into)
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
         won = {}
@@ -79,7 +81,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
             break
         rows = tx.look(number, rest)
         # Not if some were won: what is said to be early must have no lease.
-        if not (look or won) and (early := _early(tx, tick, rows)):
+        if not (look or won) and (early := _early(tx, due_at, rows)):
             return Claimed([], [], 0, [], [], early), void
         new: list[str] = []
         delisted: list[str] = []
@@ -160,10 +162,10 @@ def _relisted(tx: sql_transaction.Transaction, number: int, tick: int,
     return set(free)
 
 
-def _early(tx: sql_transaction.Transaction, tick: int,
+def _early(tx: sql_transaction.Transaction, due_at: int,
            rows: dict[str, Any]) -> int:
-    """Microseconds until *tick* may be claimed."""
+    """Microseconds until what is due at that instant may be claimed."""
     now = next((row.now for row in rows.values()), None)
     if now is None:
         now = tx.connection.execute(sa.select(tx.dialect.now)).scalar_one()
-    return max(0, tick - claim_.EARLIEST - now)
+    return max(0, due_at - claim_.EARLIEST - now)

@@ -109,7 +109,7 @@ class Statements:
         between = [one for one in anew if one[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
         come = self._now >= sa.bindparam(
-            'of_tick', type_=sa.BigInteger) - EARLIEST
+            'of_due', type_=sa.BigInteger) - EARLIEST
         before, state = MOVES[Move.CLAIM]
         listed = _claim.c.since.is_not(None)
         rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)

@@ -174,24 +174,25 @@ class SqlClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '') -> Claimed:
+              schedule: str = '', due_at: int | None = None) -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0, [], [])
         number = self._number(job)
         least = sql_claiming.FIRST if after is None else after
+        due_at = tick if due_at is None else due_at
 
         def work(tx: Transaction) -> Claimed:
             ended = None
             if self._sql.claim_at_once is not None:
                 ended = tx.claim_at_once(
-                    number, tick, keys, lease, least, most, rule, schedule,
-                    holder, seconds)
+                    number, tick, keys, lease, due_at, least, most, rule,
+                    schedule, holder, seconds)
                 if len(ended) == len(keys):
                     return Claimed(in_order(keys, ended), [], 0, [], [])
             claimed, void = sql_claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
-                fresh=fresh, least=least, most=most, rule=rule,
+                due_at=due_at, fresh=fresh, least=least, most=most, rule=rule,
                 schedule=schedule, won=ended)
             for old in sorted(void):
                 sql_history.count(tx, number, old, holder,

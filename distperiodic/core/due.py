@@ -280,7 +280,8 @@ def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
         text: _Judge(plan, now).verdict if len(listed) >= _MANY
         else functools.partial(plan.verdict, now=now)
         for text, plan in plan_of.items()}
-    text, verdict_of = None, _unknown
+    text: str | None = None
+    verdict_of: Callable[[Row], Verdict] = _unknown
     for row in listed:
         if row.rule != text:
             text = row.rule

@@ -52,9 +52,14 @@ class Able:
         return (mine is not None and in_force is not None
                 and mine.schedule_text() == in_force.schedule_text())
 
-    def deadline(self, job: str, name: str, since: int) -> int:
-        """When an object that waits to be claimed since then must be."""
-        return min(self.prompt(job, name, since), self._late(job, since))
+    def deadline(self, job: str, name: str, since: int, known: int) -> int:
+        """When an object that waits to be claimed since then must be.
+
+        :param known: from when on the store may know it. Nobody but who
+            reads its catalogue can claim it before.
+        """
+        return min(self.prompt(job, name, since),
+                   self._late(job, max(since, known)))
 
     def prompt(self, job: str, name: str, since: int) -> int:
         """The same, by its owner, who reads its catalogue for it."""

@@ -47,6 +47,8 @@ class Due(NamedTuple):
     must: bool
     plan: due.Plan
     job: job_.Job
+    #: From when on the store knows it: it was read, or had to be.
+    known: int
     #: The first instant for which it may be claimed: where its schedule was
     #: replaced the same tick may come twice, and runs once.
     first: int
@@ -66,6 +68,8 @@ class Piece:
     must: Span
     #: Ticks from before are not due: the object was not listed for them.
     listed: int
+    #: From when on the store knows the object.
+    known: int
 
 
 def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
@@ -88,9 +92,10 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
             # The store compares the schedule of who claims.
             may_begin = max(may_begin, since - EARLIEST)
             may_end = min(may_end, until + EARLIEST)
-            listed = max(came, facts.started)
+            listed = known = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
-                listed = _listed(facts, owners, pair, job, listed, turned)
+                listed, known = _listed(
+                    facts, owners, pair, job, listed, turned)
             if came > facts.begin and not turned:
                 # It counts from the instant for which it was read, though it
                 # came while its catalogue was asked.
@@ -103,7 +108,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
                 must += slack
             yield Piece(
                 job, job.plan(own=change.rule), Span(may_begin, may_end),
-                Span(must, end), listed)
+                Span(must, end), listed, known)
 
 
 def _turned(owners: 'Owners', pair: Pair,
@@ -122,9 +127,9 @@ def _turned(owners: 'Owners', pair: Pair,
 
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
-            since: int, turned: bool) -> int:
-    """From when on an object that came must be known: from the instant for
-    which it was read, or from the tick for which it had to be.
+            since: int, turned: bool) -> tuple[int, int]:
+    """From when on an object that came counts: from the instant for which
+    it was read, or from the tick for which it had to be. And when that was.
 
     :param turned: whether it had another schedule. Until its catalogue has
         answered that one holds, and settles what is due by it.
@@ -139,12 +144,12 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
     while (at := facts.comes(tick)) < min(read, facts.end):
         # Who owns it only later does not read it for this tick.
         if owners.deadline(*pair, at) == at + facts.bounds.prompt <= read:
-            return at
+            return at, at
         tick = job.schedule.after(tick)
     if reading is None:
-        return FOREVER
+        return FOREVER, FOREVER
     instant = facts.comes(reading.instant)
-    return instant if instant >= since and not turned else read
+    return (instant if instant >= since and not turned else read), read
 
 
 def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
@@ -169,7 +174,7 @@ def dues(facts: Facts, owners: 'Owners', pair: Pair) -> list[Due]:
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
             one = Due(tick, at, instant, piece.must.end, must, piece.plan,
-                      piece.job, instant)
+                      piece.job, piece.known, instant)
             known = found.get(tick)
             if known is None:
                 found[tick] = one

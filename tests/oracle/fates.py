@@ -169,7 +169,7 @@ class Oracle:
         while True:
             if since + self._facts.bounds.prompt > until:
                 return FOREVER
-            deadline = self._able.deadline(*one.pair, since)
+            deadline = self._able.deadline(*one.pair, since, due.known)
             if deadline > until:
                 return deadline
             busy = max((span.end for span in one.open(

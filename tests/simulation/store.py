@@ -51,8 +51,9 @@ class SharedStore(memory.MemoryClaimStore):
         return found
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
-              fresh=True, rule='', **options):
-        early = tick - claim_.EARLIEST - self.now()
+              fresh=True, rule='', due_at=None, **options):
+        early = ((tick if due_at is None else due_at) - claim_.EARLIEST
+                 - self.now())
         if early > 0:
             return claim_.Claimed([], [], 0, [], [], early)
         rows = self._rows_of(job)

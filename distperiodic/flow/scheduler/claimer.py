@@ -279,7 +279,11 @@ class Claimer:
             return
         lease, holder = self._new_lease(), self._holder()
         self._open[job.name] += 1
-
+        due_at = None
+        if question.plan.spread:
+            due_at = tick + max(
+                question.plan.phase(tick, ring_.position_of(key))
+                for key in question.objects)
         asked = False
 
         def call(store: ports.ClaimStore) -> claim_.Claimed | None:
@@ -297,7 +301,7 @@ class Claimer:
                 supersede=job.misfire is not Misfire.ALL,
                 fresh=False, after=question.after,
                 most=job.most_attempts, rule=question.rule,
-                schedule=job.schedule_text())
+                schedule=job.schedule_text(), due_at=due_at)
 
         def claimed(answer: claim_.Claimed | None) -> None:
             self._open[job.name] -= 1
