@@ -558,6 +558,8 @@ class MemoryClaimStore:
     def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
                 seconds: float, gone: Sequence[str], limit: int,
                 silent: float = 0.0) -> list[Lease]:
+        if not self._leases:
+            return []
         now, known = self.now(), set(jobs)
         unheard = self._until(seconds - silent)
         lost = {name for name in gone if name}

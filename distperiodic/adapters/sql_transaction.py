@@ -100,7 +100,8 @@ class Transaction:
         settled last before.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
-                      'of_tick': tick, 'by': by, 'of_schedule': schedule}
+                      'of_tick': tick, 'of_due': tick, 'by': by,
+                      'of_schedule': schedule}
         # No database but the newest tells what a row had before its change.
         # What somebody else has locked is not waited for.
         rows = self.connection.execute(

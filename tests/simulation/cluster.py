@@ -216,7 +216,7 @@ class Cluster:
         """Live through it all; returns the record of it."""
         setup = self.setup
         recovery = 4 * setup.lease + 3 * setup.session + 30
-        end = setup.life.faults_until + recovery + 30
+        end = setup.life.faults_until + recovery + 10
         level = logging.root.manager.disable
         if self.world.log is None:
             logging.disable(logging.CRITICAL)

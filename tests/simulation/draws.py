@@ -36,13 +36,13 @@ class Life:
 SHORT = Life(
     15.0, 120.0, (4, 5, 6, 8, 12), ('* * * * *',),
     (schedule.Every(3), schedule.Every(5), schedule.Every(7)),
-    (2.0, 3.0, 5.0), (4.0, 6.0, 10.0), (0.25, 0.25, 1.0), 40.0)
+    (2.0, 3.0, 5.0), (4.0, 6.0, 10.0), (0.25, 1.0, 1.0), 40.0)
 LONG = Life(
-    300.0, 5400.0, (300, 600, 900, 1800, 3600),
+    300.0, 4000.0, (300, 600, 900, 1800),
     ('30 * * * *', '*/20 * * * *', '30 2 * * *', '0,30 1-3 * * *'),
     (schedule.Every(240), schedule.Every(900), schedule.Every(1800),
      cron.Cron('*/15 * * * *', _BERLIN), cron.Cron('10,40 2 * * *', _BERLIN)),
-    (5.0, 10.0), (10.0, 30.0, 60.0), (5.0, 10.0), 900.0)
+    (10.0, 30.0), (40.0, 60.0, 120.0), (10.0,), 900.0)
 
 
 #: What a seed may draw.
@@ -156,7 +156,7 @@ def draw(random: random_.Random, **given):
         left out.
     """
     without = given.pop('without', ())
-    long = given.get('long', random.random() < 0.4)
+    long = given.get('long', random.random() < 0.25)
     sql = given.get('sql', random.random() < 0.06)
     life = life_of(long, sql)
     # What waits for a place under a limit is looked at at each sweep, and the

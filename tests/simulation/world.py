@@ -14,9 +14,9 @@ from tests import checker
 from tests.oracle import facts as facts_
 
 SECOND = facts_.SECOND
-#: Midnights, UTC, at which every spacing used here has a tick: of days on
-#: which Berlin's clocks go back, and forward, at 01:00.
-BEGINS = tuple(day * 86_400 * SECOND for day in (19_659, 19_813))
+#: Twenty minutes after midnight, UTC, of days on which Berlin's clocks go
+#: back, and forward, at 01:00: in the middle of a long world.
+BEGINS = tuple((day * 86_400 + 1_200) * SECOND for day in (19_659, 19_813))
 
 # Seconds for which the threads of a process may go on before others of it.
 _THAWS = 0.05
