@@ -80,25 +80,27 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
         for index, (came, gone, change) in enumerate(_until_next(
                 [(one.at, one) for one in changes])):
             turned = _turned(owners, pair, changes[:index + 1])
-            begin, end = max(since, came), min(until, gone)
-            if job is None or not change.there or begin >= end:
+            if job is None or not change.there:
                 continue
-            may_begin, may_end = begin - slack, end + slack
-            if gone <= until and gone < FOREVER:
+            stays = gone
+            if gone < FOREVER:
                 # It stays as it is until the catalogue is read again.
                 reading = owners.reading(
                     pair, gone, there=changes[index + 1].there)
-                may_end = (FOREVER if reading is None else reading.at) + slack
+                stays = FOREVER if reading is None else reading.at
+            begin, end = max(since, came), min(until, gone)
+            if begin >= min(until, stays):
+                continue
             # The store compares the schedule of who claims.
-            may_begin = max(may_begin, since - EARLIEST)
-            may_end = min(may_end, until + EARLIEST)
+            may_begin = max(begin - slack, since - EARLIEST)
+            may_end = min(stays + slack, until + EARLIEST)
             listed = known = max(came, facts.started)
             if change.rule is not None or came > facts.begin:
                 listed, known = _listed(
                     facts, owners, pair, job, listed, turned)
-            if came > facts.begin and not turned:
+            if came > facts.begin:
                 # It counts from the instant for which it was read, though it
-                # came while its catalogue was asked.
+                # came, or changed, while its catalogue was asked.
                 may_begin = min([may_begin, *map(
                     facts.comes, owners.instants(pair, came))])
             must = max(begin, listed)

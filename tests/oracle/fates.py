@@ -14,6 +14,7 @@ lost     never true: the oracle knows who was there
 import bisect
 import collections
 import dataclasses
+import itertools
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -121,8 +122,12 @@ class Oracle:
     def judge(self) -> None:
         for one in self.objects:
             for index, due in enumerate(one.dues):
-                following = (one.dues[index + 1]
-                             if index + 1 < len(one.dues) else None)
+                # Where a change is not known yet, ticks of two schedules
+                # are mixed.
+                following = next((
+                    other for other in itertools.islice(
+                        one.dues, index + 1, None)
+                    if other.plan.schedule == due.plan.schedule), None)
                 claim = one.claims.get(due.tick)
                 if claim is None:
                     for each in (due, due.again):

@@ -97,6 +97,15 @@ class _Rest(NamedTuple):
     at: int
 
 
+class _Waits(NamedTuple):
+    """Objects of one job whose rows are judged again when their run ends.
+    """
+
+    waiting: dict[str, None]
+    #: Of those, whose runs have ended.
+    released: dict[str, None]
+
+
 class Claimer:
     """Claims for one member, under the policies of each job.
 
@@ -135,14 +144,11 @@ class Claimer:
         self.counts = dispatcher.counts
         #: Number of claims by job that the store has not answered.
         self._open: collections.Counter[str] = collections.Counter()
+        #: Jobs that were not ready when they were asked for.
+        self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
             name: collections.deque() for name in jobs}
-        #: Objects whose rows are judged again when their run ends.
-        self._waiting: dict[str, dict[str, None]] = {
-            name: {} for name in jobs}
-        #: Of those, whose runs have ended.
-        self._released: dict[str, dict[str, None]] = {
-            name: {} for name in jobs}
+        self._waits = {name: _Waits({}, {}) for name in jobs}
         #: Questions to be asked again, and when, in monotonic seconds.
         self._later: list[tuple[float, _Question]] = []
         self._closed = False
@@ -159,8 +165,20 @@ class Claimer:
         """Whether more may be asked for of *job*: how it stands is known,
         and the store has answered what was asked before.
         """
-        return (self.attendance.known and not self._open[job]
-                and not self._store.away)
+        if (self.attendance.known and not self._open[job]
+                and not self._store.away):
+            self._refused.discard(job)
+            return True
+        self._refused.add(job)
+        return False
+
+    def ready_again(self) -> list[str]:
+        """The jobs that were not ready when they were asked for, and now
+        are. To ask at fixed intervals is not enough: each time the store may
+        be about to answer something else.
+        """
+        return ([job for job in sorted(self._refused) if self.ready(job)]
+                if self._refused else [])
 
     def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
         """When the objects of *job* that follow *rule* are due."""
@@ -251,8 +269,7 @@ class Claimer:
             if not verdict.run:
                 continue
             if len(verdict.run) > 1:
-                self._waiting[job.name].update(
-                    (row.object, None) for row in rows)
+                self.wait_for(job.name, [row.object for row in rows])
             tick = verdict.run[0]
             after = verdict.until
             if after is None:
@@ -352,8 +369,7 @@ class Claimer:
             else:
                 self.judge(job, answer.behind)
         if answer.waiting:
-            self._waiting[job.name].update(
-                dict.fromkeys(answer.waiting))
+            self.wait_for(job.name, answer.waiting)
         if answer.busy:
             # One that catches up runs its ticks one after the other: its
             # overlap policy is about runs that take too long.
@@ -364,7 +380,7 @@ class Claimer:
                 self.counts[job.name, 'skipped'] += number
                 self._settle(question, answer.busy, SkippedBy.OVERLAP, _BUSY)
             else:
-                self._waiting[job.name].update(dict.fromkeys(answer.busy))
+                self.wait_for(job.name, answer.busy)
         if answer.won:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)
@@ -484,9 +500,9 @@ class Claimer:
         """Runs of these objects ended; those that wait for it are judged by
         :meth:`judge_released`.
         """
-        waiting = self._waiting[job.name]
+        waiting, released = self._waits[job.name]
         if waiting:
-            self._released[job.name].update(
+            released.update(
                 (key, None) for key in objects if key in waiting)
 
     def judge_released(self) -> bool:
@@ -497,7 +513,7 @@ class Claimer:
         :returns: whether there was any.
         """
         judged = False
-        for name, released in self._released.items():
+        for name, (_, released) in self._waits.items():
             if released and not self._open[name] and not self._closed:
                 objects = list(released)
                 released.clear()
@@ -509,7 +525,7 @@ class Claimer:
         """Judge the rows of these objects, but for those that run."""
         def looked(asked: Sequence[str], rows: list[Row]) -> None:
             self._open[job.name] -= 1
-            waiting = self._waiting[job.name]
+            waiting = self._waits[job.name].waiting
             free = {row.object for row in rows if row.free}
             open_ = {row.object for row in rows} - free
             for key in asked:
@@ -530,11 +546,12 @@ class Claimer:
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge these objects again when their runs end."""
-        self._waiting[job].update(dict.fromkeys(objects))
+        self._waits[job].waiting.update(dict.fromkeys(objects))
 
     def sweep(self) -> None:
-        """Ask again for what came too early, and look at what waits for runs
-        that are not in our hands: nobody reports their ends to us.
+        """Ask again for what came too early, and look at what waits for
+        runs: their ends are not reported to us if others have them, or if
+        the report is lost.
         """
         now = self._clock.monotonic()
         if self._later:
@@ -548,12 +565,9 @@ class Claimer:
         if now - self._looked < self._every:
             return
         self._looked = now
-        for name, waiting in self._waiting.items():
+        for name, (waiting, _) in self._waits.items():
             if waiting and not self._open[name] and not self._closed:
-                here = self._dispatcher.objects_of(name)
-                some = list(itertools.islice(
-                    (key for key in waiting if key not in here),
-                    self._piece))
+                some = list(itertools.islice(waiting, self._piece))
                 for key in some:
                     # The others come first next time.
                     waiting[key] = waiting.pop(key)
@@ -566,8 +580,8 @@ class Claimer:
     def leave(self, job: str) -> None:
         """Leave to others what was started and is not claimed yet."""
         self._rest[job].clear()
-        self._waiting[job].clear()
-        self._released[job].clear()
+        for objects in self._waits[job]:
+            objects.clear()
 
     def close(self) -> None:
         """Claim nothing more when a run ends."""

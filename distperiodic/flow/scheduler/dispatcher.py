@@ -352,10 +352,6 @@ class Dispatcher:
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
 
-    def objects_of(self, job: str) -> set[str]:
-        """The objects of *job* that wait here or were given to workers."""
-        return self._hand.objects_of(job)
-
     def holder(self) -> str:
         """Under what name this scheduler takes leases now."""
         return member_.holder_of(self.entry())

@@ -312,17 +312,6 @@ class InFlight:
         if number:
             self.counts[job.name, 'superseded'] += number
 
-    def objects_of(self, job: str) -> set[str]:
-        """The objects of *job* that wait or were given to workers."""
-        queue = self.queues[job]
-        found = {claim.object for group in (*queue.groups, *queue.suspects)
-                 for claim in group.claims}
-        for sent in self.sent.values():
-            if sent.queue is queue:
-                found.update(claim.object for claim in sent.claims
-                             if claim is not None)
-        return found
-
     def settle(self, sent: Sent, number: int) -> None:
         """So many of what *sent* has left are settled."""
         sent.worker.window.settle(number, sent.cost)

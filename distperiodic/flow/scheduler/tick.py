@@ -111,6 +111,8 @@ class Ticker:
             self._clock_set_back(self._seen, now)
         self._seen = now
         view = self._view()
+        for name in self._claimer.ready_again():
+            self._timers.push(now, name, TimerKind.LOOK)
         done = 0
         for name, kind, due in self._timers.take(now):
             self._turn(self._parts[name], kind, due, now, view)
