@@ -2231,6 +2231,19 @@ def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
                             supersede=True).won) == ['a', 'c']
 
 
+def test_nothing_is_claimed_before_the_last_of_it_is_due(one, job, tick):
+    claim(one, job, tick, ['a'])
+    now = one.now()
+    asked = [claim(one, job, now, objects, lease=f'{job}-{n}',
+                   due_at=now + 20 * SECOND)
+             for n, objects in enumerate((['a'], ['a', 'c']))]
+
+    assert all(18 * SECOND < answer.early <= 20 * SECOND
+               for answer in asked)
+    assert objects_of(claim(one, job, now, ['a'], due_at=now,
+                            supersede=True).won) == ['a']
+
+
 def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
     answer = claim(one, job, one.now() + SECOND // 2, ['a'])
 

@@ -198,3 +198,34 @@ def test_with_a_phase_a_tick_is_claimed_until_the_next_one_is_due(
     desk.claimer.start_tick(desk.job, tick(1), keys)
 
     assert ((tick(1), keys) in desk.store.claimed) is claimed
+
+
+def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
+    """Whoever only came back from time to time could meet another question
+    each time.
+    """
+    desk, asked = Desk(), []
+    desk.store.ask = lambda call, then, failed=None: asked.append(
+        lambda: then(call(desk.store)))
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    assert not desk.claimer.ready('poll')
+    assert desk.claimer.ready_again() == []
+
+    asked.pop()()
+    assert desk.claimer.ready_again() == ['poll']
+    assert desk.claimer.ready_again() == []
+
+
+def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
+    desk, told = Desk(every=60.0, spread=True), []
+    desk.store.claim = lambda *args, due_at, **options: (
+        told.append(due_at), claim_.Claimed([], [], 0, [], []))[1]
+
+    desk.claimer.start_tick(desk.job, tick(1), ['a', 'b', 'c'])
+    desk.claimer.judge(desk.job, [
+        Row(key, ring.position_of(key), tick(2), tick(9)) for key in 'abc'])
+
+    phases = [schedule.phase_us(ring.position_of(key), MINUTE)
+              for key in 'abc']
+    assert tick(1) + max(phases) in told
