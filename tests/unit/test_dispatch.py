@@ -860,3 +860,20 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     world.advance(1, sweep=0.25)
 
     assert me.count('taken over') == 1
+
+
+@pytest.mark.parametrize('drains', [False, True])
+def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
+        world, drains):
+    """It is about to leave: others would wait for that lease once more."""
+    store = memory.MemoryClaimStore(world.clock)
+    store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
+                seconds=1, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         catalogues={'poll': ['a']})
+    if drains:
+        me.dispatcher.drain()
+
+    world.advance(30, sweep=0.25)
+
+    assert me.count('taken over') == (0 if drains else 1)
