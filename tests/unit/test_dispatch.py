@@ -554,6 +554,23 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
     assert all(renewed)
 
 
+def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
+    """Another scheduler took it over, and gives it out."""
+    store = memory.MemoryClaimStore(world.clock)
+    me = at_work(world, 10, job(
+        objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
+    world.stand_still(61)
+    [taken] = store.overdue(
+        ['poll'], into='theirs', holder='other~1', seconds=60, gone=[],
+        limit=100)
+
+    world.advance(1)
+
+    assert len(taken.claims) == 10
+    assert me.dispatcher.waiting == 0
+    me.assert_accounted_for()
+
+
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
     """The signs that came meanwhile are still to be read."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
