@@ -63,6 +63,8 @@ def test_a_bug_whose_text_does_not_stand_there_once_is_not_planted(
     (1, '.F\nFAILED tests/unit/test_a.py::test_b - AssertionError\n1 failed',
      'test_a.py::test_b'),
     (1, 'E\nERROR tests/unit/test_a.py::test_b - x\n', 'test_a.py::test_b'),
+    (1, 'F\nFAILED tests/unit/test_a.py::test_b[one or two]\n1 failed',
+     'test_a.py::test_b[one or two]'),
 ])
 def test_a_test_that_fails_has_caught_a_bug(code, output, caught):
     assert suite_.suite('unit/test_a.py').caught(code, output) == caught
