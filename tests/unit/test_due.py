@@ -308,6 +308,13 @@ class TestEdges:
         assert (len(verdict.run), verdict.given_up) == (CATCH_UP, 1)
         assert verdict.reason == 'misfire=all runs the newest 100 missed ticks'
 
+    def test_all_runs_the_newest_of_more_than_it_may(self):
+        plan = Plan(Every(60), Misfire.ALL)
+        verdict = plan.verdict(Row('a', 0, NOON - 2 * HOUR, ALWAYS), NOON)
+        assert verdict.run == tuple(
+            range(NOON - 99 * MINUTE, NOON + 1, MINUTE))
+        assert verdict.given_up == 20
+
     @pytest.mark.parametrize('spread', [False, True])
     def test_a_watermark_alone_is_enough(self, spread):
         plan = Plan(Cron('0 * * * *', 'Europe/Berlin'), spread=spread)
