@@ -345,6 +345,13 @@ class TestEdges:
         assert plan.verdict(row, HOUR + 120 * SECOND) == Verdict(
             (), 1, HOUR, 'misfire=skip and 120 s late, grace is 60 s')
 
+    def test_a_daily_job_that_is_skipped_for_being_late_has_a_minute(self):
+        plan = Plan(Every(86400), Misfire.SKIP)
+        row = Row('a', 0, 0, ALWAYS)
+
+        assert plan.verdict(row, DAY + MINUTE).run == (DAY,)
+        assert not plan.verdict(row, DAY + MINUTE + SECOND).run
+
     @pytest.mark.parametrize('misfire', Misfire)
     def test_a_year_of_missed_milliseconds_costs_no_more_than_a_few(
             self, misfire):
