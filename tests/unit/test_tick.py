@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
@@ -379,6 +380,37 @@ def test_a_catalogue_that_raises_is_read_again_for_the_same_tick(
 def ran_at(me, name):
     """The ticks of a job and when they began, in seconds."""
     return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
+
+
+def test_rows_that_the_store_did_not_tell_are_asked_for_again(
+        world, monkeypatch):
+    """Without them nobody knows what is new: not until the next tick."""
+    asked = []
+
+    class Unable(memory.Direct):
+        def rows(self, *args, **options):
+            asked.append(world.clock.seconds)
+            raise exceptions.StoreUnavailable('it is away')
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def ask(self, call, then, failed=None, *, first=False):
+            try:
+                answer = call(self if len(asked) < 3 else self._store)
+            except exceptions.StoreUnavailable:
+                failed()
+            else:
+                then(answer)
+    monkeypatch.setattr(memory, 'Direct', Unable)
+    me = world.scheduler(
+        job(every=3600.0, objects=True, run_immediately=True),
+        catalogues={'poll': ['a']})
+
+    world.advance(10)
+
+    assert len(asked) == 3
+    assert [s.object for s in me.starts] == ['a']
 
 
 def test_a_catalogue_that_raises_on_and_on_is_asked_once_a_minute(world):
