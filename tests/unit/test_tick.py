@@ -524,6 +524,22 @@ def test_an_answer_that_nobody_waits_for_is_dropped(world):
     assert len(me.starts) == before
 
 
+def test_an_answer_that_comes_twice_is_not_that_of_the_next_read(world):
+    me = world.scheduler(job(objects=True), catalogues={'poll': ['a']})
+    world.advance(60)
+    asked = me.reader.asked[-1]
+    answer = me.reader.reading(asked.job, asked.arcs)
+    me.reader.given['poll'] = ...
+    world.advance(60)
+
+    me.ticker.catalogue_read('poll', asked.ticket, answer)
+    world.advance(1)
+    me.reader.given['poll'] = ['b']
+    world.advance(1)
+
+    assert [(s.tick, s.object) for s in me.starts] == [(60, 'a'), (120, 'b')]
+
+
 def test_a_closed_clockwork_begins_nothing_more(world):
     me = world.scheduler(
         job('poll', objects=True), job('wait', every=1.0, overlap='wait'),
