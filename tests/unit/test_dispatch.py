@@ -864,6 +864,25 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
     assert (me.count('taken over') == 1) is repeated
 
 
+def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
+    """By whoever saw it go, long before they would have ended."""
+    store = memory.MemoryClaimStore(world.clock)
+    mine, other = (world_.worker(name, 0, points=40)
+                   for name in ('me', 'other'))
+    store.claim('poll', store.now(), ['a'], lease='L', holder=other.holder,
+                seconds=60, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         catalogues={'poll': ['a']})
+    me.dispatcher.schedulers_changed([mine, other])
+    world.advance(10, sweep=0.25)
+    assert me.count('taken over') == 0
+
+    me.dispatcher.schedulers_changed([mine])
+    world.advance(10, sweep=0.25)
+
+    assert me.count('taken over') == 1
+
+
 def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     store = memory.MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
