@@ -1320,6 +1320,18 @@ def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
     assert set(listed(store, job)) == {'b'}
 
 
+def test_what_is_both_listed_and_delisted_is_listed(store, job, tick):
+    enlist(store, job, tick, 'a', at=tick)
+
+    left = store.sync(
+        job, [ports.Listed('a', '', tick), ports.Listed('b', '', tick)],
+        ['a', 'b'], at=tick + 1)
+
+    assert left == []
+    assert listed(store, job) == {
+        'a': (tick, tick, ''), 'b': (tick, tick + 1, '')}
+
+
 def test_a_schedule_that_changed_holds_from_then_on(store, job, tick):
     enlist(store, job, tick, 'a', 'b', at=tick)
     enlist(store, job, tick, 'b', at=tick, rule='every 5')
