@@ -2231,9 +2231,11 @@ def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
     that were claimed before.
     """
     claim(one, job, tick, ['a', 'b'])
+    bring(one, job, tick, 'e', State.DONE)
     soon = one.now() + 20 * SECOND
     asked = [claim(one, job, soon, objects, lease=f'{job}-{n}')
-             for n, objects in enumerate((['a'], ['c'], ['a', 'c', 'd']))]
+             for n, objects in enumerate((
+                 ['a'], ['c'], ['e'], ['a', 'c', 'd', 'e']))]
 
     assert all(18 * SECOND < answer.early <= 20 * SECOND
                for answer in asked)
