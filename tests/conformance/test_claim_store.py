@@ -1556,6 +1556,17 @@ def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
         None, tick + SECOND)
 
 
+@pytest.mark.parametrize('state', [State.DONE, State.CLAIMED], ids=value)
+def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
+    """Whether it had ended or gave way."""
+    bring(one, job, tick, 'a', state)
+
+    claim(one, job, tick + SECOND, ['a'], supersede=True)
+
+    assert columns(one, tables.claim, job, 'previous', 'tick') == (
+        tick, tick + SECOND)
+
+
 def test_a_claim_lists_what_nobody_has_listed(store, job, tick):
     take(store, job, tick, 'a', rule='every 5')
     lease, _ = take(store, job, tick, 'b')
