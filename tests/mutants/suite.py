@@ -14,7 +14,7 @@ import sys
 from typing import NamedTuple
 
 #: Seconds for a test, and for a suite, after which a bug makes it hang.
-TEST, SUITE = 30, 300
+TEST, SUITE = 60, 600
 SEEDS = 40
 
 _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
