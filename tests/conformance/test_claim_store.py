@@ -1320,6 +1320,18 @@ def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
     assert set(listed(store, job)) == {'b'}
 
 
+def test_what_is_both_listed_and_delisted_is_listed(store, job, tick):
+    enlist(store, job, tick, 'a', at=tick)
+
+    left = store.sync(
+        job, [ports.Listed('a', '', tick), ports.Listed('b', '', tick)],
+        ['a', 'b'], at=tick + 1)
+
+    assert left == []
+    assert listed(store, job) == {
+        'a': (tick, tick, ''), 'b': (tick, tick + 1, '')}
+
+
 def test_a_schedule_that_changed_holds_from_then_on(store, job, tick):
     enlist(store, job, tick, 'a', 'b', at=tick)
     enlist(store, job, tick, 'b', at=tick, rule='every 5')
@@ -1542,6 +1554,17 @@ def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
     take(one, job, tick + SECOND, 'a')
     assert columns(one, tables.claim, job, 'previous', 'tick') == (
         None, tick + SECOND)
+
+
+@pytest.mark.parametrize('state', [State.DONE, State.CLAIMED], ids=value)
+def test_a_claim_tells_the_tick_before_it(one, job, tick, state):
+    """Whether it had ended or gave way."""
+    bring(one, job, tick, 'a', state)
+
+    claim(one, job, tick + SECOND, ['a'], supersede=True)
+
+    assert columns(one, tables.claim, job, 'previous', 'tick') == (
+        tick, tick + SECOND)
 
 
 def test_a_claim_lists_what_nobody_has_listed(store, job, tick):
@@ -2219,9 +2242,11 @@ def test_a_tick_that_has_not_come_is_nobodys(one, job, tick):
     that were claimed before.
     """
     claim(one, job, tick, ['a', 'b'])
+    bring(one, job, tick, 'e', State.DONE)
     soon = one.now() + 20 * SECOND
     asked = [claim(one, job, soon, objects, lease=f'{job}-{n}')
-             for n, objects in enumerate((['a'], ['c'], ['a', 'c', 'd']))]
+             for n, objects in enumerate((
+                 ['a'], ['c'], ['e'], ['a', 'c', 'd', 'e']))]
 
     assert all(18 * SECOND < answer.early <= 20 * SECOND
                for answer in asked)

@@ -14,13 +14,15 @@ import sys
 from typing import NamedTuple
 
 #: Seconds for a test, and for a suite, after which a bug makes it hang.
-TEST, SUITE = 30, 300
+TEST, SUITE = 60, 600
 SEEDS = 40
 
 _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
            '-p', 'no:cacheprovider', '--no-header', '--tb=no',
            f'--timeout={TEST}', '--hypothesis-profile=first')
-_FAILED = re.compile(r'^(?:FAILED|ERROR) (?:tests/\w+/)?(\S+)', re.MULTILINE)
+# The name of a test may have blanks in it.
+_FAILED = re.compile(
+    r'^(?:FAILED|ERROR) (?:tests/\w+/)?(.+?)(?: - .*)?$', re.MULTILINE)
 _NO_SUCH_TEST = 4
 _SEED = re.compile(r'^seed \d+', re.MULTILINE)
 

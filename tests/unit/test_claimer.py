@@ -33,6 +33,8 @@ class Store:
         self.status = ports.JobStatus(
             None, job.schedule_text(), ALWAYS, None, ALWAYS)
         self.claimed, self.skipped = [], []
+        #: By how much what is claimed is too early for its clock.
+        self.early = 0
 
     def ask(self, call, then, failed=None, *, first=False):
         then(call(self))
@@ -50,6 +52,8 @@ class Store:
     def claim(self, job, tick, objects, *, schedule, **options):
         if schedule != self.status.schedule:
             return claim_.Claimed([], [], 0, [], [], outdated=True)
+        if self.early:
+            return claim_.Claimed([], [], 0, [], [], early=self.early)
         self.claimed.append((tick, list(objects)))
         return claim_.Claimed([], [], 0, [], [])
 
@@ -71,7 +75,7 @@ class Desk:
         self.events = []
         self.store = Store(self.job)
         self.store.status = self.store.status._replace(**status or {})
-        clock = world_.Clock()
+        self.clock = clock = world_.Clock()
         clock.pass_us(5 * SECOND)
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
@@ -114,6 +118,21 @@ def test_what_is_left_to_others_is_claimed_no_more():
     desk.claimer.leave('poll')
 
     assert not desk.claimer.has_rest('poll')
+
+
+def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
+    desk = Desk()
+    desk.store.early = 70 * SECOND
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    desk.store.early = 0
+    desk.clock.pass_us(69 * SECOND)
+    desk.claimer.sweep()
+    assert desk.store.claimed == []
+    desk.clock.pass_us(SECOND)
+    desk.claimer.sweep()
+
+    assert desk.store.claimed == [(tick(), ['a'])]
 
 
 def test_the_objects_of_a_paused_job_are_skipped():

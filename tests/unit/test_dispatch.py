@@ -554,6 +554,23 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
     assert all(renewed)
 
 
+def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
+    """Another scheduler took it over, and gives it out."""
+    store = memory.MemoryClaimStore(world.clock)
+    me = at_work(world, 10, job(
+        objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
+    world.stand_still(61)
+    [taken] = store.overdue(
+        ['poll'], into='theirs', holder='other~1', seconds=60, gone=[],
+        limit=100)
+
+    world.advance(1)
+
+    assert len(taken.claims) == 10
+    assert me.dispatcher.waiting == 0
+    me.assert_accounted_for()
+
+
 def test_a_scheduler_that_stood_still_takes_nothing_back_at_once(world):
     """The signs that came meanwhile are still to be read."""
     me = at_work(world, 10, workers=[worker(slots=10)], lease=60.0)
@@ -847,6 +864,25 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
     assert (me.count('taken over') == 1) is repeated
 
 
+def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
+    """By whoever saw it go, long before they would have ended."""
+    store = memory.MemoryClaimStore(world.clock)
+    mine, other = (world_.worker(name, 0, points=40)
+                   for name in ('me', 'other'))
+    store.claim('poll', store.now(), ['a'], lease='L', holder=other.holder,
+                seconds=60, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         catalogues={'poll': ['a']})
+    me.dispatcher.schedulers_changed([mine, other])
+    world.advance(10, sweep=0.25)
+    assert me.count('taken over') == 0
+
+    me.dispatcher.schedulers_changed([mine])
+    world.advance(10, sweep=0.25)
+
+    assert me.count('taken over') == 1
+
+
 def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     store = memory.MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
@@ -860,3 +896,20 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     world.advance(1, sweep=0.25)
 
     assert me.count('taken over') == 1
+
+
+@pytest.mark.parametrize('drains', [False, True])
+def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
+        world, drains):
+    """It is about to leave: others would wait for that lease once more."""
+    store = memory.MemoryClaimStore(world.clock)
+    store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
+                seconds=1, supersede=False)
+    me = world.scheduler(job(objects=True, every=3600.0), store=store,
+                         catalogues={'poll': ['a']})
+    if drains:
+        me.dispatcher.drain()
+
+    world.advance(30, sweep=0.25)
+
+    assert me.count('taken over') == (0 if drains else 1)

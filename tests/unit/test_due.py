@@ -308,6 +308,13 @@ class TestEdges:
         assert (len(verdict.run), verdict.given_up) == (CATCH_UP, 1)
         assert verdict.reason == 'misfire=all runs the newest 100 missed ticks'
 
+    def test_all_runs_the_newest_of_more_than_it_may(self):
+        plan = Plan(Every(60), Misfire.ALL)
+        verdict = plan.verdict(Row('a', 0, NOON - 2 * HOUR, ALWAYS), NOON)
+        assert verdict.run == tuple(
+            range(NOON - 99 * MINUTE, NOON + 1, MINUTE))
+        assert verdict.given_up == 20
+
     @pytest.mark.parametrize('spread', [False, True])
     def test_a_watermark_alone_is_enough(self, spread):
         plan = Plan(Cron('0 * * * *', 'Europe/Berlin'), spread=spread)
@@ -337,6 +344,13 @@ class TestEdges:
         assert plan.verdict(row, HOUR + 60 * SECOND).run == (HOUR,)
         assert plan.verdict(row, HOUR + 120 * SECOND) == Verdict(
             (), 1, HOUR, 'misfire=skip and 120 s late, grace is 60 s')
+
+    def test_a_daily_job_that_is_skipped_for_being_late_has_a_minute(self):
+        plan = Plan(Every(86400), Misfire.SKIP)
+        row = Row('a', 0, 0, ALWAYS)
+
+        assert plan.verdict(row, DAY + MINUTE).run == (DAY,)
+        assert not plan.verdict(row, DAY + MINUTE + SECOND).run
 
     @pytest.mark.parametrize('misfire', Misfire)
     def test_a_year_of_missed_milliseconds_costs_no_more_than_a_few(

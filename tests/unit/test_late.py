@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What its owner does not claim, others do."""
 
+import collections
+
 import pytest
 
 from distperiodic.adapters import memory
+from distperiodic.core import claim as claim_
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.flow import scheduling
@@ -262,6 +265,66 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
     assert last
     assert {s.object for s in one.starts if s.tick == 60} >= {*last}
+
+
+def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
+    """Not before nothing is left over may it say that all is claimed."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    claim, refused = store.claim, []
+
+    def claim_not_at_first(job, tick, objects, **options):
+        if world.clock.now() - tick > 4 * schedule.SECOND and not refused:
+            refused.extend(objects)
+            return claim_.Claimed([], [], 0, [], [])
+        return claim(job, tick, objects, **options)
+    store.claim = claim_not_at_first
+    objects = [f'o-{n}' for n in range(20)]
+    both = [world.scheduler(
+        world_.job(every=60.0, objects=True), name=name, sees=None,
+        store=store, catalogues={'poll': objects}) for name in 'ab']
+    world.show_all('ab')
+    world.advance(50)
+
+    world.schedulers.remove(both.pop())
+    world.advance(40)
+
+    assert refused
+    assert sorted(s.object for s in both[0].starts if s.tick == 60) == sorted(
+        objects)
+
+
+class Watched:
+    """A store that many share, and who counts in it."""
+
+    def __init__(self, store, name, counted):
+        self._store = store
+        self._name = name
+        self._counted = counted
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def settled(self, job, tick):
+        self._counted.add((world_.seconds_of(tick), self._name))
+        return self._store.settled(job, tick)
+
+
+def test_two_of_many_look_and_the_others_wait_for_what_they_find(world):
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    counted = set()
+    for name in 'abcde':
+        world.scheduler(
+            world_.job(every=60.0, objects=True), name=name, sees=None,
+            store=Watched(store, name, counted),
+            catalogues={'poll': ['a', 'b']})
+    world.show_all('abcde')
+
+    world.advance(290)
+
+    looks = collections.Counter(tick for tick, _ in counted)
+    assert looks == dict.fromkeys((0, 60, 120, 180, 240), 2)
 
 
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(

@@ -6,6 +6,7 @@ import collections
 import pytest
 
 from tests.mutants import bug as bug_
+from tests.mutants import known
 from tests.mutants import suite as suite_
 
 BUGS = bug_.bugs()
@@ -63,6 +64,8 @@ def test_a_bug_whose_text_does_not_stand_there_once_is_not_planted(
     (1, '.F\nFAILED tests/unit/test_a.py::test_b - AssertionError\n1 failed',
      'test_a.py::test_b'),
     (1, 'E\nERROR tests/unit/test_a.py::test_b - x\n', 'test_a.py::test_b'),
+    (1, 'F\nFAILED tests/unit/test_a.py::test_b[one or two]\n1 failed',
+     'test_a.py::test_b[one or two]'),
 ])
 def test_a_test_that_fails_has_caught_a_bug(code, output, caught):
     assert suite_.suite('unit/test_a.py').caught(code, output) == caught
@@ -73,3 +76,33 @@ def test_a_test_that_fails_has_caught_a_bug(code, output, caught):
 def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
     with pytest.raises(suite_.Unusable):
         suite_.suite('unit/test_a.py').caught(code, output)
+
+
+def test_each_bug_was_caught_by_a_suite_that_it_names():
+    """Try those that are missing: python -m tests.mutants --only NAME
+    --record.
+    """
+    caught = known.read()
+
+    assert sorted(caught) == sorted(bug.name for bug in BUGS)
+    assert [bug.name for bug in BUGS
+            if caught[bug.name][0] not in bug.suites] == []
+
+
+@pytest.mark.parametrize(('suite', 'test'), sorted(set(
+    known.read().values())))
+def test_what_caught_a_bug_is_there(suite, test):
+    """Else all of its suite runs, for each bug that is known to it."""
+    kind = suite.partition('/')[0]
+    if kind != 'simulation':
+        file, *_, name = test.partition('[')[0].split('::')
+        text = (bug_.ROOT / 'tests' / kind / file).read_text()
+
+        assert f'def {name}(' in text
+
+
+def test_most_bugs_are_caught_without_a_slow_test():
+    suites = [suite for suite, _ in known.read().values()]
+
+    slow = sum(suite.startswith('functional/') for suite in suites)
+    assert slow <= len(suites) / 10

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
@@ -381,6 +382,37 @@ def ran_at(me, name):
     return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
 
 
+def test_rows_that_the_store_did_not_tell_are_asked_for_again(
+        world, monkeypatch):
+    """Without them nobody knows what is new: not until the next tick."""
+    asked = []
+
+    class Unable(memory.Direct):
+        def rows(self, *args, **options):
+            asked.append(world.clock.seconds)
+            raise exceptions.StoreUnavailable('it is away')
+
+        def __getattr__(self, name):
+            return getattr(self._store, name)
+
+        def ask(self, call, then, failed=None, *, first=False):
+            try:
+                answer = call(self if len(asked) < 3 else self._store)
+            except exceptions.StoreUnavailable:
+                failed()
+            else:
+                then(answer)
+    monkeypatch.setattr(memory, 'Direct', Unable)
+    me = world.scheduler(
+        job(every=3600.0, objects=True, run_immediately=True),
+        catalogues={'poll': ['a']})
+
+    world.advance(10)
+
+    assert len(asked) == 3
+    assert [s.object for s in me.starts] == ['a']
+
+
 def test_a_catalogue_that_raises_on_and_on_is_asked_once_a_minute(world):
     me = world.scheduler(
         job('poll', every=7200.0, objects=True), catalogues={'poll': ['a']})
@@ -490,6 +522,22 @@ def test_an_answer_that_nobody_waits_for_is_dropped(world):
         'gone', 1, me.reader.reading(asked.job, asked.arcs))
 
     assert len(me.starts) == before
+
+
+def test_an_answer_that_comes_twice_is_not_that_of_the_next_read(world):
+    me = world.scheduler(job(objects=True), catalogues={'poll': ['a']})
+    world.advance(60)
+    asked = me.reader.asked[-1]
+    answer = me.reader.reading(asked.job, asked.arcs)
+    me.reader.given['poll'] = ...
+    world.advance(60)
+
+    me.ticker.catalogue_read('poll', asked.ticket, answer)
+    world.advance(1)
+    me.reader.given['poll'] = ['b']
+    world.advance(1)
+
+    assert [(s.tick, s.object) for s in me.starts] == [(60, 'a'), (120, 'b')]
 
 
 def test_a_closed_clockwork_begins_nothing_more(world):
