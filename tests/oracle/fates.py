@@ -88,6 +88,11 @@ class Object:
             return later, None
         return None if by is None else (at, by)
 
+    def passed_before(self, due: due_.Due) -> bool:
+        """Whether the tick was left behind before it came this time."""
+        passed = self.passed(due.tick)
+        return passed is not None and passed[0] < due.at
+
 
 class Oracle:
     """Judges a record; see :func:`judge`."""
@@ -130,9 +135,11 @@ class Oracle:
                     if other.plan.schedule == due.plan.schedule), None)
                 claim = one.claims.get(due.tick)
                 if claim is None:
-                    for each in (due, due.again):
-                        if each is not None and each.must:
-                            self._not_claimed(one, each, following)
+                    if due.must:
+                        self._not_claimed(one, due, following)
+                    if due.again is not None and not one.passed_before(
+                            due.again):
+                        self._not_claimed(one, due.again, following)
                 elif due.again is not None and due.until <= claim.at:
                     self._claimed(one, due.again, following, claim)
                 else:

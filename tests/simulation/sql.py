@@ -67,13 +67,17 @@ class InSqlite:
         """End *run* in a session of its handler's; whether that was
         committed.
         """
-        with self._sessions.connect() as session:
-            counted = sql_session.finish_in(
-                session, space=_SPACE, job=run.job, key=run.object,
-                lease=lease)
-            if counted and self._world.random.random() < 0.9:
-                session.commit()
-                return True
+        try:
+            with self._sessions.connect() as session:
+                counted = sql_session.finish_in(
+                    session, space=_SPACE, job=run.job, key=run.object,
+                    lease=lease)
+                if counted and self._world.random.random() < 0.9:
+                    session.commit()
+                    return True
+        except sa.exc.SQLAlchemyError:
+            # It ends the handler, too, whether it was committed or not.
+            pass
         return False
 
     def close(self):

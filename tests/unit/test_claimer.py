@@ -127,10 +127,10 @@ def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
 
     desk.store.early = 0
     desk.clock.pass_us(69 * SECOND)
-    desk.claimer.sweep()
+    desk.claimer.ask_again()
     assert desk.store.claimed == []
     desk.clock.pass_us(SECOND)
-    desk.claimer.sweep()
+    desk.claimer.ask_again()
 
     assert desk.store.claimed == [(tick(), ['a'])]
 

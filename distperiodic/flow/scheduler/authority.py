@@ -50,6 +50,8 @@ class _Authority:
         self._group = group
         self._identity = identity
         self._ring: ring_.Ring | None = None
+        #: Ours in that view; None: we are no member.
+        self._tenure: int | None = None
 
     def _known(self) -> member_.View | None:
         try:
@@ -69,9 +71,14 @@ class StoreAuthority(_Authority):
 
     def change(self, view: member_.View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        if before is view.ring:
+        # Before it is a member a process acts for the one before it of the
+        # same name. Others may have had its part in between, and may have
+        # listed there what it has not read.
+        tenure, self._tenure = (
+            self._tenure, view.me.tenure if view.me else None)
+        if before is view.ring and tenure == self._tenure:
             return None
-        return Change(before, due.ALWAYS)
+        return Change(before if tenure == self._tenure else None, due.ALWAYS)
 
 
 class RingAuthority(_Authority):
@@ -82,7 +89,6 @@ class RingAuthority(_Authority):
     def __init__(self, clock: ports.Clock, membership: ports.Membership,
                  group: str, identity: str):
         super().__init__(clock, membership, group, identity)
-        self._tenure: int | None = None
         self._began = clock.now()
 
     def view(self) -> member_.View | None:

@@ -18,6 +18,7 @@ import collections
 import functools
 import itertools
 import logging
+import math
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -548,20 +549,27 @@ class Claimer:
         """Judge these objects again when their runs end."""
         self._waits[job].waiting.update(dict.fromkeys(objects))
 
+    def ask_again(self) -> float:
+        """Ask again for what came too early; returns the seconds until there
+        is more.
+        """
+        if not self._later:
+            return math.inf
+        now = self._clock.monotonic()
+        due_ = [question for at, question in self._later if at <= now]
+        self._later = [one for one in self._later if one[0] > now]
+        for question in due_:
+            if question.judged and not question.early:
+                self.judge_objects(question.job, question.objects)
+            else:
+                self._ask(question)
+        return min((at - now for at, _ in self._later), default=math.inf)
+
     def sweep(self) -> None:
-        """Ask again for what came too early, and look at what waits for
-        runs: their ends are not reported to us if others have them, or if
-        the report is lost.
+        """Look at what waits for runs: their ends are not reported to us if
+        others have them, or if the report is lost.
         """
         now = self._clock.monotonic()
-        if self._later:
-            again_ = [one for at, one in self._later if at <= now]
-            self._later = [one for one in self._later if one[0] > now]
-            for question in again_:
-                if question.judged and not question.early:
-                    self.judge_objects(question.job, question.objects)
-                else:
-                    self._ask(question)
         if now - self._looked < self._every:
             return
         self._looked = now

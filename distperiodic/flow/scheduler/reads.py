@@ -33,8 +33,8 @@ class Read(NamedTuple):
     """A read that was asked for."""
 
     ticket: int
-    #: For whose arcs.
-    ring: ring_.Ring
+    #: For whose arcs; None: what it lists may be outdated.
+    ring: ring_.Ring | None
     #: The instant for which it lists the objects.
     at: Instant
     #: Monotonic seconds.
@@ -73,6 +73,12 @@ class CatalogueReads:
         read = self._reads[job.name] = Read(
             next(self._tickets), ring, at, self._clock.monotonic())
         self._reader.read(job, at, read.ticket, ring.arcs(self._identity))
+
+    def outdate(self, job: str) -> None:
+        """What is being read may be outdated when it is answered."""
+        read = self._reads.get(job)
+        if read is not None:
+            self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
         """The read that was answered; None: nobody waits for it."""

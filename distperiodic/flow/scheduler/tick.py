@@ -122,10 +122,12 @@ class Ticker:
                 view = self._view()
         if self._claimer.judge_released() or done:
             self._pump()
+        again = min(self._claimer.ask_again(), _FOR_EVER)
         self._claimer.report()
         if self._timers.next is None:
-            return _FOR_EVER
-        return max(0.0, (self._timers.next - self._clock.now()) / SECOND)
+            return again
+        return max(0.0, min(
+            again, (self._timers.next - self._clock.now()) / SECOND))
 
     def _turn(self, part: part_.Part, kind: TimerKind, due: Instant,
               now: Instant, view: member_.View | None) -> None:
@@ -194,9 +196,13 @@ class Ticker:
                 continue
             if not self._authority.shared:
                 part.since = _listing(part, change.since)
+            first = change.before is None and part.reading is None
             if change.before is None:
                 self._claimer.leave(part.job.name)
-            elif self._reads_anew(part):
+                self._reads.outdate(part.job.name)
+                if self._authority.shared:
+                    part.ring = None
+            if self._reads_anew(part) and not first:
                 self._judge_gained(part, view, change.before)
             if part.reading is None or self._reads_anew(part):
                 self._timers.push(now, part.job.name, TimerKind.LOOK)
@@ -214,7 +220,7 @@ class Ticker:
             or part.reading is not None and part.reading.partial)
 
     def _judge_gained(self, part: part_.Part, view: member_.View,
-                      before: ring_.Ring) -> None:
+                      before: ring_.Ring | None) -> None:
         """Claim what is due on the arcs that we gained; the rows tell."""
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
