@@ -112,7 +112,8 @@ class CatalogueReads:
         """Log that a tick waits for a method that does not return."""
         if self._throttle.may(job.name):
             LOG.warning(
-                'catalogue slow: job=%s method=%s seconds=%.1f; its ticks '
-                'are held until the method returns, the other jobs go on',
+                'catalogue slow: job=%s method=%s seconds=%.1f; until the '
+                'method returns no new object is listed, and without a '
+                'store nothing of this job starts; other jobs go on',
                 job.name, job.objects, self._clock.monotonic()
                 - self._reads[job.name].began)

@@ -278,11 +278,7 @@ class Ticker:
         job = part.job
         newest = job.schedule.at_or_before(now)
         if newest is not None and newest > part.begun:
-            pause = self._reads.pause(job.name, newest)
-            if pause:
-                self._timers.push(now + int(pause * SECOND) + 1, job.name,
-                                  TimerKind.LOOK)
-            else:
+            if self._may_read(job.name, newest, now):
                 self._tick(part, newest, now, view)
             return
         if part.of_member:
@@ -293,13 +289,19 @@ class Ticker:
             if part.ring is None and part.walk is None:
                 # The store could not record all of it.
                 self._walk_gained(part, _listing(part, now), view)
-        elif not self._reads.under_way(job.name):
-            pause = self._reads.pause(job.name, part.begun)
-            if pause:
-                self._timers.push(now + int(pause * SECOND) + 1, job.name,
-                                  TimerKind.LOOK)
-            else:
-                self._reads.ask(job, view.ring, _listing(part, now))
+        elif (not self._reads.under_way(job.name)
+                and self._may_read(job.name, part.begun, now)):
+            self._reads.ask(job, view.ring, _listing(part, now))
+
+    def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
+        """Whether the catalogue may be read for *tick*. If not, since it
+        failed a moment ago, come back when it may.
+        """
+        pause = self._reads.pause(job, tick)
+        if pause:
+            self._timers.push(now + int(pause * SECOND) + 1, job,
+                              TimerKind.LOOK)
+        return not pause
 
     def catalogue_read(self, job: str, ticket: int,
                        reading: Reading | Exception) -> None:
