@@ -301,6 +301,22 @@ def test_suspects_keep_to_the_limit_of_their_job(world):
         assert me.dispatcher.outstanding <= 3
 
 
+def test_of_suspects_that_are_too_many_for_a_limit_some_wait(world):
+    """They could run together before others took their part of it."""
+    me = at_work(world, 10, job(objects=True, max_in_flight=12),
+                 workers=[worker('w0', slots=1000)])
+    me.bus.open.clear()
+    me.dispatcher.workers_changed('default', [worker('w1', slots=1000)])
+    me.flow.pump()
+    me.bus.open.clear()
+    me.dispatcher.schedulers_changed(
+        [worker(name, points=40) for name in 'abcd'])
+    me.dispatcher.workers_changed('default', [worker('w2', slots=1000)])
+    me.flow.pump()
+
+    assert [s.attempt for s in me.starts] == [1] * 10 + [2] * 10 + [3] * 3
+
+
 def test_a_suspect_that_is_refused_stays_one(world):
     me = at_work(world, 10, workers=[worker('w1', slots=1000)])
     for name in 'w2', 'w3', 'w4':
