@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alembic import config as alembic_config
 
 #: The version that this release works with: the last file in migrations/.
-VERSION = '0004'
+VERSION = '0005'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parent.parent / 'migrations'

@@ -125,6 +125,9 @@ _OF_TABLES: dict[str, Any] = {
 }
 # Room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
+# A batch may change all rows of a page at once, and what they were before
+# stays until it is committed: there must be room for each of them twice.
+_TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
 #: Of what claims are: the ticks of periodic jobs.
 KIND = 'job'
@@ -195,7 +198,7 @@ claim = sa.Table(
     sa.Column('rule', Exact(LONGEST_RULE)),
     #: For a part of the ring of one job.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
-    **_OF_TABLES, **_CHANGING)
+    **_OF_TABLES, **_TOGETHER)
 
 lease = sa.Table(
     'distperiodic_lease', metadata,

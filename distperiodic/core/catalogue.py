@@ -182,9 +182,10 @@ class Catalogue:
             mine.objects = list(map(self.objects.__getitem__, mine.indexes))
         return mine.objects.copy()
 
-    def subset_ids(self, ring: ring_.Ring, member: str) -> list[str]:
-        """The ids of :meth:`subset`."""
-        return list(map(self.ids.__getitem__, self._of(ring, member).indexes))
+    def placed_ids(self, ring: ring_.Ring, member: str) -> list[str]:
+        """The ids of *member*'s objects on *ring*, by their places on it."""
+        self.index()
+        return list(map(self.ids.__getitem__, self._cut(ring.arcs(member))))
 
     def by_phase(self, period_us: int) -> 'tuple[array[int], array[int]]':
         """Each object's own phase in a period, in order of phase.

@@ -91,6 +91,12 @@ class Window:
         """Whether there is no room for a run of any job."""
         return not self.room(0.0) and not self.room(_OVERHEAD)
 
+    @property
+    def busy(self) -> bool:
+        """Whether all slots have something to do for a good while."""
+        return (self.held >= 2 * self.slots
+                and self.seconds > HORIZON / 2)
+
     def room(self, cost: float) -> int:
         """How many more runs of *cost* seconds it may be given now."""
         if cost:

@@ -77,6 +77,21 @@ def positions_of(ids: Sequence[str]) -> 'array[int]':
     return positions
 
 
+def outside(arcs: Iterable[Arc]) -> list[Arc]:
+    """All positions that are on none of *arcs*, in order.
+
+    :param arcs: disjoint, and in order.
+    """
+    found, low = [], MIN_POSITION
+    for arc in arcs:
+        if low < arc.low:
+            found.append(Arc(low, arc.low - 1))
+        low = arc.high + 1
+    if low <= MAX_POSITION:
+        found.append(Arc(low, MAX_POSITION))
+    return found
+
+
 def points_of(member: str, count: int) -> 'array[int]':
     """The *count* points of *member*, in the order of their numbers."""
     return _read(_digests(member, count))

@@ -24,8 +24,8 @@ OBJECTS = test_dispatch.OBJECTS
 #: As many as it does in a few seconds.
 FEWER = 3_000
 MILLION = 1_000_000
-#: Seconds between the ticks of a million.
-LONG = 240
+#: Seconds between the ticks of a million. They are listed before the first.
+LONG = 300
 THREADS = test_dispatch.THREADS
 
 
@@ -167,7 +167,11 @@ def test_claimed_objects_per_second(zookeeper, rabbitmq, postgresql):
 
 
 def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
-    """Their second tick: in the first one they are listed, too."""
+    """Their second tick; at the first one all rows lie as they were listed.
+
+    What counts on a disk is a server with fsync, as
+    DISTPERIODIC_TEST_POSTGRESQL_URL may name one.
+    """
     schema.sync(postgresql.url)
     memory = []
 
@@ -184,6 +188,9 @@ def test_a_million_objects_at_one_tick(zookeeper, rabbitmq, postgresql):
         for objects, spacing in (OBJECTS, test_dispatch.SPACING), (
                 MILLION, LONG):
             memory.clear()
+            # Else a tick would come while they are listed.
+            while spacing == LONG and time.time() % LONG > LONG / 4:
+                time.sleep(1.0)
             seconds, _ = test_dispatch.our_rounds(
                 zookeeper.url, rabbitmq.url, 1 if objects == MILLION else 5,
                 objects=objects, spacing=spacing, told=look,

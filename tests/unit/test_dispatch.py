@@ -186,6 +186,22 @@ def test_a_slow_worker_does_not_hoard(world):
     assert crew.most['slow'] <= 150
 
 
+def test_no_batch_is_cut_small_for_a_worker_that_has_enough_to_do(world):
+    """Each has a price of its own, in the store and on the broker."""
+    me = at_work(world, 20_000)
+    crew = Workers(world, me, {'w': 0.001})
+    crew.join('w')
+
+    while me.count('done') < 20_000:
+        crew.turn(0.005)
+        assert (me.dispatcher.outstanding > 2_000
+                or not me.dispatcher.waiting or me.count('done') < 500)
+
+    small = [b for b in me.bus.batches if len(b.objects) < 500]
+    assert len(small) <= 5
+    me.assert_accounted_for()
+
+
 def test_one_batch_holds_so_many_objects_at_the_most(world):
     me = at_work(world, 1234, workers=[worker(slots=5000)], batch_size=500)
 

@@ -354,3 +354,44 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
     assert max(sizes) <= 100
     assert len(store.rows('poll', *part_.CIRCLE, before=None,
                           limit=9999)) == 5
+
+
+def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    ranges = []
+    rows = store.rows
+
+    def read(job, low, high, *, before, limit):
+        if before is not None:
+            ranges.append((low, high))
+        return rows(job, low, high, before=before, limit=limit)
+    store.rows = read
+    names = [f'o-{n}' for n in range(300)]
+    both = [world.scheduler(
+        world_.job(every=600.0, objects=True), name=name, sees=None,
+        store=store, batch_size=10, catalogues={'poll': names})
+        for name in 'ab']
+    world.show_all('ab')
+    world.advance(599)
+    hangs = both.pop()
+    world.schedulers.remove(hangs)
+
+    busy = 0
+    while len({s.object for s in both[0].starts}) < 300:
+        ranges.clear()
+        rest = both[0].ticker._claimer.has_rest('poll')
+        world.turn(takes=1.0)
+        if rest and ranges:
+            busy += 1
+            assert both[0].ticker._claimer.attendance.checked(
+                'poll') < (world_.BEGIN + 600) * schedule.SECOND
+            # What others own, and nothing of its own.
+            view = ring.Ring(dict.fromkeys('ab', 40))
+            assert {view.owner_at(end) for one in ranges for end in one} <= {
+                'b'}
+
+    assert busy
+    world.advance(60)
+    ours = {s.object for s in both[0].starts}
+    assert ours == {*names}

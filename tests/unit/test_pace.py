@@ -86,6 +86,26 @@ def test_a_backlog_of_a_known_job_leaves_room_for_an_unknown_one():
     assert worker.room(worker.cost('unknown')) == 10
 
 
+def test_a_worker_is_busy_with_a_quarter_of_a_second_on_each_slot():
+    worker = window(slots=10)
+    worker.note('poll', 1, 0.1)
+    cost = worker.cost('poll')
+
+    worker.give(25, cost)
+    assert not worker.busy
+    worker.give(1, cost)
+    assert worker.busy
+
+
+def test_a_worker_with_long_runs_is_not_busy_for_its_free_slots():
+    worker = window(slots=10)
+    worker.note('poll', 1, 3600.0)
+
+    worker.give(9, worker.cost('poll'))
+
+    assert not worker.busy
+
+
 def test_a_worker_is_full_when_no_job_has_room():
     worker = window(slots=2)
     worker.note('poll', 1, 1e-9)

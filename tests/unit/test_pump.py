@@ -10,6 +10,7 @@ import pytest
 from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import partition
+from distperiodic.core import ring
 from distperiodic.core.refusal import Refusal
 from tests.simulation import journal as journal_
 from tests.simulation import store as store_
@@ -166,6 +167,8 @@ def test_suspects_have_a_worker_to_themselves_for_a_while_only(world):
 
 def test_suspects_of_many_are_taken_by_ever_fewer(world):
     me = at_work(world, 100)
+    # The poison is the very last.
+    poison = max((f'object-{n}' for n in range(100)), key=ring.position_of)
 
     together = []
     for n in range(6):
@@ -175,9 +178,8 @@ def test_suspects_of_many_are_taken_by_ever_fewer(world):
         me.flow.pump()
         together.append(max(len(b.objects) for b in me.bus.open.values()))
         while me.dispatcher.waiting:
-            # The poison is the very last.
             batch = next(iter(me.bus.open.values()))
-            if 'object-99' in batch.objects:
+            if poison in batch.objects:
                 break
             me.finish(batch)
 

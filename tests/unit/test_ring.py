@@ -271,6 +271,21 @@ def test_the_arcs_of_all_members_cover_every_position_once(members):
     covered(ring.Ring(members))
 
 
+@given(MEMBERS)
+def test_what_is_outside_of_the_arcs_of_a_member_is_on_those_of_others(
+        members):
+    one = ring.Ring(members)
+    for name in members:
+        mine, rest = one.arcs(name), ring.outside(one.arcs(name))
+        together = sorted([*mine, *rest])
+        assert together[0].low == ring.MIN_POSITION
+        assert together[-1].high == ring.MAX_POSITION
+        assert all(low.high + 1 == high.low for low, high in zip(
+            together, together[1:], strict=False))
+    assert ring.outside([]) == [
+        ring.Arc(ring.MIN_POSITION, ring.MAX_POSITION)]
+
+
 @given(MEMBERS, st.lists(POSITIONS, min_size=1, max_size=30))
 def test_a_position_is_in_an_arc_of_its_owner_and_of_nobody_else(
         members, positions):

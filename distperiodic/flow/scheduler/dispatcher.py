@@ -188,14 +188,19 @@ class Batcher:
                     best, least, number, cost = worker, load, room, its_cost
         if best is None:
             return None
-        number = min(number, self._may_run(queue, now))
-        if not number:
+        wanted = min(self._may_run(queue, now), len(queue.groups[0].claims))
+        if not wanted:
             return None
         if able > 1:
             share = shares.get(name, 0)
             if not share:
                 share = shares[name] = -(-len(queue.groups[0].claims) // able)
-            number = min(number, share)
+            wanted = min(wanted, share)
+        if cost and number < wanted and best.window.busy:
+            # Each batch has a price of its own: none is cut small to fill up
+            # a worker that has enough to do until there is room for all.
+            return None
+        number = min(number, wanted)
         groups = len(queue.groups)
         group = queue.take(number)
         if len(queue.groups) < groups:

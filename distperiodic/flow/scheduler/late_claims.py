@@ -23,6 +23,7 @@ from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -98,9 +99,9 @@ class LateClaimer:
             return
         self._looking.add(name)
         if alike and part.reading is not None:
-            self._count(part, last, until)
+            self._count(part, last, until, view)
         else:
-            self._walk(part, until)
+            self._walk(part, until, view)
 
     @staticmethod
     def _alike(part: part_.Part) -> bool:
@@ -118,8 +119,8 @@ class LateClaimer:
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
 
-    def _count(self, part: part_.Part, tick: Instant,
-               until: Instant) -> None:
+    def _count(self, part: part_.Part, tick: Instant, until: Instant,
+               view: member_.View) -> None:
         """Compare the number of objects that were settled for *tick* with
         those that the catalogue lists; read rows if they differ.
         """
@@ -129,7 +130,7 @@ class LateClaimer:
 
         def counted(number: int) -> None:
             if number < expected:
-                self._walk(part, until)
+                self._walk(part, until, view)
                 return
             self._claimer.attendance.record_checked(name, until)
             self._looking.discard(name)
@@ -141,11 +142,15 @@ class LateClaimer:
         self._store.ask(lambda store: store.settled(name, tick), counted,
                         failed)
 
-    def _walk(self, part: part_.Part, until: Instant) -> None:
-        """Judge the rows of all members."""
+    def _walk(self, part: part_.Part, until: Instant,
+              view: member_.View) -> None:
+        """Judge the rows of all members; but not ours where we have not come
+        to the end of a large tick of our own.
+        """
         job = part.job
         name = job.name
         found = 0
+        of_others = self._claimer.has_rest(name)
         asked = self._clock.monotonic()
         #: Seconds that each page took.
         took: list[float] = []
@@ -160,13 +165,15 @@ class LateClaimer:
             self._looking.discard(name)
             now = self._clock.now()
             pause = self.grace(job, now)
-            if complete and not found:
+            if complete and not found and not of_others:
                 self._claimer.attendance.record_checked(name, until)
                 rest = _REST * (sum(took) - max(took))
                 pause = max(pause, int(min(rest, _LONGEST_REST) * SECOND))
             self._again(name, now + pause, now)
         newest = job.schedule.at_or_before(until)
         part_.Walk(
-            self._store, name, [part_.CIRCLE],
+            self._store, name,
+            ring_.outside(view.ring.arcs(self._identity))
+            if of_others else [part_.CIRCLE],
             before=due.ALWAYS if newest is None else newest,
             page=self._page, on_page=page, on_end=end).go_on()

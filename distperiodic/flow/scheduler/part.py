@@ -80,14 +80,18 @@ class Part:
             view is not None and view.ring.owner_at(position) == identity)
 
     def ids(self, view: member_.View | None, identity: str) -> list[str]:
-        """Our objects that follow the job's schedule."""
+        """Our objects that follow the job's schedule.
+
+        They are claimed in the order in which a walk lists them: a store
+        keeps them side by side then, and writes a page of it once for all.
+        """
         reading = self.reading
         if reading is None:
             return []
         if self.of_member:
             return list(reading.catalogue.ids)
         assert view is not None
-        ids = reading.catalogue.subset_ids(view.ring, identity)
+        ids = reading.catalogue.placed_ids(view.ring, identity)
         if reading.schedules:
             return [key for key in ids if key not in reading.schedules]
         return ids

@@ -48,6 +48,8 @@ LOG = logging.getLogger(__name__)
 
 # Results are reported at the end of a batch, and else this often.
 _REPORT_EVERY = 0.02
+# Earlier than any instant of the monotonic clock.
+_NEVER = float('-inf')
 # Short handlers are taken by the part, up to this much time of one thread.
 _PART_SECONDS = 0.002
 _PART_RUNS = 64
@@ -112,7 +114,8 @@ class Load:
         self.over: collections.deque[int | Failed | Refused] = (
             collections.deque())
         self.seconds = 0.0
-        self.reported = 0.0
+        #: When it was reported last, or begun.
+        self.reported = _NEVER
 
 
 #: A batch, and the indexes of it that one thread runs.
@@ -299,6 +302,8 @@ class Workshop:
             running = self._running[ident] = Running(ident)
         running.part = load, part
         running.began = monotonic()
+        if load.reported == _NEVER:
+            load.reported = running.began
         runs = 0
 
         def held() -> bool:
