@@ -244,6 +244,47 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
         (key, 120) for key in objects}
 
 
+def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
+    """While it was none another had its part, and delisted what was gone for
+    a moment.
+    """
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True), name='a', store=store,
+        catalogues={'poll': ['o-1', 'o-2']})
+    world.advance(70)
+    store.sync('poll', [], ['o-1'], at=world.clock.now())
+
+    world.show(one, ['a'], tenure=2)
+    world.advance(60)
+
+    assert {run.object for run in one.starts if run.tick == 120} == {
+        'o-1', 'o-2'}
+
+
+def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
+        world):
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True), name='a', store=store,
+        catalogues={'poll': ['o-1']})
+    world.advance(59)
+    one.reader.given['poll'] = ...
+    world.advance(2)
+
+    world.show(one, ['a'], tenure=2)
+    # What it was before.
+    one.reader.given['poll'] = ['o-1']
+    one.answer()
+    one.reader.given['poll'] = ['o-1', 'o-2']
+    world.advance(2)
+
+    assert [row.object for row in store.look('poll', ['o-1', 'o-2'])] == [
+        'o-1', 'o-2']
+
+
 def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         world, monkeypatch):
     """The next one has its objects at other places."""
