@@ -151,6 +151,7 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     desk.judge(missed=3)
+    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))])
 
     assert desk.store.claimed == desk.store.skipped == []
 

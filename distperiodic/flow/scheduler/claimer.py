@@ -431,6 +431,8 @@ class Claimer:
         """Record that these objects, which are not listed any more, do not
         run for what they were due.
         """
+        if self.attendance.outdated(job.name):
+            return
         found = self._verdicts(job, list(rows), self._clock.now())
         for (rule, verdict), some in found.items():
             plan = self.plan(job, rule)
