@@ -132,6 +132,8 @@ class Record:
     stalls: list[Stall]
     #: By when what was claimed must have ended.
     patience: int
+    #: When an operator had what is dead run once more.
+    requeues: Sequence[int] = ()
 
 
 class Finding(NamedTuple):
@@ -314,8 +316,12 @@ def attempts(record: Record) -> list[Finding]:
     for run in record.runs:
         if run.attempt > record.policies[run.job].most:
             found.append(Finding('attempts', _told(run)))
+    begins: dict[Key, int] = {}
+    for run in record.runs:
+        begins[run.key] = min(run.start, begins.get(run.key, run.start))
     for key, number in runs.items():
-        if number > 1 and record.policies[key[0]].at_most_once:
+        more = sum(at > begins[key] for at in record.requeues)
+        if number > 1 + more and record.policies[key[0]].at_most_once:
             found.append(Finding(
                 'attempts', f'{key} ran {number} times, at most once'))
     return found

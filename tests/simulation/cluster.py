@@ -241,7 +241,8 @@ class Cluster:
         journal = self.stores.journal
         return checker.Record(
             self.world.begin, self.world.now, policies, self.runs,
-            journal.claims, self.effects, self.world.stalls, self._patience)
+            journal.claims, self.effects, self.world.stalls, self._patience,
+            self.stores.requeues)
 
     def judge(self):
         """What the oracle says of it."""

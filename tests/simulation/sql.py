@@ -28,6 +28,7 @@ class InSqlite:
     def __init__(self, cluster):
         self._world = cluster.world
         self.triggered = set()
+        self.requeues = []
         self.sessions = (
             0.3 if 'ends in its session' in cluster.setup.noise else 0.0)
         share = 0.004 if 'store errors' in cluster.setup.noise else 0.0
@@ -166,6 +167,7 @@ class Operator:
         self._stores.triggered.add((job, found.tick))
 
     def requeue(self):
+        self._stores.requeues.append(self._stores._world.now)
         self._try(self._control.requeue, job=None, key=None)
 
     def prune(self):

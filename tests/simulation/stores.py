@@ -10,6 +10,8 @@ class InMemory:
 
     #: (job, tick) that were triggered.
     triggered = frozenset()
+    #: When what was dead was told to run once more.
+    requeues = ()
     #: The share of the runs that end in a session of their handler's.
     sessions = 0.0
 

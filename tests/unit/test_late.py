@@ -244,6 +244,44 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
         (key, 120) for key in objects}
 
 
+def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
+        world):
+    """The catalogue is read once more then, for the same tick."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True), name='a', store=store,
+        sees=['a', 'b'], catalogues={'poll': ['o-1']})
+    world.advance(59)
+    one.reader.given['poll'] = ...
+    world.advance(2)
+
+    world.show(one, ['a'])
+    one.reader.given['poll'] = ['o-1', 'o-2']
+    world.advance(2)
+
+    assert {run.object for run in one.starts if run.tick == 60} == {
+        'o-1', 'o-2'}
+
+
+def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
+    """One that hangs from the start keeps none of them from its ticks."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    poll = world_.job(every=600.0, objects=True)
+    own = [world_.thing(f'o-{n}', spacing=10) for n in range(3)]
+    first = world.scheduler(poll, name='a', store=store,
+                            catalogues={'poll': own})
+    world.advance(25)
+    world.schedulers.remove(first)
+
+    other = world.scheduler(poll, name='a', store=store,
+                            catalogues={'poll': ...})
+    world.advance(60)
+
+    assert {run.tick for run in other.starts} >= {40, 50, 60, 70}
+
+
 def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
     """While it was none another had its part, and delisted what was gone for
     a moment.
@@ -306,6 +344,31 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
     assert last
     assert {s.object for s in one.starts if s.tick == 60} >= {*last}
+
+
+def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
+        world, monkeypatch):
+    """It came and went while nothing could be claimed; of some objects it is
+    the newest that is due.
+    """
+    late = [key for key in (f'late-{n}' for n in range(600))
+            if 59_000_000 < schedule.phase_us(
+                ring.position_of(key), 60 * schedule.SECOND) < 59_900_000]
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True, spread=True), store=store,
+        catalogues={'poll': late})
+    world.advance(119.95)
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.Direct, 'away', True)
+        world.advance(60.4)
+
+    # No late look finds them that soon.
+    world.advance(0.5)
+
+    assert late
+    assert {s.object for s in one.starts if s.tick == 120} == {*late}
 
 
 def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):

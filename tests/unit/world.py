@@ -255,7 +255,7 @@ class Scheduler:
 
     def answer(self):
         """Let all catalogue methods return that do."""
-        for asked in self.reader.asked:
+        for asked in [*self.reader.asked]:
             if not asked.answered and (
                     self.reader.given[asked.job.name] is not ...):
                 asked.answered = True

@@ -98,16 +98,18 @@ class LateClaimer:
             self._again(name, now + grace, now)
             return
         self._looking.add(name)
-        if alike and part.reading is not None:
+        if alike:
             self._count(part, last, until, view)
         else:
             self._walk(part, until, view)
 
     @staticmethod
     def _alike(part: part_.Part) -> bool:
-        """Whether all objects of the job are due at the same instants."""
-        return not (part.job.spread or part.own.schedules or (
-            part.reading is not None and part.reading.partial))
+        """Whether all objects of the job are known to be due at the same
+        instants.
+        """
+        return part.reading is not None and not (
+            part.job.spread or part.own.schedules or part.reading.partial)
 
     def _again(self, name: str, at: Instant, now: Instant) -> None:
         self._timers.push(max(at, now + timers_.RETRY_AFTER), name,

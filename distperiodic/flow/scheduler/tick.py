@@ -341,8 +341,10 @@ class Ticker:
         before, part.reading = part.reading, reading
         tick, at = read.at, max(read.at, part.since)
         if self._authority.shared and read.ring is not view.ring:
-            # It is read once more, and then all of it is compared.
+            # It is read once more, for the same instant: what is new counts
+            # from there. Then all of it is compared.
             part.ring = None
+            self._reads.ask(part.job, view.ring, read.at)
         else:
             differs = before is not None and part.ring is not None and (
                 reading.catalogue is not before.catalogue
@@ -527,6 +529,12 @@ class Ticker:
             # The last ones of the tick before are due by now.
             self._claim_spread(part, now, view)
             if part.walk is None:
+                before = job.schedule.at_or_before(tick - 1)
+                if (before is not None and part.cursor is not None
+                        and part.cursor.tick < before):
+                    # It came while nothing could be claimed.
+                    part.spread(before, before - 1)
+                    self._claim_spread(part, now, view)
                 part.spread(tick, tick - 1)
             self._arm_timers(part, now)
             return
