@@ -414,7 +414,9 @@ class Watched:
         return self._store.settled(job, tick)
 
 
-def test_two_of_many_look_and_the_others_wait_for_what_they_find(world):
+def test_two_of_many_look_and_the_others_wait_for_what_they_find(
+        world, monkeypatch):
+    monkeypatch.setattr(scheduling, '_PAGE', 1)
     store = store_.SharedStore(
         world.clock, journal_.Journal(world.clock.now))
     counted = set()
@@ -429,6 +431,27 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(world):
 
     looks = collections.Counter(tick for tick, _ in counted)
     assert looks == dict.fromkeys((0, 60, 120, 180, 240), 2)
+
+
+def test_of_many_objects_those_that_were_not_counted_are_claimed(
+        world, monkeypatch):
+    """More than a page of them are counted before their rows are read."""
+    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    objects = [f'o-{n}' for n in range(9)]
+    both = [world.scheduler(
+        world_.job(every=60.0, objects=True), name=name, sees=None,
+        store=store, catalogues={'poll': objects}) for name in 'ab']
+    world.show_all('ab')
+    world.advance(70)
+    both[0].reader.given['poll'] = ...
+
+    world.advance(70)
+
+    assert both[0].starts
+    assert {run.object for one in both for run in one.starts
+            if run.tick == 120} == {*objects}
 
 
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(

@@ -113,6 +113,8 @@ class Ticker:
         view = self._view()
         for name in self._claimer.ready_again():
             self._timers.push(now, name, TimerKind.LOOK)
+            if self._late is not None:
+                self._timers.push(now, name, TimerKind.LATE)
         done = 0
         for name, kind, due in self._timers.take(now):
             self._turn(self._parts[name], kind, due, now, view)
