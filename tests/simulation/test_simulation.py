@@ -18,7 +18,7 @@ from tests.simulation import draws
 from tests.simulation import scenes
 
 ROOT = pathlib.Path(__file__).parents[2]
-SEEDS = 250
+SEEDS = 400
 # Planted bugs are found within so many seeds; most within three.
 ENOUGH = 120
 #: Found in fewer worlds than a test has time for: a result must come late and
