@@ -15,6 +15,7 @@ import logging
 from distperiodic.core import job as job_
 from distperiodic.core import partition
 from distperiodic.core import schedule
+from distperiodic.flow import scheduling
 from tests import checker
 from tests.oracle import facts as facts_
 from tests.oracle import fates
@@ -45,6 +46,8 @@ class Cluster:
         random = self.world.random
         self.bug = bugs.BUGS[bug] if bug else bugs.Bug()
         self.setup = setup = draws.draw(random, **given)
+        # As many rows make a large job here.
+        scheduling._PAGE = setup.page
         self.world.tell('SETUP %s', setup)
         #: The jobs of what is to be installed, and of what each member has.
         self.newest_jobs = dict(setup.jobs)

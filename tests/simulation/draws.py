@@ -107,6 +107,8 @@ class Setup:
     jobs: dict[str, job_.Job]
     faults: list[str]
     noise: list[str]
+    #: Rows that are read at once.
+    page: int = 2000
     #: Schedules that objects may have of their own; empty: those of its life.
     rules: tuple[schedule.Schedule, ...] = ()
 
@@ -188,6 +190,7 @@ def draw(random: random_.Random, **given):
     if sql:
         drawn |= dict(objects=3, schedulers=min(3, drawn['schedulers']),
                       sweep=max(life.sweeps), lease=max(life.leases))
+    drawn['page'] = random.choice([3, 2000])
     setup = Setup(**{**drawn, **given})
     # As options must be.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)

@@ -125,18 +125,15 @@ class LateClaimer:
     def _count(self, part: part_.Part, tick: Instant, until: Instant,
                view: member_.View) -> None:
         """Compare the number of objects that were settled for *tick* with
-        those that the catalogue lists; read rows if they differ.
-
-        It is not exact: what left the catalogue after it was settled counts,
-        too. As many others may wait for their owner then, and are found a
-        tick later. The rows of a few objects cost no more than this does.
+        those that the catalogue lists, and of those that have left it since,
+        which may have been settled before; read rows if they differ.
         """
         assert part.reading is not None
         expected = len(set(part.reading.catalogue.ids))
         name = part.job.name
 
         def counted(number: int) -> None:
-            if number < expected:
+            if part.left is None or number < expected + part.left:
                 self._walk(part, until, view)
                 return
             self._claimer.attendance.record_checked(name, until)

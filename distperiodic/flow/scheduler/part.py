@@ -49,7 +49,8 @@ class Part:
     :param reading: what a job without a catalogue lists. None: it has one.
     """
 
-    __slots__ = ('begun', 'cursor', 'job', 'own', 'reading', 'ring', 'since',
+    __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
+                 'since',
                  'walk')
 
     def __init__(self, job: job_.Job, begun: Instant,
@@ -60,6 +61,9 @@ class Part:
         self.begun = begun
         #: What was read last. None: nothing.
         self.reading = reading
+        #: How many objects left the catalogue since the newest tick; they may
+        #: have been settled for it. None: not known.
+        self.left: int | None = 0
         #: For which ring its rows were walked. None: for none yet.
         self.ring: ring_.Ring | None = None
         #: The instant from which what we gained counts.

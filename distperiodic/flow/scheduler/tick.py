@@ -342,16 +342,20 @@ class Ticker:
         """The catalogue lists these objects."""
         before, part.reading = part.reading, reading
         tick, at = read.at, max(read.at, part.since)
+        if tick > part.begun:
+            part.left = 0
         if self._authority.shared and read.ring is not view.ring:
             # It is read once more, for the same instant: what is new counts
             # from there. Then all of it is compared.
             part.ring = None
+            part.left = None
             self._reads.ask(part.job, view.ring, read.at)
         else:
             differs = before is not None and part.ring is not None and (
                 reading.catalogue is not before.catalogue
                 or reading.schedules != before.schedules)
             if part.ring is not view.ring:
+                part.left = None
                 self._walk_gained(part, at, view)
             if before is not None and differs:
                 self._record_differences(part, before, reading, at, now, view)
@@ -482,6 +486,8 @@ class Ticker:
                             view: member_.View) -> None:
         """Record what changed since the catalogue was read last."""
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
+        if part.left is not None:
+            part.left += len(old - new)
         changed = {key for key in old & new
                    if before.schedules.get(key) != reading.schedules.get(key)
                    } if before.schedules or reading.schedules else set()
