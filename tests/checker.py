@@ -133,7 +133,7 @@ class Record:
     #: By when what was claimed must have ended.
     patience: int
     #: When an operator had what is dead run once more.
-    requeues: Sequence[int] = ()
+    requeues: Sequence[int] = dataclasses.field(default=(), kw_only=True)
 
 
 class Finding(NamedTuple):

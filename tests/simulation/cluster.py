@@ -245,7 +245,7 @@ class Cluster:
         return checker.Record(
             self.world.begin, self.world.now, policies, self.runs,
             journal.claims, self.effects, self.world.stalls, self._patience,
-            self.stores.requeues)
+            requeues=self.stores.requeues)
 
     def judge(self):
         """What the oracle says of it."""
