@@ -308,7 +308,6 @@ class Database:
     def _run(self, work: Callable[[sa.Connection], T], looks: bool) -> T:
         begun = self._monotonic()
         for attempt in itertools.count(1):
-            used = self._connection is not None
             try:
                 with self._watch or contextlib.nullcontext():
                     connection = self._connected()
@@ -335,10 +334,13 @@ class Database:
                     'distperiodic db sync') from exc
             except (db_exception.DBError, sa_exception.DBAPIError,
                     sa_exception.TimeoutError) as exc:
+                opened = self._connection is not None
                 self.close()
-                if used and attempt == 1 and (
+                if opened and attempt == 1 and (
                         _disconnected(exc) or _code(exc) in _UNPREPARED):
-                    # It may have ended long ago, while nobody asked.
+                    # It may have ended long ago, while nobody asked; or the
+                    # server ended it because this process stood still within
+                    # the transaction.
                     continue
                 if _fault_of_database(exc):
                     self._give_up(exc)

@@ -537,6 +537,25 @@ def test_who_has_waited_long_for_others_is_not_made_to_wait_again(sqlite_url):
 
 
 @pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
+def test_one_that_stood_still_in_its_first_transaction_makes_it_again(
+        request, service):
+    url = request.getfixturevalue(service).url
+    schema.sync(url)
+    place = database.Database(url, lambda connection, shown: None)
+    times = []
+
+    def stand_still_at_first(connection):
+        times.append(connection.execute(
+            sa.select(sa.func.count()).select_from(tables.lease)).scalar())
+        if len(times) == 1:
+            time.sleep(2 * database.IDLE)
+        return len(times)
+
+    with contextlib.closing(place):
+        assert place.look(stand_still_at_first) == 2
+
+
+@pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
 def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
         request, service):
     url = request.getfixturevalue(service).url
