@@ -454,6 +454,35 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
             if run.tick == 120} == {*objects}
 
 
+def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
+        world, monkeypatch):
+    """It counts among those that were claimed, and is not listed any more."""
+    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    parts = ring.Ring(dict.fromkeys('abc', 40))
+    objects = [f'o-{n}' for n in range(20)]
+    of = {name: [key for key in objects if parts.owner_of(key) == name]
+          for name in 'abc'}
+    looks, hangs, claims = (world.scheduler(
+        world_.job(every=60.0, objects=True), name=name, sees=None,
+        store=store, catalogues={'poll': objects}) for name in 'abc')
+    world.show_all('abc')
+    world.advance(70)
+
+    world.schedulers.remove(hangs)
+    left = of['c'][:len(of['b'])]
+    looks.reader.given['poll'] = [
+        key for key in objects if key not in left]
+    world.advance(51)
+    world.schedulers.remove(claims)
+    world.advance(20)
+
+    assert len(left) == len(of['b'])
+    assert {run.object for run in (*looks.starts, *claims.starts)
+            if run.tick == 120} == {*objects}
+
+
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         world, monkeypatch):
     """In one piece a million objects are more than a database takes."""
