@@ -102,14 +102,14 @@ def test_a_row_that_the_catalogue_does_not_list_is_delisted():
 def test_a_new_object_is_due_for_nothing_that_came_before_it():
     found = compared(reading('new'))
 
-    [listed] = found.listed
+    [listed] = found.listed[TICK + 1]
     assert (listed.object, listed.rule) == ('new', '')
     assert TICK <= listed.settled <= TICK + 1
     assert [one.object for one in found.new] == ['new']
 
 
 def test_an_object_that_is_listed_at_a_tick_is_due_for_it():
-    [listed] = compared(reading('new'), at=TICK).listed
+    [listed] = compared(reading('new'), at=TICK).listed[TICK]
 
     assert listed.settled < TICK
 
@@ -122,7 +122,8 @@ def test_an_object_whose_own_schedule_changed_is_listed_with_the_new_one(
 
     found = compared(read, row('a', before))
 
-    assert [(one.object, one.rule) for one in found.listed] == (
+    assert [(one.object, one.rule) for some in found.listed.values()
+            for one in some] == (
         [('a', after)] if before != after else [])
 
 

@@ -12,6 +12,7 @@ A member walks its arcs when it starts, and the arcs that it gains. From then
 on it knows its part: all is settled up to the newest tick, or being claimed.
 """
 
+import collections
 import functools
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -28,6 +29,9 @@ from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import timers
+
+# As many are kept of what was read while the store is slow to record it.
+_MOST_READINGS = 4
 
 #: All positions.
 CIRCLE = ring_.Arc(-2 ** 63, 2 ** 63 - 1)
@@ -50,8 +54,7 @@ class Part:
     """
 
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
-                 'since',
-                 'walk')
+                 'since', 'walk', '_unrecorded')
 
     def __init__(self, job: job_.Job, begun: Instant,
                  reading: Reading | None):
@@ -69,6 +72,9 @@ class Part:
         #: The instant from which what we gained counts.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
+        #: What was read, and for when, of which the store may lack something;
+        #: oldest first.
+        self._unrecorded: list[tuple[Instant, Reading]] = []
         #: Its objects with a phase. None: it has none, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.own = timers.ObjectTimers()
@@ -99,6 +105,51 @@ class Part:
         if reading.schedules:
             return [key for key in ids if key not in reading.schedules]
         return ids
+
+    def begin_walk(self, walk: 'Walk', at: Instant) -> None:
+        """Compare with the store what was read, which counts from *at*."""
+        self.walk = walk
+        self._keep(at)
+
+    def end_walk(self, complete: bool) -> None:
+        """The walk is over; if *complete*, all that was read is recorded."""
+        self.walk = None
+        if complete:
+            self._unrecorded.clear()
+
+    def read(self, reading: Reading, at: Instant) -> None:
+        """This was read; what is new counts from *at*."""
+        self.reading = reading
+        if self._unrecorded:
+            self._keep(at)
+
+    def _keep(self, at: Instant) -> None:
+        reading = self.reading
+        assert reading is not None
+        if self._unrecorded:
+            _, last = self._unrecorded[-1]
+            if (last.catalogue is reading.catalogue
+                    and last.schedules == reading.schedules):
+                return
+        self._unrecorded.append((at, reading))
+        # Each may be of a million objects.
+        del self._unrecorded[:-_MOST_READINGS]
+
+    def listed_since(self, key: str) -> Instant:
+        """From when an object counts that the store does not have: since
+        then all that was read lists it with the schedule that it has now.
+        """
+        position = ring_.position_of(key)
+        since, newest = self._unrecorded[-1]
+        rule = rule_of(newest, key)
+        for at, reading in reversed(self._unrecorded):
+            catalogue = reading.catalogue
+            if rule_of(reading, key) != rule or not any(
+                    catalogue.ids[index] == key
+                    for index in catalogue.between(position, position)):
+                break
+            since = min(since, at)
+        return since
 
     def restart(self, now: Instant) -> None:
         """Go on from *now*: the clock was set back."""
@@ -132,7 +183,8 @@ def plan_of(job: job_.Job, rule: str, since: Instant) -> due.Plan:
 class Differences(NamedTuple):
     """What the store does not have as the catalogue does."""
 
-    listed: list[ports.Listed]
+    #: By the instant from which they count.
+    listed: dict[Instant, list[ports.Listed]]
     #: Rows that the catalogue does not list any more.
     delisted: list[Row]
     #: The rows that agree.
@@ -142,40 +194,44 @@ class Differences(NamedTuple):
 
 
 def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
-            rows: Sequence[Row], at: Instant) -> Differences:
+            rows: Sequence[Row], at: Instant,
+            since: Callable[[str], Instant] | None = None) -> Differences:
     """Compare *rows* with what a catalogue lists.
 
     :param expected: indexes of the catalogue that belong to these rows.
     :param at: the instant for which it was read.
+    :param since: from when an object without a row counts. None: from *at*.
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
-    found = Differences([], [], [], [])
+    found = Differences(collections.defaultdict(list), [], [], [])
 
     @functools.cache
     def plan_by(rule: str) -> tuple[due.Plan, Callable[[Instant], due.Around]]:
         plan = plan_of(job, rule, due.ALWAYS)
         return plan, functools.cache(plan.around)
 
-    def floor(rule: str, settled: Instant, position: int) -> Instant:
+    def floor(rule: str, settled: Instant, begin: Instant,
+              position: int) -> Instant:
         plan, around = plan_by(rule)
-        return plan.floor(settled, at, position, around)
+        return plan.floor(settled, begin, position, around)
     for row in rows:
         position = places.pop(row.object, None)
         if position is None:
             found.delisted.append(row)
         elif row.rule != (rule := rule_of(reading, row.object)):
-            found.listed.append(ports.Listed(
-                row.object, rule, floor(rule, row.settled, position)))
+            found.listed[at].append(ports.Listed(
+                row.object, rule, floor(rule, row.settled, at, position)))
         else:
             found.same.append(row)
     for key, position in places.items():
         rule = rule_of(reading, key)
-        settled = at - 1
+        begin = at if since is None else since(key)
+        settled = begin - 1
         if not job.run_immediately:
-            settled = floor(rule, due.ALWAYS, position)
-        found.listed.append(ports.Listed(key, rule, settled))
-        found.new.append(Row(key, position, settled, at, rule))
+            settled = floor(rule, due.ALWAYS, begin, position)
+        found.listed[begin].append(ports.Listed(key, rule, settled))
+        found.new.append(Row(key, position, settled, begin, rule))
     return found
 
 

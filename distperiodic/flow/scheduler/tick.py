@@ -340,8 +340,9 @@ class Ticker:
     def _listed(self, part: part_.Part, reading: Reading, read: reads_.Read,
                 now: Instant, view: member_.View) -> None:
         """The catalogue lists these objects."""
-        before, part.reading = part.reading, reading
+        before = part.reading
         tick, at = read.at, max(read.at, part.since)
+        part.read(reading, at)
         if tick > part.begun:
             part.left = 0
         if self._authority.shared and read.ring is not view.ring:
@@ -422,25 +423,27 @@ class Ticker:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, part_.compare(
-                job, reading, self._indexes(part, view, low, high), rows, at),
-                at)
+                job, reading, self._indexes(part, view, low, high), rows, at,
+                part.listed_since), at)
 
         def end(complete: bool) -> None:
-            part.walk = None
+            part.end_walk(complete)
             if not complete:
                 part.ring = None
                 self._look_soon(job)
                 return
             self._arm(part, at, view)
         reading = part.reading
-        if reading is not None and not reading.partial:
+        assert reading is not None
+        if not reading.partial:
             # Where many are new there are no rows that would end a page.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
-        part.walk = part_.Walk(
+        walk = part_.Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
-        part.walk.go_on()
+        part.begin_walk(walk, at)
+        walk.go_on()
 
     def _indexes(self, part: part_.Part, view: member_.View | None,
                  low: int, high: int) -> Iterable[int]:
@@ -456,9 +459,14 @@ class Ticker:
         """Record the differences, then claim what is due."""
         if self._authority.shared:
             self._claimer.forgo(part.job, found.delisted)
-        self._sync(part.job, found.listed,
-                   [row.object for row in found.delisted], at)
+        self._record(part.job, found)
+        self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
+
+    def _record(self, job: job_.Job, found: part_.Differences) -> None:
+        """Record what the store does not have."""
+        for since, listed in found.listed.items():
+            self._sync(job, listed, [], since)
 
     def _sync(self, job: job_.Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant) -> None:
@@ -501,7 +509,7 @@ class Ticker:
                     view, self._identity, ring_.position_of(key))]
         found = part_.compare(part.job, reading, indexes, [], at)
         self._delist(part.job, gone, at)
-        self._sync(part.job, found.listed, [], at)
+        self._record(part.job, found)
         if part.job.run_immediately:
             self._claimer.judge(part.job, [
                 row for row in found.new if row.object not in changed])
