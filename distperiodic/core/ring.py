@@ -77,18 +77,24 @@ def positions_of(ids: Sequence[str]) -> 'array[int]':
     return positions
 
 
-def outside(arcs: Iterable[Arc]) -> list[Arc]:
-    """All positions that are on none of *arcs*, in order.
+def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
+    """The positions on *arcs* that are on none of *others*, in order.
 
-    :param arcs: disjoint, and in order.
+    Both are disjoint and in order.
     """
-    found, low = [], MIN_POSITION
-    for arc in arcs:
-        if low < arc.low:
-            found.append(Arc(low, arc.low - 1))
-        low = arc.high + 1
-    if low <= MAX_POSITION:
-        found.append(Arc(low, MAX_POSITION))
+    found, at = [], 0
+    for low, high in arcs:
+        while at < len(others) and others[at].high < low:
+            at += 1
+        # One of them may reach into the next arc.
+        each = at
+        while each < len(others) and others[each].low <= high:
+            if low < others[each].low:
+                found.append(Arc(low, others[each].low - 1))
+            low = others[each].high + 1
+            each += 1
+        if low <= high:
+            found.append(Arc(low, high))
     return found
 
 

@@ -177,7 +177,7 @@ class LateClaimer:
         newest = job.schedule.at_or_before(until)
         part_.Walk(
             self._store, name,
-            ring_.outside(view.ring.arcs(self._identity))
+            ring_.minus([part_.CIRCLE], view.ring.arcs(self._identity))
             if of_others else [part_.CIRCLE],
             before=due.ALWAYS if newest is None else newest,
             page=self._page, on_page=page, on_end=end).go_on()

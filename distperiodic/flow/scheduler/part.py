@@ -54,7 +54,7 @@ class Part:
     """
 
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
-                 'since', 'walk', '_unrecorded')
+                 'since', 'walk', '_readings')
 
     def __init__(self, job: job_.Job, begun: Instant,
                  reading: Reading | None):
@@ -72,9 +72,9 @@ class Part:
         #: The instant from which what we gained counts.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
-        #: What was read, and for when, of which the store may lack something;
-        #: oldest first.
-        self._unrecorded: list[tuple[Instant, Reading]] = []
+        #: What was read, and for when, oldest first: since before the walk
+        #: under way, or last.
+        self._readings: list[tuple[Instant, Reading]] = []
         #: Its objects with a phase. None: it has none, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.own = timers.ObjectTimers()
@@ -112,37 +112,39 @@ class Part:
         self._keep(at)
 
     def end_walk(self, complete: bool) -> None:
-        """The walk is over; if *complete*, all that was read is recorded."""
+        """The walk is over; if *complete*, all that is ours is recorded."""
         self.walk = None
         if complete:
-            self._unrecorded.clear()
+            del self._readings[:-1]
 
     def read(self, reading: Reading, at: Instant) -> None:
         """This was read; what is new counts from *at*."""
         self.reading = reading
-        if self._unrecorded:
-            self._keep(at)
+        self._keep(at)
 
     def _keep(self, at: Instant) -> None:
         reading = self.reading
         assert reading is not None
-        if self._unrecorded:
-            _, last = self._unrecorded[-1]
+        if self._readings:
+            _, last = self._readings[-1]
             if (last.catalogue is reading.catalogue
                     and last.schedules == reading.schedules):
                 return
-        self._unrecorded.append((at, reading))
+        self._readings.append((at, reading))
         # Each may be of a million objects.
-        del self._unrecorded[:-_MOST_READINGS]
+        del self._readings[:-_MOST_READINGS]
 
     def listed_since(self, key: str) -> Instant:
         """From when an object counts that the store does not have: since
-        then all that was read lists it with the schedule that it has now.
+        then all that was read here lists it with the schedule that it has.
+
+        Whoever had it before may have read it, too, and died before it was
+        recorded.
         """
         position = ring_.position_of(key)
-        since, newest = self._unrecorded[-1]
+        since, newest = self._readings[-1]
         rule = rule_of(newest, key)
-        for at, reading in reversed(self._unrecorded):
+        for at, reading in reversed(self._readings):
             catalogue = reading.catalogue
             if rule_of(reading, key) != rule or not any(
                     catalogue.ids[index] == key
@@ -269,6 +271,10 @@ class Walk:
         self._on_end = on_end
         self.cancelled = False
         self._asking = self._more = False
+
+    def rest(self) -> list[ring_.Arc]:
+        """The ranges that were not read yet, in order."""
+        return self._ranges[::-1]
 
     def go_on(self) -> None:
         """Read the next page, and the others as the answers come."""

@@ -361,8 +361,13 @@ class Ticker:
             if before is not None and differs:
                 self._record_differences(part, before, reading, at, now, view)
         part.own.replace(reading.schedules, at)
-        if part.walk is None:
-            self._arm_timers(part, now)
+        if part.job.spread and part.cursor is None:
+            # A first walk is under way: of what it has not come to, its rows
+            # tell; what it has come to must not wait for its end.
+            newest = part.job.schedule.at_or_before(now)
+            if newest is not None:
+                part.spread(newest, at - 1)
+        self._arm_timers(part, now)
         if (tick > part.begun
                 and part.job.schedule.at_or_before(tick) == tick):
             part.begun = tick
@@ -383,23 +388,22 @@ class Ticker:
             # What is not ours any more is forgotten: others go on with it.
             self._walk(part, [part_.CIRCLE], part.since, view, anew)
             return
-        if part.walk is not None:
-            # It did not come to all of them.
-            before = None
         self._walk(part, self._arcs(part, view, before), at, view)
 
     def _arcs(self, part: part_.Part, view: member_.View,
               before: ring_.Ring | None) -> Iterable[ring_.Arc]:
-        """Our arcs but for those that we had in the ring *before*."""
+        """Our arcs but for what of them was walked in the ring *before*."""
         reading = part.reading
         if (reading is not None and not reading.partial
                 and len(reading.catalogue) <= self._page):
             # One question for all, rather than one for each arc.
             return [part_.CIRCLE]
-        arcs = set(view.ring.arcs(self._identity))
-        if before is not None:
-            arcs.difference_update(before.arcs(self._identity))
-        return sorted(arcs)
+        arcs = view.ring.arcs(self._identity)
+        if before is None:
+            return arcs
+        rest = [] if part.walk is None else part.walk.rest()
+        return ring_.minus(
+            arcs, ring_.minus(before.arcs(self._identity), rest))
 
     def _walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
               at: Instant, view: member_.View | None,
