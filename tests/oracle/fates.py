@@ -336,13 +336,26 @@ class Oracle:
                           bisect.bisect_right(one.ticks, skip.until)]
         # What a change of its schedule has ended is not due any more.
         least = sum(due.must and skip.at < due.until for due in within)
-        if skip.counted is not None and not (
-                least <= skip.counted <= len(within)):
+        most = len(within) + self._begins_within(one.pair, skip)
+        if skip.counted is not None and not least <= skip.counted <= most:
             self._report('account', one.pair, None, (
                 f'from {self._seconds(skip.before)} to '
                 f'{self._seconds(skip.until)} skipped by {skip.by} and '
-                f'counted as {skip.counted}, of {least} to {len(within)} '
+                f'counted as {skip.counted}, of {least} to {most} '
                 'that were due'))
+
+    def _begins_within(self, pair: Pair, skip: Skip) -> bool:
+        """Whether the instant at which it was listed, which is a tick of its
+        own where a job runs at once, is among what was skipped.
+        """
+        job, key = pair
+        return any(
+            piece.plan.immediate and piece.may.begin <= reading.at
+            < piece.may.end
+            for reading in self._facts.readings[job]
+            if skip.before < reading.instant <= skip.until
+            and key in reading.objects
+            for piece in due_.pieces(self._facts, self._owners, pair))
 
     def _report(self, kind: str, pair: Pair, due: due_.Due | None,
                 text: str) -> None:

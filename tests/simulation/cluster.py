@@ -82,7 +82,7 @@ class Cluster:
         self._slow = 0.02 if 'handlers slow' in noise else 0.0
         self.sweeps = self.bug.sweeps
         names = [f's{n}' for n in range(setup.schedulers)]
-        self.points = {name: random.choice([8, 40, 40, 100])
+        self.points = {name: random.choice(setup.points)
                        for name in names}
         self.runs = []
         self.effects = []

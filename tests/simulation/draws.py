@@ -107,8 +107,10 @@ class Setup:
     jobs: dict[str, job_.Job]
     faults: list[str]
     noise: list[str]
-    #: Rows that are read at once.
+    #: Rows of the store that are read at once.
     page: int = 2000
+    #: Of them each member has one number of points.
+    points: tuple[int, ...] = (8, 40, 40, 100)
     #: Schedules that objects may have of their own; empty: those of its life.
     rules: tuple[schedule.Schedule, ...] = ()
 
@@ -190,7 +192,10 @@ def draw(random: random_.Random, **given):
     if sql:
         drawn |= dict(objects=3, schedulers=min(3, drawn['schedulers']),
                       sweep=max(life.sweeps), lease=max(life.leases))
-    drawn['page'] = random.choice([3, 2000])
+    if random.random() < 0.3:
+        # Catalogues of more than a page are asked for arc by arc; few arcs,
+        # as each costs a question.
+        drawn |= dict(page=3, points=(8,))
     setup = Setup(**{**drawn, **given})
     # As options must be.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
