@@ -483,6 +483,93 @@ def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
             if run.tick == 120} == {*objects}
 
 
+class SlowToRead:
+    """Has the pages of walks answered one by one, when a test says so.
+
+    :param store: of the members; its pages are what is held.
+    """
+
+    def __init__(self, store, monkeypatch):
+        self.ranges = []
+        self._held = collections.deque()
+        self._rows, store.rows = store.rows, self._read
+        monkeypatch.setattr(memory.Direct, 'ask', self._asker())
+
+    def _read(self, job, low, high, **options):
+        if options['before'] is None:
+            self.ranges.append(ring.Arc(low, high))
+        return self._rows(job, low, high, **options)
+
+    def _asker(self):
+        ask = memory.Direct.ask
+
+        def held(direct, call, then, *rest, **options):
+            number = len(self.ranges)
+
+            def answered(answer):
+                if len(self.ranges) > number:
+                    self._held.append(lambda: then(answer))
+                else:
+                    then(answer)
+            ask(direct, call, answered, *rest, **options)
+        return held
+
+    def answer(self, most=1_000):
+        """Give so many answers, of which each may lead to a question."""
+        for _ in range(most):
+            if not self._held:
+                return
+            self._held.popleft()()
+
+
+def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
+        world, monkeypatch):
+    """Else members that come and go faster than it reads all would keep it
+    from its end.
+    """
+    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    slow = SlowToRead(store, monkeypatch)
+    one = world.scheduler(
+        world_.job(every=600.0, objects=True), name='a', sees='ab',
+        store=store, catalogues={'poll': [f'o-{n}' for n in range(40)]})
+    world.advance(1)
+    slow.answer(10)
+    walked = slow.ranges[:10]
+
+    world.show(one, 'abc')
+    world.advance(1)
+    slow.answer()
+
+    again = slow.ranges[11:]
+    own = ring.Ring(dict.fromkeys('abc', 40)).arcs('a')
+    assert not [arc for arc in walked if ring.minus([arc], again) != [arc]]
+    assert ring.minus(own, sorted([*walked, *again])) == []
+
+
+def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
+        world, monkeypatch):
+    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    slow = SlowToRead(store, monkeypatch)
+    objects = [f'o-{n}' for n in range(40)]
+    one = world.scheduler(
+        world_.job(every=60.0, objects=True, spread=True), store=store,
+        catalogues={'poll': objects})
+    world.advance(1)
+    slow.answer(10)
+    read = {row.object for row in store.rows(
+        'poll', ring.MIN_POSITION, ring.MAX_POSITION, before=2 ** 62,
+        limit=99)}
+
+    world.advance(61)
+
+    assert 0 < len(read) < len(objects)
+    assert {run.object for run in one.starts if run.at < 61.5} >= read
+
+
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         world, monkeypatch):
     """In one piece a million objects are more than a database takes."""

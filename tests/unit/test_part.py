@@ -140,3 +140,53 @@ def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
         (key for key in names if divided.owner_of(key) == 'me'),
         key=ring.position_of)
     assert sorted(mine + others) == sorted(names)
+
+
+def part_that_read(*readings):
+    """A part that is being walked for the first time.
+
+    :param readings: each for the next second.
+    """
+    part = part_.Part(job(objects=True), 0, None)
+    for at, read in enumerate(readings):
+        part.read(read, at * SECOND)
+        part.begin_walk(None, at * SECOND)
+    return part
+
+
+def test_an_object_counts_from_the_first_reading_that_lists_it():
+    part = part_that_read(reading('a'), reading('a', 'b'), reading('b', 'a'))
+
+    assert part.listed_since('a') == 0
+    assert part.listed_since('b') == SECOND
+
+
+def test_an_object_counts_from_where_it_came_back():
+    part = part_that_read(reading('a'), reading('b'), reading('a', 'b'))
+
+    assert part.listed_since('a') == 2 * SECOND
+
+
+def test_an_object_counts_from_the_first_reading_with_the_schedule_it_has():
+    part = part_that_read(
+        reading('a'), reading('a', a=Every(30.0)), reading('a', a=Every(30.0)))
+
+    assert part.listed_since('a') == SECOND
+
+
+def test_a_walk_that_reads_all_leaves_the_last_reading_to_count_from():
+    part = part_that_read(reading('a'), reading('a', 'b'))
+
+    part.end_walk(True)
+    part.read(reading('b', 'a'), 2 * SECOND)
+
+    assert part.listed_since('a') == part.listed_since('b') == SECOND
+
+
+def test_a_walk_that_fails_leaves_all_to_be_recorded():
+    part = part_that_read(reading('a'), reading('a', 'b'))
+
+    part.end_walk(False)
+    part.read(reading('b', 'a'), 2 * SECOND)
+
+    assert part.listed_since('a') == 0

@@ -271,19 +271,22 @@ def test_the_arcs_of_all_members_cover_every_position_once(members):
     covered(ring.Ring(members))
 
 
-@given(MEMBERS)
-def test_what_is_outside_of_the_arcs_of_a_member_is_on_those_of_others(
-        members):
-    one = ring.Ring(members)
-    for name in members:
-        mine, rest = one.arcs(name), ring.outside(one.arcs(name))
-        together = sorted([*mine, *rest])
-        assert together[0].low == ring.MIN_POSITION
-        assert together[-1].high == ring.MAX_POSITION
-        assert all(low.high + 1 == high.low for low, high in zip(
-            together, together[1:], strict=False))
-    assert ring.outside([]) == [
-        ring.Arc(ring.MIN_POSITION, ring.MAX_POSITION)]
+ARCS = st.lists(st.integers(0, 60), max_size=20, unique=True).map(
+    lambda ends: [ring.Arc(*pair) for pair in zip(
+        sorted(ends)[::2], sorted(ends)[1::2], strict=False)])
+
+
+@given(ARCS, ARCS)
+def test_what_some_arcs_have_and_others_have_not(arcs, others):
+    def positions(some):
+        return {at for low, high in some for at in range(low, high + 1)}
+
+    left = ring.minus(arcs, others)
+
+    assert positions(left) == positions(arcs) - positions(others)
+    assert all(low <= high for low, high in left)
+    assert all(one.high < other.low for one, other in zip(
+        left, left[1:], strict=False))
 
 
 @given(MEMBERS, st.lists(POSITIONS, min_size=1, max_size=30))
