@@ -16,6 +16,7 @@ from distperiodic.core import job as job_
 from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.flow import scheduling
+from distperiodic.flow.scheduler import late_claims
 from tests import checker
 from tests.oracle import facts as facts_
 from tests.oracle import fates
@@ -46,8 +47,10 @@ class Cluster:
         random = self.world.random
         self.bug = bugs.BUGS[bug] if bug else bugs.Bug()
         self.setup = setup = draws.draw(random, **given)
-        # As many rows make a large job here.
+        # As many rows make a large job here, and as long it is left alone
+        # after a look that took its time.
         scheduling._PAGE = setup.page
+        late_claims._LONGEST_REST = setup.rest
         self.world.tell('SETUP %s', setup)
         #: The jobs of what is to be installed, and of what each member has.
         self.newest_jobs = dict(setup.jobs)
@@ -272,6 +275,9 @@ class Cluster:
         prompt = 1.0 + setup.lag
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
+        late = prompt + setup.late_after * (1 + setup.schedulers)
+        if setup.page <= setup.objects:
+            late += setup.rest
         schedulers = [process.facts()
                       for process in self.world.processes.values()
                       if process.group == ensemble.SCHEDULERS]
@@ -280,8 +286,7 @@ class Cluster:
         return facts_.Facts(
             self.world.begin, self.world.now,
             facts_.Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, prompt + setup.late_after * (1 + setup.schedulers),
-                setup.sweep, prompt + setup.sweep + 2.0))),
+                prompt, late, setup.sweep, prompt + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

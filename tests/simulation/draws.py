@@ -109,6 +109,8 @@ class Setup:
     noise: list[str]
     #: Rows of the store that are read at once.
     page: int = 2000
+    #: Seconds; a large job is looked at less often, but so often.
+    rest: float = 60.0
     #: Of them each member has one number of points.
     points: tuple[int, ...] = (8, 40, 40, 100)
     #: Schedules that objects may have of their own; empty: those of its life.
@@ -195,7 +197,7 @@ def draw(random: random_.Random, **given):
     if random.random() < 0.3:
         # Catalogues of more than a page are asked for arc by arc; few arcs,
         # as each costs a question.
-        drawn |= dict(page=3, points=(8,))
+        drawn |= dict(page=3, rest=1.0, points=(8,))
     setup = Setup(**{**drawn, **given})
     # As options must be.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
