@@ -97,7 +97,7 @@ class Results:
     lease had ended, and others have these objects.
 
     :param random_: of the pauses before retries.
-    :param told: limits how often each job is logged.
+    :param told: limits how often something is logged of one job.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """More room in each page of the claims of PostgreSQL.
 
-Pages that are full get it as their rows change; nothing is written anew.
+Existing pages get that room as their rows change; the table is not rewritten.
 """
 
 from alembic import op
