@@ -27,6 +27,8 @@ LOG = logging.getLogger(__name__)
 # and the longest. Each waits twice as long as the one before, and beyond the
 # first none waits longer than a quarter of the period.
 _PAUSES = 1.0, 60.0
+# Seconds after which a method that has not returned is worth a line.
+_SLOW = 1.0
 
 
 class Read(NamedTuple):
@@ -116,10 +118,11 @@ class CatalogueReads:
 
     def report_slow(self, job: job_.Job) -> None:
         """Log that a tick waits for a method that does not return."""
-        if self._throttle.may(job.name):
+        seconds = self._clock.monotonic() - self._reads[job.name].began
+        # One that was called just before its tick is not slow.
+        if seconds >= _SLOW and self._throttle.may(job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '
                 'method returns no new object is listed, and without a '
                 'store nothing of this job starts; other jobs go on',
-                job.name, job.objects, self._clock.monotonic()
-                - self._reads[job.name].began)
+                job.name, job.objects, seconds)

@@ -428,7 +428,7 @@ class Ticker:
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, part_.compare(
                 job, reading, self._indexes(part, view, low, high), rows, at,
-                part.listed_since), at)
+                part.listed_since if self._authority.shared else None), at)
 
         def end(complete: bool) -> None:
             part.end_walk(complete)
