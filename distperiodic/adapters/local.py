@@ -65,12 +65,16 @@ class ThreadReader:
     :param answer: takes job, ticket, and the exception or (catalogue, own
         schedules, whether it holds no more than the arcs that were asked
         for). It is called in the thread that read.
+    :param sort: whether to sort what was read for who claims it; a million
+        objects take seconds.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
-                 answer: Callable[[str, int, Any], None]):
+                 answer: Callable[[str, int, Any], None], *,
+                 sort: bool = True):
         self._method = method
         self._answer = answer
+        self._sort = sort
         self._known: dict[str, catalogue.Catalogues] = {}
         self._looked_at: dict[str, catalogue.Catalogue] = {}
         #: What was told of the objects that a job leaves out.
@@ -141,10 +145,11 @@ class ThreadReader:
                     'duplicate id: job=%s method=%s id=%r; the object runs '
                     'once a tick; give each object an id of its own',
                     job.name, job.objects, duplicate)
-        # Here and not in the thread of the flow: both are long sorts.
-        found.index()
-        if job.spread:
-            found.by_phase(job.schedule.period_us(tick))
+        if self._sort:
+            # Here and not in the thread of the flow: both are long sorts.
+            found.index()
+            if job.spread:
+                found.by_phase(job.schedule.period_us(tick))
         return found, own, takes_arcs
 
     def _usable(self, job: job_.Job, objects: Sequence[Any]) -> list[Any]:

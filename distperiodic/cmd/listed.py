@@ -60,7 +60,8 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'job_.Job',
         return Listed(frozenset([job.name]), {})
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reader = local.ThreadReader(
-        tasks.catalogue, lambda name, ticket, found: answers.put(found))
+        tasks.catalogue, lambda name, ticket, found: answers.put(found),
+        sort=False)
     reader.read(job, job.schedule.at_or_before(now) or now, 1,
                 ring.Ring({'all': 1}).arcs('all'))
     try:
