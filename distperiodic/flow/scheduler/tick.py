@@ -7,7 +7,7 @@
                   its objects stay due                             ended
 
 Each verb is a line here, and its detail in the file of its noun: timers, the
-authority over the view, reads of catalogues, our part of the objects, claims.
+authority over the view, reads of catalogues, the listing of our part, claims.
 From ``queue`` on a claim is the dispatcher's
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
@@ -21,10 +21,8 @@ Everything here happens in one thread, the owner of the flow. It never sleeps
 and never waits: :meth:`Ticker.run_due` says when to call it again.
 """
 
-import functools
 import logging
 from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Mapping
 
 from distperiodic import ports
@@ -33,12 +31,12 @@ from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Reading
-from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import authority as authority_
 from distperiodic.flow.scheduler import claimer as claimer_
 from distperiodic.flow.scheduler import late_claims
+from distperiodic.flow.scheduler import listing
 from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import reads as reads_
 from distperiodic.flow.scheduler import timers as timers_
@@ -69,7 +67,6 @@ class Ticker:
                  pump: Callable[[], None]):
         self._clock = clock
         self._identity = identity
-        self._store = store
         self._authority = authority
         self._timers = timers
         self._reads = reads
@@ -77,8 +74,11 @@ class Ticker:
         self._late = late
         self._dispatcher = dispatcher
         self._parts = parts
-        self._page = page
         self._pump = pump
+        self._listing = listing.Listing(
+            parts, clock=clock, identity=identity, store=store,
+            shared=authority.shared, timers=timers, claimer=claimer,
+            page=page, walked=self._arm)
         #: The instant of the last turn. None: it did not begin.
         self._seen: Instant | None = None
         #: What waits until the view is known, by job.
@@ -93,7 +93,8 @@ class Ticker:
         for part in self._parts.values():
             part.restart(now)
             if part.of_member:
-                self._walk(part, [part_.CIRCLE], _listing(part, now), None)
+                self._listing.walk(part, [part_.CIRCLE],
+                                   listing.counts_from(part, now), None)
             elif self._late is not None:
                 # It needs no catalogue: one that hangs from the start keeps
                 # nothing that the store has listed from its ticks.
@@ -197,7 +198,7 @@ class Ticker:
             if part.of_member:
                 continue
             if not self._authority.shared:
-                part.since = _listing(part, change.since)
+                part.since = listing.counts_from(part, change.since)
             first = change.before is None and part.reading is None
             if change.before is None:
                 self._claimer.leave(part.job.name)
@@ -205,12 +206,12 @@ class Ticker:
                 if self._authority.shared:
                     part.ring = None
             if self._reads_anew(part) and not first:
-                self._judge_gained(part, view, change.before)
+                self._listing.judge_gained(part, view, change.before)
             if part.reading is None or self._reads_anew(part):
                 self._timers.push(now, part.job.name, TimerKind.LOOK)
             else:
-                self._walk_gained(
-                    part, _listing(part, now), view,
+                self._listing.walk_gained(
+                    part, listing.counts_from(part, now), view,
                     anew=not self._authority.shared and change.before is None)
 
     def _reads_anew(self, part: part_.Part) -> bool:
@@ -220,19 +221,6 @@ class Ticker:
         return part.job.scope is job_.Scope.OBJECTS and (
             self._authority.shared
             or part.reading is not None and part.reading.partial)
-
-    def _judge_gained(self, part: part_.Part, view: member_.View,
-                      before: ring_.Ring | None) -> None:
-        """Claim what is due on the arcs that we gained; the rows tell."""
-        def page(low: int, high: int, rows: list[Row]) -> None:
-            self._claimer.judge(part.job, [
-                row for row in rows
-                if part.owns(view, self._identity, row.position)])
-        part_.Walk(
-            self._store, part.job.name, self._arcs(part, view, before),
-            before=None, page=self._page, on_page=page,
-            # What it could not read is read again, with the catalogue.
-            on_end=lambda complete: None).go_on()
 
     def _hold(self, part: part_.Part,
               kind: TimerKind = TimerKind.LOOK) -> None:
@@ -296,10 +284,11 @@ class Ticker:
                 part.ring is view.ring or not self._reads_anew(part)):
             if part.ring is None and part.walk is None:
                 # The store could not record all of it.
-                self._walk_gained(part, _listing(part, now), view)
+                self._listing.walk_gained(
+                    part, listing.counts_from(part, now), view)
         elif (not self._reads.under_way(job.name)
                 and self._may_read(job.name, part.begun, now)):
-            self._reads.ask(job, view.ring, _listing(part, now))
+            self._reads.ask(job, view.ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
         """Whether the catalogue may be read for *tick*. If not, since it
@@ -357,9 +346,10 @@ class Ticker:
                 or reading.schedules != before.schedules)
             if part.ring is not view.ring:
                 part.left = None
-                self._walk_gained(part, at, view)
+                self._listing.walk_gained(part, at, view)
             if before is not None and differs:
-                self._record_differences(part, before, reading, at, now, view)
+                self._listing.record_differences(
+                    part, before, reading, at, view)
         part.own.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
             # A first walk is under way: of what it has not come to, its rows
@@ -375,166 +365,6 @@ class Ticker:
             # there is nothing to claim.
             if before is not None or part.walk is None:
                 self._start(part, tick, now, view)
-
-    def _walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
-                     anew: bool = False) -> None:
-        """Walk the arcs that we gained since they were walked last.
-
-        :param at: the instant for which the catalogue was read.
-        :param anew: whether what is known of them counts no more.
-        """
-        before, part.ring = part.ring, view.ring
-        if not self._authority.shared:
-            # What is not ours any more is forgotten: others go on with it.
-            self._walk(part, [part_.CIRCLE], part.since, view, anew)
-            return
-        self._walk(part, self._arcs(part, view, before), at, view)
-
-    def _arcs(self, part: part_.Part, view: member_.View,
-              before: ring_.Ring | None) -> Iterable[ring_.Arc]:
-        """Our arcs but for what of them was walked in the ring *before*."""
-        reading = part.reading
-        if (reading is not None and not reading.partial
-                and len(reading.catalogue) <= self._page):
-            # One question for all, rather than one for each arc.
-            return [part_.CIRCLE]
-        arcs = view.ring.arcs(self._identity)
-        if before is None:
-            return arcs
-        rest = [] if part.walk is None else part.walk.rest()
-        return ring_.minus(
-            arcs, ring_.minus(before.arcs(self._identity), rest))
-
-    def _walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
-              at: Instant, view: member_.View | None,
-              anew: bool = False) -> None:
-        """Compare the rows on these arcs with the catalogue, and judge them.
-
-        :param anew: whether what is known of them counts no more.
-        """
-        job = part.job
-        if part.walk is not None:
-            part.walk.cancelled = True
-
-        def page(low: int, high: int, rows: list[Row]) -> None:
-            reading = part.reading
-            assert reading is not None
-            if self._authority.shared:
-                # What others own is theirs to compare.
-                rows = [row for row in rows if part.owns(
-                    view, self._identity, row.position)]
-            if anew:
-                gone, rows = rows, []
-                self._sync(job, [], [row.object for row in gone], at)
-            self._compared(part, part_.compare(
-                job, reading, self._indexes(part, view, low, high), rows, at,
-                part.listed_since if self._authority.shared else None), at)
-
-        def end(complete: bool) -> None:
-            part.end_walk(complete)
-            if not complete:
-                part.ring = None
-                self._look_soon(job)
-                return
-            self._arm(part, at, view)
-        reading = part.reading
-        assert reading is not None
-        if not reading.partial:
-            # Where many are new there are no rows that would end a page.
-            arcs = [piece for arc in arcs
-                    for piece in reading.catalogue.pieces(arc, self._page)]
-        walk = part_.Walk(
-            self._store, job.name, arcs, before=None, page=self._page,
-            on_page=page, on_end=end)
-        part.begin_walk(walk, at)
-        walk.go_on()
-
-    def _indexes(self, part: part_.Part, view: member_.View | None,
-                 low: int, high: int) -> Iterable[int]:
-        """Indexes of our objects at positions from *low* to *high*."""
-        assert part.reading is not None
-        catalogue = part.reading.catalogue
-        return [index for index in catalogue.between(low, high)
-                if part.owns(view, self._identity,
-                             catalogue.positions[index])]
-
-    def _compared(self, part: part_.Part, found: part_.Differences,
-                  at: Instant) -> None:
-        """Record the differences, then claim what is due."""
-        if self._authority.shared:
-            self._claimer.forgo(part.job, found.delisted)
-        self._record(part.job, found)
-        self._sync(part.job, [], [row.object for row in found.delisted], at)
-        self._claimer.judge(part.job, [*found.same, *found.new])
-
-    def _record(self, job: job_.Job, found: part_.Differences) -> None:
-        """Record what the store does not have."""
-        for since, listed in found.listed.items():
-            self._sync(job, listed, [], since)
-
-    def _sync(self, job: job_.Job, listed: list[ports.Listed],
-              delisted: list[str], at: Instant) -> None:
-        def recorded(left: list[str]) -> None:
-            if left:
-                # Compare once more.
-                self._parts[job.name].ring = None
-                self._look_soon(job)
-
-        def sync(store: ports.ClaimStore, new: list[ports.Listed],
-                 gone: list[str]) -> list[str]:
-            return store.sync(job.name, new, gone, at=at)
-        page = self._page
-        for start in range(0, max(len(listed), len(delisted)), page):
-            self._store.ask(functools.partial(
-                sync, new=listed[start:start + page],
-                gone=delisted[start:start + page]), recorded)
-
-    def _look_soon(self, job: job_.Job) -> None:
-        self._timers.push(self._clock.now() + SECOND, job.name,
-                          TimerKind.LOOK)
-
-    def _record_differences(self, part: part_.Part, before: Reading,
-                            reading: Reading, at: Instant, now: Instant,
-                            view: member_.View) -> None:
-        """Record what changed since the catalogue was read last."""
-        old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
-        if part.left is not None:
-            part.left += len(old - new)
-        changed = {key for key in old & new
-                   if before.schedules.get(key) != reading.schedules.get(key)
-                   } if before.schedules or reading.schedules else set()
-        ids, positions = reading.catalogue.ids, reading.catalogue.positions
-        come = (new - old) | changed
-        indexes = [index for index, key in enumerate(ids)
-                   if key in come and part.owns(
-                       view, self._identity, positions[index])]
-        gone = [key for key in before.catalogue.ids
-                if key not in new and part.owns(
-                    view, self._identity, ring_.position_of(key))]
-        found = part_.compare(part.job, reading, indexes, [], at)
-        self._delist(part.job, gone, at)
-        self._record(part.job, found)
-        if part.job.run_immediately:
-            self._claimer.judge(part.job, [
-                row for row in found.new if row.object not in changed])
-
-    def _delist(self, job: job_.Job, objects: list[str],
-                at: Instant) -> None:
-        """Record that the catalogue does not list these any more."""
-        if not self._authority.shared:
-            self._sync(job, [], objects, at)
-            return
-
-        def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
-            return store.look(job.name, some)
-
-        def looked(some: list[str], rows: list[Row]) -> None:
-            self._claimer.forgo(job, rows)
-            self._sync(job, [], some, at)
-        for start in range(0, len(objects), self._page):
-            some = objects[start:start + self._page]
-            self._store.ask(functools.partial(look, some=some),
-                            functools.partial(looked, some))
 
     # -- owned ─► claim
 
@@ -635,10 +465,3 @@ class Ticker:
         """Start nothing more; what was claimed is finished."""
         self._closed = True
         self._claimer.close()
-
-
-def _listing(part: part_.Part, now: Instant) -> Instant:
-    """From when objects count that are listed *now*, and not for a tick: a
-    tick of this very moment began before them.
-    """
-    return now if part.job.run_immediately else now + 1

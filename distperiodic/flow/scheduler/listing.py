@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the listing in the store as catalogues have it.
+
+    reading ─► walk ─► page ─► compare ─► what differs is recorded
+       │                          └─► what is due is claimed
+       └─► differs from the reading before ─► the difference is recorded
+
+A member walks the rows of its arcs when it starts, and those of the arcs that
+it gains; see :mod:`distperiodic.flow.scheduler.part`. After that what it reads
+is compared with what it read before, and no row is read.
+"""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core import job as job_
+from distperiodic.core import member as member_
+from distperiodic.core import ring as ring_
+from distperiodic.core.catalogue import Reading
+from distperiodic.core.due import Row
+from distperiodic.core.schedule import SECOND
+from distperiodic.core.schedule import Instant
+from distperiodic.flow.scheduler import claimer as claimer_
+from distperiodic.flow.scheduler import part as part_
+from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.timers import TimerKind
+
+
+class Listing:
+    """The listing of one member's parts.
+
+    :param shared: whether members share the store.
+    :param page: rows of the store that are read at once.
+    :param walked: called when a walk has come to its end, with the part, the
+        instant for which it was walked, and the view.
+    """
+
+    def __init__(self, parts: Mapping[str, part_.Part], *,
+                 clock: ports.Clock, identity: str, store: ports.StoreQueue,
+                 shared: bool, timers: timers_.TimerQueue,
+                 claimer: claimer_.Claimer, page: int,
+                 walked: Callable[
+                     [part_.Part, Instant, member_.View | None], None]):
+        self._parts = parts
+        self._clock = clock
+        self._identity = identity
+        self._store = store
+        self._shared = shared
+        self._timers = timers
+        self._claimer = claimer
+        self._page = page
+        self._walked = walked
+
+    def walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
+                    anew: bool = False) -> None:
+        """Walk the arcs that we gained since they were walked last.
+
+        :param at: the instant for which the catalogue was read.
+        :param anew: whether what is known of them counts no more.
+        """
+        before, part.ring = part.ring, view.ring
+        if not self._shared:
+            # What is not ours any more is forgotten: others go on with it.
+            self.walk(part, [part_.CIRCLE], part.since, view, anew)
+            return
+        self.walk(part, self._arcs(part, view, before), at, view)
+
+    def _arcs(self, part: part_.Part, view: member_.View,
+              before: ring_.Ring | None) -> Iterable[ring_.Arc]:
+        """Our arcs but for what of them was walked in the ring *before*."""
+        reading = part.reading
+        if (reading is not None and not reading.partial
+                and len(reading.catalogue) <= self._page):
+            # One question for all, rather than one for each arc.
+            return [part_.CIRCLE]
+        arcs = view.ring.arcs(self._identity)
+        if before is None:
+            return arcs
+        rest = [] if part.walk is None else part.walk.rest()
+        return ring_.minus(
+            arcs, ring_.minus(before.arcs(self._identity), rest))
+
+    def walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
+             at: Instant, view: member_.View | None,
+             anew: bool = False) -> None:
+        """Compare the rows on these arcs with the catalogue, and judge them.
+
+        :param anew: whether what is known of them counts no more.
+        """
+        job = part.job
+        if part.walk is not None:
+            part.walk.cancelled = True
+
+        def page(low: int, high: int, rows: list[Row]) -> None:
+            reading = part.reading
+            assert reading is not None
+            if self._shared:
+                # What others own is theirs to compare.
+                rows = [row for row in rows if part.owns(
+                    view, self._identity, row.position)]
+            if anew:
+                gone, rows = rows, []
+                self._sync(job, [], [row.object for row in gone], at)
+            self._compared(part, part_.compare(
+                job, reading, self._indexes(part, view, low, high), rows, at,
+                part.listed_since if self._shared else None), at)
+
+        def end(complete: bool) -> None:
+            part.end_walk(complete)
+            if not complete:
+                part.ring = None
+                self._look_soon(job)
+                return
+            self._walked(part, at, view)
+        reading = part.reading
+        assert reading is not None
+        if not reading.partial:
+            # Where many are new there are no rows that would end a page.
+            arcs = [piece for arc in arcs
+                    for piece in reading.catalogue.pieces(arc, self._page)]
+        walk = part_.Walk(
+            self._store, job.name, arcs, before=None, page=self._page,
+            on_page=page, on_end=end)
+        part.begin_walk(walk, at)
+        walk.go_on()
+
+    def _indexes(self, part: part_.Part, view: member_.View | None,
+                 low: int, high: int) -> Iterable[int]:
+        """Indexes of our objects at positions from *low* to *high*."""
+        assert part.reading is not None
+        catalogue = part.reading.catalogue
+        return [index for index in catalogue.between(low, high)
+                if part.owns(view, self._identity,
+                             catalogue.positions[index])]
+
+    def _compared(self, part: part_.Part, found: part_.Differences,
+                  at: Instant) -> None:
+        """Record the differences, then claim what is due."""
+        if self._shared:
+            self._claimer.forgo(part.job, found.delisted)
+        self._record(part.job, found)
+        self._sync(part.job, [], [row.object for row in found.delisted], at)
+        self._claimer.judge(part.job, [*found.same, *found.new])
+
+    def record_differences(self, part: part_.Part, before: Reading,
+                           reading: Reading, at: Instant,
+                           view: member_.View) -> None:
+        """Record what changed since the catalogue was read last."""
+        old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
+        if part.left is not None:
+            part.left += len(old - new)
+        changed = {key for key in old & new
+                   if before.schedules.get(key) != reading.schedules.get(key)
+                   } if before.schedules or reading.schedules else set()
+        ids, positions = reading.catalogue.ids, reading.catalogue.positions
+        come = (new - old) | changed
+        indexes = [index for index, key in enumerate(ids)
+                   if key in come and part.owns(
+                       view, self._identity, positions[index])]
+        gone = [key for key in before.catalogue.ids
+                if key not in new and part.owns(
+                    view, self._identity, ring_.position_of(key))]
+        found = part_.compare(part.job, reading, indexes, [], at)
+        self._delist(part.job, gone, at)
+        self._record(part.job, found)
+        if part.job.run_immediately:
+            self._claimer.judge(part.job, [
+                row for row in found.new if row.object not in changed])
+
+    def _delist(self, job: job_.Job, objects: list[str],
+                at: Instant) -> None:
+        """Record that the catalogue does not list these any more."""
+        if not self._shared:
+            self._sync(job, [], objects, at)
+            return
+
+        def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
+            return store.look(job.name, some)
+
+        def looked(some: list[str], rows: list[Row]) -> None:
+            self._claimer.forgo(job, rows)
+            self._sync(job, [], some, at)
+        for start in range(0, len(objects), self._page):
+            some = objects[start:start + self._page]
+            self._store.ask(functools.partial(look, some=some),
+                            functools.partial(looked, some))
+
+    def _record(self, job: job_.Job, found: part_.Differences) -> None:
+        """Record what the store does not have."""
+        for since, listed in found.listed.items():
+            self._sync(job, listed, [], since)
+
+    def _sync(self, job: job_.Job, listed: list[ports.Listed],
+              delisted: list[str], at: Instant) -> None:
+        def recorded(left: list[str]) -> None:
+            if left:
+                # Compare once more.
+                self._parts[job.name].ring = None
+                self._look_soon(job)
+
+        def sync(store: ports.ClaimStore, new: list[ports.Listed],
+                 gone: list[str]) -> list[str]:
+            return store.sync(job.name, new, gone, at=at)
+        page = self._page
+        for start in range(0, max(len(listed), len(delisted)), page):
+            self._store.ask(functools.partial(
+                sync, new=listed[start:start + page],
+                gone=delisted[start:start + page]), recorded)
+
+    def _look_soon(self, job: job_.Job) -> None:
+        self._timers.push(self._clock.now() + SECOND, job.name,
+                          TimerKind.LOOK)
+
+    def judge_gained(self, part: part_.Part, view: member_.View,
+                     before: ring_.Ring | None) -> None:
+        """Claim what is due on the arcs that we gained; the rows tell."""
+        def page(low: int, high: int, rows: list[Row]) -> None:
+            self._claimer.judge(part.job, [
+                row for row in rows
+                if part.owns(view, self._identity, row.position)])
+        part_.Walk(
+            self._store, part.job.name, self._arcs(part, view, before),
+            before=None, page=self._page, on_page=page,
+            # What it could not read is read again, with the catalogue.
+            on_end=lambda complete: None).go_on()
+
+
+def counts_from(part: part_.Part, now: Instant) -> Instant:
+    """From when objects count that are listed *now*, and not for a tick: a
+    tick of this very moment began before them.
+    """
+    return now if part.job.run_immediately else now + 1
