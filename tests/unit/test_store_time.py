@@ -56,13 +56,13 @@ class Slow:
         self.asked = 0
 
     def now(self):
-        self.asked += 1
         self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
         now = self._store.now()
         self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
         return now
 
     def ask(self, call, then, failed=None):
+        self.asked += 1
         then(call(self))
 
 
@@ -77,6 +77,25 @@ def test_the_time_is_that_of_the_store_between_two_looks(world, store):
     world.clock.set_back(500)
     store.clock.skew += 500
     world.clock.pass_us(30 * SECOND)
+    time.sweep()
+
+    assert time.now() == store.now()
+
+
+class Connecting(Slow):
+    """One that has to connect before its first question."""
+
+    def now(self):
+        self._world.clock.pass_us(int(self.seconds * SECOND))
+        self.seconds = 0.0
+        return self._store.now()
+
+
+def test_the_time_that_a_connection_takes_does_not_count(world, store):
+    """It comes before the clock is read, and not half of it after."""
+    time = store_time.StoreTime(
+        world.clock, Connecting(world, store, 0.4), lambda: None)
+
     time.sweep()
 
     assert time.now() == store.now()
