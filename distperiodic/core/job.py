@@ -157,6 +157,10 @@ class Job:
 
     def schedule_text(self) -> str:
         """When its objects are due, as the store keeps it."""
+        return self._schedule_text
+
+    @functools.cached_property
+    def _schedule_text(self) -> str:
         text = text_of(self.schedule)
         return f'{text} spread' if self.spread else text
 

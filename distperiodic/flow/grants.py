@@ -368,18 +368,20 @@ class Grants:
         if not granted:
             self._forget(grant)
             return
-        batch = dataclasses.replace(
-            batch, objects=[c.object for c in granted],
-            fences=[c.fence for c in granted],
-            attempts=[c.attempt for c in granted])
+        objects = [c.object for c in granted]
+        fences = [c.fence for c in granted]
+        attempts = [c.attempt for c in granted]
+        if (objects, fences, attempts) != (
+                batch.objects, batch.fences, batch.attempts):
+            batch = dataclasses.replace(
+                batch, objects=objects, fences=fences, attempts=attempts)
         again = [c.object for c in granted if c.attempt > 1]
         if not again:
             self._run(batch)
             return
 
         def known(progress: dict[str, str]) -> None:
-            batch.progress = progress
-            self._run(batch)
+            self._run(dataclasses.replace(batch, progress=progress))
         self._store.ask(
             lambda store: store.progress(
                 batch.job, again, lease=grant.lease),

@@ -90,8 +90,7 @@ class Batcher:
         :param sure: whether what the ring divides may be given out.
         """
         turns = self._hand.turns[partition]
-        apart = [queue for queue in self._hand.queues.values()
-                 if queue.suspects and queue.job.topic == partition]
+        apart = self._hand.apart(partition)
         if not turns and not apart:
             return
         workers = [w for w in self._hand.workers.get(partition, {}).values()

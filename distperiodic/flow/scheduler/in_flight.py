@@ -257,6 +257,8 @@ class InFlight:
         #: Partition to (-priority, order, queue), a heap.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
+        #: Queues that have suspects, or had some, by job.
+        self._apart: dict[str, Queue] = {}
         #: Partition to its workers, by their holders.
         self.workers: dict[str, dict[str, Worker]] = {}
         #: By the ids of the batches.
@@ -294,9 +296,19 @@ class InFlight:
                   claims: list[claim_.Claim], size: int) -> None:
         """Claims of one lease wait to run apart, so many at a time."""
         self.waiting += len(claims)
-        self.queues[job.name].suspects.extend(
+        queue = self._apart[job.name] = self.queues[job.name]
+        queue.suspects.extend(
             Group(own, claims[at:at + size])
             for at in range(0, len(claims), size))
+
+    def apart(self, partition: str) -> list[Queue]:
+        """Queues of *partition* that have suspects."""
+        if not self._apart:
+            return []
+        self._apart = {name: queue for name, queue in self._apart.items()
+                       if queue.suspects}
+        return [queue for queue in self._apart.values()
+                if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:
         """Give *queue* a turn, after all others of its priority."""
