@@ -376,8 +376,8 @@ class MemoryClaimStore:
             self._leases[lease] = held
         if len(won) > known:
             rows.settle(tick, len(won) - known)
-        return Claimed(won, busy, superseded, self.look(job, behind),
-                       waiting)
+        return Claimed(won, busy, superseded,
+                       self.look(job, behind) if behind else [], waiting)
 
     def _in_force(self, job: str, schedule: str) -> bool:
         """Whether the job has that schedule, or none is known."""

@@ -368,13 +368,11 @@ class Grants:
         if not granted:
             self._forget(grant)
             return
-        objects = [c.object for c in granted]
         fences = [c.fence for c in granted]
-        attempts = [c.attempt for c in granted]
-        if (objects, fences, attempts) != (
-                batch.objects, batch.fences, batch.attempts):
+        if fences != batch.fences:
             batch = dataclasses.replace(
-                batch, objects=objects, fences=fences, attempts=attempts)
+                batch, objects=[c.object for c in granted], fences=fences,
+                attempts=[c.attempt for c in granted])
         again = [c.object for c in granted if c.attempt > 1]
         if not again:
             self._run(batch)
@@ -417,7 +415,7 @@ class Grants:
 
     def reported(self, report: message.Report, to_entry: str) -> None:
         """What became of granted runs; their indexes are those of what was
-        given to run.
+        given to run. The report is ours from now on.
         """
         grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
@@ -435,26 +433,25 @@ class Grants:
             # What fails is told first how far it came.
             self._save(grant)
         put_back = set(self._put_back(
-            grant, [i for i, _ in report.refused]))
-        told = dataclasses.replace(
-            report, failed=[], done=[], refused=[
-                (grant.indexes[i], why) for i, why in report.refused
-                if i in put_back])
-        asks: list[Ask] = []
+            grant, [i for i, _ in report.refused])) if report.refused else ()
         done = [(i, claim.object) for i in report.done
                 if (claim := grant.take(i)) is not None]
-        if done:
-            asks.append(self._results.finishing(grant, done, told))
         failed = [(i, claim, error) for i, error in report.failed
                   if (claim := grant.take(i)) is not None]
+        report.done, report.failed = [], []
+        report.refused = [(grant.indexes[i], why)
+                          for i, why in report.refused if i in put_back]
+        asks: list[Ask] = []
+        if done:
+            asks.append(self._results.finishing(grant, done, report))
         if failed:
-            asks += self._results.failing(grant, failed, told)
+            asks += self._results.failing(grant, failed, report)
         if not grant.left:
             # What is asked already knows all that it needs.
             self._forget(grant)
         over_now = len(done) + len(failed) + len(put_back)
         if not asks:
-            self._report(told, to_entry)
+            self._report(report, to_entry)
             self._ended(grant.batch.job, over_now)
             return
         for call, then in asks[:-1]:
@@ -463,7 +460,7 @@ class Grants:
 
         def over(counted: set[str]) -> None:
             then_last(counted)
-            self._report(told, to_entry)
+            self._report(report, to_entry)
         # Results that cannot be written are not told, either.
         self._store.ask(call, over)
         # What is asked now the store does after that.

@@ -201,11 +201,10 @@ class Claimer:
         question = _Question(
             job, plan, rule, tick, objects,
             due.ALWAYS if previous is None else previous, False)
-        if self._too_late(question):
-            # Rows say what is to be done.
-            self.judge_objects(job, objects)
-            return
         rest = self._rest[job.name]
+        if not rest and len(objects) <= self._piece:
+            self._ask(question)
+            return
         rest.append(_Rest(question, 0))
         if len(rest) == 1:
             self.claim_rest(job.name)
@@ -324,6 +323,7 @@ class Claimer:
         def claimed(answer: claim_.Claimed | None) -> None:
             self._open[job.name] -= 1
             if answer is None:
+                # Rows say what is to be done.
                 self.judge_objects(job, question.objects)
             elif answer.early:
                 # The store's clock was set back, or ours was wrong.

@@ -159,9 +159,10 @@ class Batcher:
         It is what is known here; if it is too many, the store knows, and the
         runs are refused.
         """
-        schedulers = self._hand.schedulers
-        return min([self._batch_size, *(
-            bound.room(schedulers, now) for bound in queue.bounds.values())])
+        most = self._batch_size
+        for bound in queue.bounds.values():
+            most = min(most, bound.room(self._hand.schedulers, now))
+        return most
 
     def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
               shares: dict[str, int], me: str,
@@ -370,7 +371,7 @@ class Dispatcher:
 
         :param superseded: how many claims that wait here they made void.
         """
-        if any(claim.attempt > 1 for claim in claims):
+        if any([claim.attempt > 1 for claim in claims]):
             # Workers were lost with them in an earlier tick.
             claims = self._again_of[job.name].set_apart(job, own, claims)
         if claims or superseded:
@@ -487,6 +488,8 @@ class Dispatcher:
     def _settled_as(self, outcome: str, sent: in_flight.Sent,
                     told: list[tuple[int, str]]) -> list[
                         tuple[claim_.Claim, str]]:
+        if not told:
+            return []
         settled = [(claim, error) for index, error in told
                    for claim in sent.take([index])]
         self.counts[sent.queue.job.name, outcome] += len(settled)
