@@ -221,7 +221,7 @@ class Batcher:
             group.own.lease, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
         hand.sent[batch.id] = in_flight.Sent(
-            batch, worker, queue, [*claims], cost, now)
+            batch, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
@@ -436,7 +436,7 @@ class Dispatcher:
         job = sent.queue.job
         done = sent.take(report.done)
         self.counts[job.name, 'done'] += len(done)
-        free = [c.object for c in done]
+        free = [sent.batch.objects[index] for index in done]
         dead = self._settled_as('dead', sent, report.failed)
         if dead:
             self._dead.setdefault(job.name, []).extend(dead)
@@ -460,7 +460,7 @@ class Dispatcher:
                  told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
         refusal = told[0][1]
-        refused = sent.take(index for index, _ in told)
+        refused = sent.claims(sent.take(index for index, _ in told))
         if not refused:
             # Old news, or none: nothing of it is left to be refused.
             return
@@ -491,7 +491,7 @@ class Dispatcher:
         if not told:
             return []
         settled = [(claim, error) for index, error in told
-                   for claim in sent.take([index])]
+                   for claim in sent.claims(sent.take([index]))]
         self.counts[sent.queue.job.name, outcome] += len(settled)
         return settled
 
