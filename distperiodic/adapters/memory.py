@@ -123,7 +123,7 @@ class _Rows(dict[str, '_Row | _Ended']):
 
     def settle(self, tick: int, number: int) -> None:
         """Count objects that were settled for *tick*."""
-        self.settled[tick] += number
+        self.settled[tick] = self.settled.get(tick, 0) + number
         if len(self.settled) > _TICKS:
             for old in sorted(self.settled)[:_TICKS // 2]:
                 del self.settled[old]
@@ -424,6 +424,7 @@ class MemoryClaimStore:
         for key, row in self._standing(lease, objects, Move.START):
             row.state = State.RUNNING
             self._enter(to, key, row)
+            # As Claim() does it, without the call.
             granted.append(_new(Claim, (
                 key, row.fence, row.attempt, row.tick)))
         return granted
