@@ -506,7 +506,7 @@ class Workshop:
                     and load.job.scope is job_.Scope.MEMBER):
                 continue
             load.over.extend(
-                Refused(i, refusal) for i in drain(load.queue))
+                [Refused(i, refusal) for i in drain(load.queue)])
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
