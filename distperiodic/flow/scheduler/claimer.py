@@ -99,8 +99,7 @@ class _Rest(NamedTuple):
 
 
 class _Waits(NamedTuple):
-    """Objects of one job whose rows are judged again when their run ends.
-    """
+    """Objects of one job that are judged again when their runs end."""
 
     waiting: dict[str, None]
     #: Of those, whose runs have ended.

@@ -220,8 +220,7 @@ class Batcher:
             [c.attempt for c in claims], me, worker.member.entry,
             group.own.lease, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
-        hand.sent[batch.id] = in_flight.Sent(
-            batch, worker, queue, cost, now)
+        hand.sent[batch.id] = in_flight.Sent(batch, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
