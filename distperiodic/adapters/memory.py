@@ -123,7 +123,7 @@ class _Rows(dict[str, '_Row | _Ended']):
 
     def settle(self, tick: int, number: int) -> None:
         """Count objects that were settled for *tick*."""
-        self.settled[tick] += number
+        self.settled[tick] = self.settled.get(tick, 0) + number
         if len(self.settled) > _TICKS:
             for old in sorted(self.settled)[:_TICKS // 2]:
                 del self.settled[old]
@@ -376,8 +376,8 @@ class MemoryClaimStore:
             self._leases[lease] = held
         if len(won) > known:
             rows.settle(tick, len(won) - known)
-        return Claimed(won, busy, superseded, self.look(job, behind),
-                       waiting)
+        return Claimed(won, busy, superseded,
+                       self.look(job, behind) if behind else [], waiting)
 
     def _in_force(self, job: str, schedule: str) -> bool:
         """Whether the job has that schedule, or none is known."""
@@ -424,6 +424,7 @@ class MemoryClaimStore:
         for key, row in self._standing(lease, objects, Move.START):
             row.state = State.RUNNING
             self._enter(to, key, row)
+            # As Claim() does it, without the call.
             granted.append(_new(Claim, (
                 key, row.fence, row.attempt, row.tick)))
         return granted

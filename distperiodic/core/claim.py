@@ -63,6 +63,8 @@ ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
 class Authority(enum.Enum):
     """Who decides what of a job may run."""
 
+    __hash__ = object.__hash__
+
     #: A store that all members share.
     STORE = 'store'
     #: The ring alone: claims stand in the memory of one scheduler.

@@ -152,11 +152,23 @@ class Job:
         if own is not None:
             return due.Plan(own, self.misfire, self.grace,
                             immediate=self.run_immediately)
+        plan = self._plan
+        if since == plan.since:
+            return plan
+        return dataclasses.replace(plan, since=since)
+
+    @functools.cached_property
+    def _plan(self) -> due.Plan:
+        """As if it had its schedule for ever."""
         return due.Plan(self.schedule, self.misfire, self.grace, self.spread,
-                        self.run_immediately, since)
+                        self.run_immediately)
 
     def schedule_text(self) -> str:
         """When its objects are due, as the store keeps it."""
+        return self._schedule_text
+
+    @functools.cached_property
+    def _schedule_text(self) -> str:
         text = text_of(self.schedule)
         return f'{text} spread' if self.spread else text
 

@@ -55,7 +55,8 @@ def check_identity(identity: str, what: str = 'member id') -> str:
     return identity
 
 
-@dataclasses.dataclass(frozen=True, slots=True, order=True)
+# Without slots: names are made once, and asked for with each batch.
+@dataclasses.dataclass(frozen=True, order=True)
 class Member:
     """One entry of a group."""
 
@@ -70,7 +71,7 @@ class Member:
     tenure: int = 1
     ring_format: int = ring_.RING_FORMAT
 
-    @property
+    @functools.cached_property
     def entry(self) -> str:
         """The name under which this member stands in its group."""
         attributes = [f'f{self.ring_format}', f't{self.tenure}']
@@ -90,12 +91,12 @@ class Member:
             self, generation=self.generation + 1,
             tenure=self.tenure + broken)
 
-    @property
+    @functools.cached_property
     def holder(self) -> str:
         """Who may hold work: this process, in this tenure."""
         return f'{self.process}~t{self.tenure}'
 
-    @property
+    @functools.cached_property
     def process(self) -> str:
         """This process, in all of its terms."""
         return f'{self.identity}~{self.nonce}'

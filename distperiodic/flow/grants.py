@@ -43,17 +43,18 @@ NEVER = float('-inf')
 #: A call of the store, and what takes the objects that it counted.
 Ask = tuple[Callable[[ports.ClaimStore], set[str]],
             Callable[[set[str]], None]]
-#: Its place in what was granted, its claim, and the error.
-Failed = tuple[int, claim_.Claim, str]
+#: Its place in what was granted, and the error.
+Failed = tuple[int, str]
 
 
 class Grant:
     """A batch whose start was asked for, and what was granted of it."""
 
-    __slots__ = ('asked', 'batch', 'claims', 'holder', 'indexes', 'lease',
-                 'left', 'progress', 'saving', 'sign', 'until')
+    __slots__ = ('asked', 'batch', 'holder', 'indexes', 'lease', 'open',
+                 'progress', 'saving', 'sign', 'until')
 
     def __init__(self, batch: message.Batch, now: float):
+        #: As it came; then what was granted of it.
         self.batch = batch
         self.lease = claim_.granted_lease(batch.lease, batch.id)
         self.holder = member_.holder_of(batch.worker)
@@ -62,11 +63,11 @@ class Grant:
         #: Until when its runs may begin. NEVER: the lease was lost.
         self.until = now
         self.sign = now
-        #: None: it was reported what became of it.
-        self.claims: list[claim_.Claim | None] = []
-        #: Of each claim, its place in the batch.
+        #: Of each run that was granted: 0 once it was reported what became
+        #: of it.
+        self.open = bytearray()
+        #: Of each of them, its place in the batch as it came.
         self.indexes: Sequence[int] = ()
-        self.left = 0
         #: What runs said of themselves and was not saved yet, by object.
         self.progress: dict[str, str] = {}
         #: Whether the store is asked to save some.
@@ -77,13 +78,21 @@ class Grant:
         """Whether the lease was lost."""
         return self.until == NEVER
 
-    def take(self, index: int) -> claim_.Claim | None:
-        """The claim at *index*; None: it was taken before."""
-        if not 0 <= index < len(self.claims):
-            return None
-        claim, self.claims[index] = self.claims[index], None
-        self.left -= claim is not None
-        return claim
+    def goes_on(self, index: int) -> bool:
+        """Whether the run at *index* was granted, and not taken."""
+        return 0 <= index < len(self.open) and self.open[index] == 1
+
+    def take(self, index: int) -> bool:
+        """Take the run at *index*; False: it was taken before."""
+        if not self.goes_on(index):
+            return False
+        self.open[index] = 0
+        return True
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing that was granted goes on."""
+        return 1 not in self.open
 
 
 class Results:
@@ -108,26 +117,26 @@ class Results:
         self._random = random_
         self._told = told
 
-    def finishing(self, grant: Grant, done: list[tuple[int, str]],
+    def finishing(self, grant: Grant, done: list[int],
                   told: message.Report) -> Ask:
         """Have runs end as done.
 
-        :param done: their places in what was granted, and their objects.
+        :param done: their places in what was granted.
         :param told: the report, which is to say what counted.
         """
         batch = grant.batch
-        keys = [key for _, key in done]
+        keys = [batch.objects[i] for i in done]
 
         def call(store: ports.ClaimStore) -> set[str]:
             return store.finish(
                 batch.job, batch.tick, keys, lease=grant.lease)
 
         def then(counted: set[str]) -> None:
-            told.done = [grant.indexes[i] for i, key in done
-                         if key in counted]
+            told.done = [grant.indexes[i] for i in done
+                         if batch.objects[i] in counted]
             if len(told.done) < len(done):
-                self._lose(grant, [grant.indexes[i] for i, key in done
-                                   if key not in counted], told)
+                self._lose(grant, [grant.indexes[i] for i in done if (
+                    batch.objects[i] not in counted)], told)
         return call, then
 
     def _lose(self, grant: Grant, indexes: list[int],
@@ -151,7 +160,7 @@ class Results:
         by_pause: dict[float | None, list[Failed]] = {}
         pauses: dict[int, float] = {}
         for one in failed:
-            attempt = one[1].attempt
+            attempt = grant.batch.attempts[one[0]]
             pause = None
             if job.tries_again(attempt):
                 if attempt not in pauses:
@@ -174,9 +183,9 @@ class Results:
                        failed: list[Failed],
                        told: message.Report) -> Ask:
         batch = grant.batch
-        failures = [claim_.Failure(claim.object, error,
+        failures = [claim_.Failure(batch.objects[i], error,
                                    told.tracebacks.get(i, ''))
-                    for i, claim, error in failed]
+                    for i, error in failed]
         into = None if pause is None else self._new_lease()
 
         def call(store: ports.ClaimStore) -> set[str]:
@@ -185,14 +194,14 @@ class Results:
                 into=into, seconds=pause or 0.0)
 
         def then(counted: set[str]) -> None:
-            pairs = [(grant.indexes[i], error) for i, claim, error in failed
-                     if claim.object in counted]
+            pairs = [(grant.indexes[i], error) for i, error in failed
+                     if batch.objects[i] in counted]
             if pause is None:
                 told.failed = told.failed + pairs
             else:
                 told.retried = told.retried + pairs
-            self._lose(grant, [grant.indexes[i] for i, claim, _ in failed
-                               if claim.object not in counted], told)
+            self._lose(grant, [grant.indexes[i] for i, _ in failed
+                               if batch.objects[i] not in counted], told)
         return call, then
 
 
@@ -208,6 +217,16 @@ def _key(sender: str, batch_id: str) -> tuple[str, str]:
     reported, and gives each id once.
     """
     return member_.process_of(sender), batch_id
+
+
+def _of(batch: message.Batch, granted: list[claim_.Claim]) -> message.Batch:
+    """*batch* with what was granted of it."""
+    fences = [claim.fence for claim in granted]
+    if fences == batch.fences:
+        return batch
+    return dataclasses.replace(
+        batch, objects=[claim.object for claim in granted], fences=fences,
+        attempts=[claim.attempt for claim in granted])
 
 
 class Grants:
@@ -273,15 +292,15 @@ class Grants:
         if self._shared and self._places.full(batch.job) is not None:
             self._places.keep(grant, batch.job, now)
         else:
-            self._start(grant)
+            self._start(grant, now)
 
-    def _start(self, grant: Grant) -> None:
+    def _start(self, grant: Grant, now: float) -> None:
         """Ask for the start of *grant*, and then how many run: once all can
         see it, so of two that were granted at once at least one sees that
         they are too many, and gives back its own.
         """
         batch = grant.batch
-        grant.asked = grant.sign = self._clock.monotonic()
+        grant.asked = grant.sign = now
         self._places.take(batch.job, len(batch.objects))
         jobs, mark = self._places.jobs([batch.job]), self._places.mark()
 
@@ -296,12 +315,14 @@ class Grants:
         def started(answer: tuple[
                 list[claim_.Claim], dict[str, int]]) -> None:
             granted, running = answer
-            if granted:
-                self._begin(grant, granted, *self._places.counted(
-                    batch.job, running, mark, self._clock.monotonic()))
-            else:
+            if not granted:
                 self._ended(batch.job, len(batch.objects))
                 self._begin(grant, [])
+            elif not jobs:
+                self._begin(grant, granted)
+            else:
+                self._begin(grant, granted, *self._places.counted(
+                    batch.job, running, mark, self._clock.monotonic()))
         self._store.ask(start, started, lambda: started(([], {})))
 
     def _ended(self, job: str, runs: int) -> None:
@@ -311,7 +332,7 @@ class Grants:
 
     def _start_next(self) -> None:
         while (grant := self._places.next()) is not None:
-            self._start(grant)
+            self._start(grant, self._clock.monotonic())
 
     def sweep(self) -> None:
         """Look after what waits for a place; call it several times a
@@ -343,43 +364,36 @@ class Grants:
 
     def _begin(self, grant: Grant, granted: list[claim_.Claim],
                too_many: int = 0, why: Refusal | None = None) -> None:
-        batch = grant.batch
+        batch, all_ = grant.batch, len(granted)
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
-        grant.claims = [*granted]
-        grant.left = len(granted)
-        if len(granted) == len(batch.objects):
-            grant.indexes = range(len(granted))
-        else:
+        grant.open = bytearray(b'\1' * all_)
+        grant.indexes = range(all_)
+        if all_ < len(batch.objects):
             places = {key: i for i, key in enumerate(batch.objects)}
             grant.indexes = [places.pop(c.object) for c in granted]
             self._report(message.Report(
                 batch.id, batch.worker, lost=list(places.values())),
                 batch.sender)
+        batch = grant.batch = _of(batch, granted)
         if too_many and why is not None:
             granted = granted[:max(0, len(granted) - too_many)]
-            self._places.give_back(
-                batch.job, len(grant.claims) - len(granted))
+            kept = len(granted)
+            self._places.give_back(batch.job, all_ - kept)
             self._report(message.Report(batch.id, batch.worker, refused=[
-                (i, why) for i in grant.indexes[len(granted):]]),
-                batch.sender)
+                (i, why) for i in grant.indexes[kept:]]), batch.sender)
             self._put_back(
-                grant, range(len(granted), len(grant.claims)),
-                0.5 + self._random.random())
+                grant, range(kept, all_), 0.5 + self._random.random())
+            batch = _of(batch, granted)
         if not granted:
             self._forget(grant)
             return
-        batch = dataclasses.replace(
-            batch, objects=[c.object for c in granted],
-            fences=[c.fence for c in granted],
-            attempts=[c.attempt for c in granted])
         again = [c.object for c in granted if c.attempt > 1]
         if not again:
             self._run(batch)
             return
 
         def known(progress: dict[str, str]) -> None:
-            batch.progress = progress
-            self._run(batch)
+            self._run(dataclasses.replace(batch, progress=progress))
         self._store.ask(
             lambda store: store.progress(
                 batch.job, again, lease=grant.lease),
@@ -415,7 +429,7 @@ class Grants:
 
     def reported(self, report: message.Report, to_entry: str) -> None:
         """What became of granted runs; their indexes are those of what was
-        given to run.
+        given to run. The report is ours from now on.
         """
         grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
@@ -426,33 +440,29 @@ class Grants:
             return
         grant.sign = self._clock.monotonic()
         for index, said in report.progress:
-            if (0 <= index < len(grant.claims)
-                    and (of := grant.claims[index]) is not None):
-                grant.progress[of.object] = said
+            if grant.goes_on(index):
+                grant.progress[grant.batch.objects[index]] = said
         if report.progress and (report.failed or not grant.saving):
             # What fails is told first how far it came.
             self._save(grant)
         put_back = set(self._put_back(
-            grant, [i for i, _ in report.refused]))
-        told = dataclasses.replace(
-            report, failed=[], done=[], refused=[
-                (grant.indexes[i], why) for i, why in report.refused
-                if i in put_back])
+            grant, [i for i, _ in report.refused])) if report.refused else ()
+        done = [i for i in report.done if grant.take(i)]
+        failed = [(i, error) for i, error in report.failed if grant.take(i)]
+        report.done, report.failed = [], []
+        report.refused = [(grant.indexes[i], why)
+                          for i, why in report.refused if i in put_back]
         asks: list[Ask] = []
-        done = [(i, claim.object) for i in report.done
-                if (claim := grant.take(i)) is not None]
         if done:
-            asks.append(self._results.finishing(grant, done, told))
-        failed = [(i, claim, error) for i, error in report.failed
-                  if (claim := grant.take(i)) is not None]
+            asks.append(self._results.finishing(grant, done, report))
         if failed:
-            asks += self._results.failing(grant, failed, told)
-        if not grant.left:
+            asks += self._results.failing(grant, failed, report)
+        if grant.over:
             # What is asked already knows all that it needs.
             self._forget(grant)
         over_now = len(done) + len(failed) + len(put_back)
         if not asks:
-            self._report(told, to_entry)
+            self._report(report, to_entry)
             self._ended(grant.batch.job, over_now)
             return
         for call, then in asks[:-1]:
@@ -461,7 +471,7 @@ class Grants:
 
         def over(counted: set[str]) -> None:
             then_last(counted)
-            self._report(told, to_entry)
+            self._report(report, to_entry)
         # Results that cannot be written are not told, either.
         self._store.ask(call, over)
         # What is asked now the store does after that.
@@ -474,17 +484,16 @@ class Grants:
         :param seconds: after which anybody may claim them anew.
         :returns: those of *indexes* that were not given up before.
         """
-        given = [(i, claim.object) for i in indexes
-                 if (claim := grant.take(i)) is not None]
+        given = [i for i in indexes if grant.take(i)]
         if given and self._shared:
             batch, into = grant.batch, self._new_lease()
+            keys = [batch.objects[i] for i in given]
             self._store.ask(
                 lambda store: store.take_back(
-                    batch.job, batch.tick, [key for _, key in given],
-                    leases=[grant.lease], into=into, holder='',
-                    seconds=seconds, ran=False),
+                    batch.job, batch.tick, keys, leases=[grant.lease],
+                    into=into, holder='', seconds=seconds, ran=False),
                 lambda anew: None)
-        return [i for i, _ in given]
+        return given
 
     def _save(self, grant: Grant) -> None:
         """Save what is not saved; one question at a time, however long the
@@ -512,7 +521,7 @@ class Grants:
         for grant in self._grants.values():
             if away > self._lease / 2:
                 grant.sign = min(now, grant.sign + away)
-            if (grant.left and not grant.void
+            if (not (grant.over or grant.void)
                     and now - grant.sign <= self._lease):
                 by_holder.setdefault(grant.holder, []).append(grant)
         for grant in [g for g in self._grants.values()

@@ -242,9 +242,10 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Asked by the pool before each run."""
-        grants = self._flow.grants_of(batch.authority)
-        if batch.authority is Authority.STORE and grants is not None:
-            return grants.may_start(batch)
+        if batch.authority is Authority.STORE:
+            grants = self._flow.grants_of(Authority.STORE)
+            if grants is not None:
+                return grants.may_start(batch)
         if (self._group_member is None or self._draining
                 or self._jobs[batch.job].scope is job_.Scope.MEMBER):
             return None

@@ -2,6 +2,7 @@
 """What a scheduler has given to its workers, as it counts it."""
 
 from distperiodic.core import claim as claim_
+from distperiodic.core import message
 from distperiodic.core import pace
 from distperiodic.flow.scheduler import in_flight
 from tests.unit.world import worker
@@ -14,15 +15,23 @@ def claims(*names):
 
 def sent(*names):
     of = in_flight.Worker(worker('w'), pace.Window(10, pace.Pace()), 0.0)
-    return in_flight.Sent(None, of, None, claims(*names), 0.0, 0.0)
+    batch = message.Batch(
+        '1', 'poll', 60, [*names], [*range(1, len(names) + 1)],
+        [1] * len(names), 'me', 'w', 'lease')
+    return in_flight.Sent(batch, of, None, 0.0, 0.0)
 
 
 def test_what_is_reported_twice_is_taken_once():
     batch = sent('a', 'b', 'c')
 
-    assert batch.take([0, 2, 0]) == [claims('a', 'b', 'c')[i] for i in (0, 2)]
-    assert batch.take([0, 1]) == [claims('a', 'b')[1]]
+    assert batch.take([0, 2, 0]) == [0, 2]
+    assert batch.take([0, 1]) == [1]
     assert batch.left == 0
+
+
+def test_its_claims_are_those_that_it_was_sent_with():
+    assert sent('a', 'b', 'c').claims([0, 2]) == [
+        claims('a', 'b', 'c')[i] for i in (0, 2)]
 
 
 def test_what_was_never_in_a_batch_is_not_taken():

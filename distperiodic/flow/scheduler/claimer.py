@@ -99,12 +99,14 @@ class _Rest(NamedTuple):
 
 
 class _Waits(NamedTuple):
-    """Objects of one job whose rows are judged again when their run ends.
-    """
+    """Objects of one job that are judged again when their runs end."""
 
     waiting: dict[str, None]
     #: Of those, whose runs have ended.
     released: dict[str, None]
+
+
+_NOTHING_WAITS = _Waits({}, {})
 
 
 class Claimer:
@@ -149,7 +151,8 @@ class Claimer:
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
             name: collections.deque() for name in jobs}
-        self._waits = {name: _Waits({}, {}) for name in jobs}
+        #: Jobs of which something waits, or did at the last look.
+        self._waits: dict[str, _Waits] = {}
         #: Questions to be asked again, and when, in monotonic seconds.
         self._later: list[tuple[float, _Question]] = []
         self._closed = False
@@ -201,14 +204,13 @@ class Claimer:
         question = _Question(
             job, plan, rule, tick, objects,
             due.ALWAYS if previous is None else previous, False)
-        if self._too_late(question):
-            # Rows say what is to be done.
-            self.judge_objects(job, objects)
-            return
         rest = self._rest[job.name]
-        rest.append(_Rest(question, 0))
-        if len(rest) == 1:
-            self.claim_rest(job.name)
+        if not rest and len(objects) <= self._piece:
+            self._ask(question)
+        else:
+            rest.append(_Rest(question, 0))
+            if len(rest) == 1:
+                self.claim_rest(job.name)
 
     def has_rest(self, job: str) -> bool:
         """Whether there is more to claim of what was started."""
@@ -240,7 +242,8 @@ class Claimer:
         now = self._clock.now()
         asked = list(rows)
         if until is not None:
-            asked = _rows_in(self._verdicts(job, asked, until))
+            asked = [row for some in self._verdicts(
+                job, asked, until).values() for row in some]
         found = self._verdicts(job, asked, now)
         if found and not self.attendance.fresh():
             # It may have stood still: ask first who was there meanwhile.
@@ -324,6 +327,7 @@ class Claimer:
         def claimed(answer: claim_.Claimed | None) -> None:
             self._open[job.name] -= 1
             if answer is None:
+                # Rows say what is to be done.
                 self.judge_objects(job, question.objects)
             elif answer.early:
                 # The store's clock was set back, or ours was wrong.
@@ -503,7 +507,7 @@ class Claimer:
         """Runs of these objects ended; those that wait for it are judged by
         :meth:`judge_released`.
         """
-        waiting, released = self._waits[job.name]
+        waiting, released = self._waits.get(job.name, _NOTHING_WAITS)
         if waiting:
             released.update(
                 (key, None) for key in objects if key in waiting)
@@ -516,7 +520,7 @@ class Claimer:
         :returns: whether there was any.
         """
         judged = False
-        for name, (_, released) in self._waits.items():
+        for name, (_, released) in list(self._waits.items()):
             if released and not self._open[name] and not self._closed:
                 objects = list(released)
                 released.clear()
@@ -528,7 +532,7 @@ class Claimer:
         """Judge the rows of these objects, but for those that run."""
         def looked(asked: Sequence[str], rows: list[Row]) -> None:
             self._open[job.name] -= 1
-            waiting = self._waits[job.name].waiting
+            waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
             free = {row.object for row in rows if row.free}
             open_ = {row.object for row in rows} - free
             for key in asked:
@@ -549,7 +553,8 @@ class Claimer:
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge these objects again when their runs end."""
-        self._waits[job].waiting.update(dict.fromkeys(objects))
+        self._waits.setdefault(job, _Waits({}, {})).waiting.update(
+            dict.fromkeys(objects))
 
     def ask_again(self) -> float:
         """Ask again for what came too early; returns the seconds until there
@@ -575,7 +580,9 @@ class Claimer:
         if now - self._looked < self._every:
             return
         self._looked = now
-        for name, (waiting, _) in self._waits.items():
+        self._waits = {
+            name: waits for name, waits in self._waits.items() if any(waits)}
+        for name, (waiting, _) in list(self._waits.items()):
             if waiting and not self._open[name] and not self._closed:
                 some = list(itertools.islice(waiting, self._piece))
                 for key in some:
@@ -590,8 +597,7 @@ class Claimer:
     def leave(self, job: str) -> None:
         """Leave to others what was started and is not claimed yet."""
         self._rest[job].clear()
-        for objects in self._waits[job]:
-            objects.clear()
+        self._waits.pop(job, None)
 
     def close(self) -> None:
         """Claim nothing more when a run ends."""
@@ -603,7 +609,3 @@ def _is_over(plan: due.Plan, tick: Instant, now: Instant) -> bool:
     newest = plan.schedule.at_or_before(now)
     return newest is not None and newest > tick or (
         plan.misfire is Misfire.SKIP and now - tick > plan.grace_us(tick))
-
-
-def _rows_in(found: Mapping[tuple[str, Verdict], list[Row]]) -> list[Row]:
-    return [row for some in found.values() for row in some]

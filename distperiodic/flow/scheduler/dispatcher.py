@@ -90,8 +90,7 @@ class Batcher:
         :param sure: whether what the ring divides may be given out.
         """
         turns = self._hand.turns[partition]
-        apart = [queue for queue in self._hand.queues.values()
-                 if queue.suspects and queue.job.topic == partition]
+        apart = self._hand.apart(partition)
         if not turns and not apart:
             return
         workers = [w for w in self._hand.workers.get(partition, {}).values()
@@ -160,9 +159,10 @@ class Batcher:
         It is what is known here; if it is too many, the store knows, and the
         runs are refused.
         """
-        schedulers = self._hand.schedulers
-        return min([self._batch_size, *(
-            bound.room(schedulers, now) for bound in queue.bounds.values())])
+        most = self._batch_size
+        for bound in queue.bounds.values():
+            most = min(most, bound.room(self._hand.schedulers, now))
+        return most
 
     def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
               shares: dict[str, int], me: str,
@@ -220,8 +220,7 @@ class Batcher:
             [c.attempt for c in claims], me, worker.member.entry,
             group.own.lease, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
-        hand.sent[batch.id] = in_flight.Sent(
-            batch, worker, queue, [*claims], cost, now)
+        hand.sent[batch.id] = in_flight.Sent(batch, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
@@ -371,7 +370,7 @@ class Dispatcher:
 
         :param superseded: how many claims that wait here they made void.
         """
-        if any(claim.attempt > 1 for claim in claims):
+        if any([claim.attempt > 1 for claim in claims]):
             # Workers were lost with them in an earlier tick.
             claims = self._again_of[job.name].set_apart(job, own, claims)
         if claims or superseded:
@@ -436,7 +435,7 @@ class Dispatcher:
         job = sent.queue.job
         done = sent.take(report.done)
         self.counts[job.name, 'done'] += len(done)
-        free = [c.object for c in done]
+        free = [sent.batch.objects[index] for index in done]
         dead = self._settled_as('dead', sent, report.failed)
         if dead:
             self._dead.setdefault(job.name, []).extend(dead)
@@ -460,7 +459,7 @@ class Dispatcher:
                  told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
         refusal = told[0][1]
-        refused = sent.take(index for index, _ in told)
+        refused = sent.claims(sent.take(index for index, _ in told))
         if not refused:
             # Old news, or none: nothing of it is left to be refused.
             return
@@ -488,8 +487,10 @@ class Dispatcher:
     def _settled_as(self, outcome: str, sent: in_flight.Sent,
                     told: list[tuple[int, str]]) -> list[
                         tuple[claim_.Claim, str]]:
+        if not told:
+            return []
         settled = [(claim, error) for index, error in told
-                   for claim in sent.take([index])]
+                   for claim in sent.claims(sent.take([index]))]
         self.counts[sent.queue.job.name, outcome] += len(settled)
         return settled
 

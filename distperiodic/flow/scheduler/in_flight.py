@@ -99,33 +99,36 @@ class Worker:
 class Sent:
     """A batch that was given to a worker."""
 
-    __slots__ = ('batch', 'claims', 'cost', 'left', 'queue', 'sign',
-                 'worker')
+    __slots__ = ('batch', 'cost', 'left', 'open', 'queue', 'sign', 'worker')
 
     def __init__(self, batch: message.Batch, worker: Worker, queue: 'Queue',
-                 claims: list[claim_.Claim | None], cost: float,
-                 sign: float):
+                 cost: float, sign: float):
         self.batch = batch
         self.worker = worker
         self.queue = queue
-        #: In the order of the batch; None: it was settled.
-        self.claims = claims
-        self.left = len(claims)
+        self.left = len(batch.objects)
+        #: Of each object of the batch: 0 once it was settled.
+        self.open = bytearray(b'\1' * self.left)
         self.cost = cost
         self.sign = sign
 
-    def take(self, indexes: Iterable[int]) -> list[claim_.Claim]:
-        """The claims at *indexes* that were not taken before."""
+    def take(self, indexes: Iterable[int]) -> list[int]:
+        """Those of *indexes* that were not taken before."""
         taken = []
-        claims = self.claims
+        open_ = self.open
         for index in indexes:
-            if 0 <= index < len(claims):
-                claim = claims[index]
-                if claim is not None:
-                    claims[index] = None
-                    taken.append(claim)
+            if 0 <= index < len(open_) and open_[index]:
+                open_[index] = 0
+                taken.append(index)
         self.left -= len(taken)
         return taken
+
+    def claims(self, indexes: Iterable[int]) -> list[claim_.Claim]:
+        """The claims that it was sent with, at *indexes*."""
+        batch = self.batch
+        return [claim_.Claim(batch.objects[i], batch.fences[i],
+                             batch.attempts[i], batch.tick)
+                for i in indexes]
 
 
 class Own(NamedTuple):
@@ -257,6 +260,8 @@ class InFlight:
         #: Partition to (-priority, order, queue), a heap.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
+        #: Queues that have suspects, or had some, by job.
+        self._apart: dict[str, Queue] = {}
         #: Partition to its workers, by their holders.
         self.workers: dict[str, dict[str, Worker]] = {}
         #: By the ids of the batches.
@@ -294,9 +299,19 @@ class InFlight:
                   claims: list[claim_.Claim], size: int) -> None:
         """Claims of one lease wait to run apart, so many at a time."""
         self.waiting += len(claims)
-        self.queues[job.name].suspects.extend(
+        queue = self._apart[job.name] = self.queues[job.name]
+        queue.suspects.extend(
             Group(own, claims[at:at + size])
             for at in range(0, len(claims), size))
+
+    def apart(self, partition: str) -> list[Queue]:
+        """Queues of *partition* that have suspects."""
+        if not self._apart:
+            return []
+        self._apart = {name: queue for name, queue in self._apart.items()
+                       if queue.suspects}
+        return [queue for queue in self._apart.values()
+                if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:
         """Give *queue* a turn, after all others of its priority."""
@@ -324,9 +339,9 @@ class InFlight:
 
     def recall(self, sent: Sent) -> list[claim_.Claim]:
         """What is left of a batch; its worker has no part in it any more."""
-        left = sent.take(range(len(sent.claims)))
+        left = sent.take(range(len(sent.open)))
         self.settle(sent, len(left))
-        return left
+        return sent.claims(left)
 
     def clear(self, queue: Queue) -> list[Group]:
         """Take all that waits of *queue*."""

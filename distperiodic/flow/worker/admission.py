@@ -79,6 +79,8 @@ class Places(Generic[_Item]):
 
     def jobs(self, names: Iterable[str]) -> list[str]:
         """Those to count for the limits of the jobs *names*."""
+        if not self._here:
+            return []
         return list(dict.fromkeys(
             job for name in names for limit in self._limits[name]
             for job in limit.jobs))

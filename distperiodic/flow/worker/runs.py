@@ -33,7 +33,6 @@ from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
 from typing import Protocol
-from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.core import context as context_
@@ -62,8 +61,6 @@ _ERROR_LENGTH = 1000
 # Characters of a traceback that are kept: the last ones, where it was raised.
 _TRACEBACK_LENGTH = 20_000
 
-_Item = TypeVar('_Item')
-
 
 class Runner(Protocol):
     """Who runs what lanes give out."""
@@ -71,7 +68,7 @@ class Runner(Protocol):
     def part_size(self, job: str) -> int:
         """How many runs of *job* one thread takes at a time."""
 
-    def run(self, load: 'Load', part: 'collections.deque[int]') -> None:
+    def run(self, load: 'Load', part: list[int]) -> None:
         """Run a part of *load* to its end."""
 
 
@@ -104,22 +101,20 @@ class Load:
         self.batch = batch
         self.lane = lane
         self.job = lane.job
-        #: Indexes that nobody has taken.
-        self.queue: collections.deque[int] = collections.deque(
-            range(len(batch.objects)))
+        #: Indexes that nobody has taken, the next one last.
+        self.queue = list(range(len(batch.objects) - 1, -1, -1))
         #: How many were not reported yet.
         self.left = len(batch.objects)
         #: What they came to and was not reported yet: an index that is
         #: done, or what became of it. Threads append without a lock.
-        self.over: collections.deque[int | Failed | Refused] = (
-            collections.deque())
+        self.over: list[int | Failed | Refused] = []
         self.seconds = 0.0
         #: When it was reported last, or begun.
         self.reported = _NEVER
 
 
-#: A batch, and the indexes of it that one thread runs.
-Part = tuple[Load, collections.deque[int]]
+#: A batch, and the indexes of it that one thread runs, the next one last.
+Part = tuple[Load, list[int]]
 #: A batch, the index of it that is run, and what its handler was given.
 Run = tuple[Load, int, context_.Context]
 
@@ -149,8 +144,7 @@ class Lane:
             if len(part) > 1:
                 size = self.runner.part_size(self.job.name)
                 if size < len(part):
-                    part = collections.deque(
-                        itertools.islice(drain(part), size))
+                    part = list(itertools.islice(drain(part), size))[::-1]
             if part is load.queue or not load.queue:
                 loads.popleft()
             if part:
@@ -173,7 +167,7 @@ class Running:
         self.part: Part | None = None
         self.run: Run | None = None
         #: What was offered to the other threads of its part.
-        self.shared: collections.deque[int] | None = None
+        self.shared: list[int] | None = None
         #: The run at the last look at timeouts.
         self.looked: Run | None = None
         #: When its run is given up; None: there is none, or no timeout.
@@ -185,11 +179,11 @@ class Running:
         self.written_off = False
 
 
-def drain(queue: 'collections.deque[_Item]') -> Iterator[_Item]:
-    """Take items until none is left; several threads may at a time."""
+def drain(queue: list[int]) -> Iterator[int]:
+    """Take indexes until none is left; several threads may at a time."""
     while True:
         try:
-            item = queue.popleft()
+            item = queue.pop()
         except IndexError:
             return
         yield item
@@ -289,7 +283,7 @@ class Workshop:
         load.lane.loads.append(load)
         self._pool.submit(load.job.priority, load.lane)
 
-    def run(self, load: Load, part: 'collections.deque[int]') -> None:
+    def run(self, load: Load, part: list[int]) -> None:
         """Run the objects of *part*, one after the other, in this thread."""
         batch, job, handler = load.batch, load.job, load.lane.handler
         per_object = job.scope is job_.Scope.OBJECTS
@@ -313,7 +307,7 @@ class Workshop:
             finish = functools.partial(self._finish, batch)
         while True:
             try:
-                index = part.popleft()
+                index = part.pop()
             except IndexError:
                 break
             error = traceback = ''
@@ -392,8 +386,11 @@ class Workshop:
         report = message.Report(
             batch.id, batch.worker, done, failed, refused=refused,
             seconds=load.seconds)
-        for item in drain(load.over):
-            load.left -= 1
+        over = load.over[:]
+        # Threads may have appended since.
+        del load.over[:len(over)]
+        load.left -= len(over)
+        for item in over:
             if isinstance(item, int):
                 done.append(item)
             elif isinstance(item, Failed):
@@ -480,7 +477,7 @@ class Workshop:
         rest = list(drain(part))
         if rest:
             running.shared = part
-            load.queue.extend(rest)
+            load.queue.extend(reversed(rest))
             self._submit(load)
 
     def give_signs(self) -> None:
@@ -509,7 +506,7 @@ class Workshop:
                     and load.job.scope is job_.Scope.MEMBER):
                 continue
             load.over.extend(
-                Refused(i, refusal) for i in drain(load.queue))
+                [Refused(i, refusal) for i in drain(load.queue)])
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
