@@ -573,9 +573,10 @@ class Claimer:
         return min((at - now for at, _ in self._later), default=math.inf)
 
     def sweep(self) -> None:
-        """Look at what waits for runs: their ends are not reported to us if
-        others have them, or if the report is lost.
+        """Log what did not run, and look at what waits for runs: their ends
+        are not reported to us if others have them, or if the report is lost.
         """
+        self._log.report()
         now = self._clock.monotonic()
         if now - self._looked < self._every:
             return
@@ -590,10 +591,6 @@ class Claimer:
                     waiting[key] = waiting.pop(key)
                 self.judge_objects(self._jobs[name], some)
 
-    def report(self) -> None:
-        """Log what was skipped and what was missed."""
-        self._log.report()
-
     def leave(self, job: str) -> None:
         """Leave to others what was started and is not claimed yet."""
         self._rest[job].clear()
@@ -602,6 +599,7 @@ class Claimer:
     def close(self) -> None:
         """Claim nothing more when a run ends."""
         self._closed = True
+        self._log.report()
 
 
 def _is_over(plan: due.Plan, tick: Instant, now: Instant) -> bool:

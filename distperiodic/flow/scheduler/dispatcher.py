@@ -19,12 +19,9 @@ how it ended: waiting, outstanding; done, dead, retried, superseded or left to
 others.
 """
 
-import heapq
-import itertools
 import logging
 import random
 from collections.abc import Callable
-from collections.abc import Container
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -40,6 +37,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
 from distperiodic.flow import quiet
+from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
 
@@ -47,237 +45,6 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which a worker is given nothing of a job that it has refused.
 _PAUSE = 1.0
-# Seconds for which suspects have a worker to themselves.
-_ALONE = 10.0
-
-
-class Batcher:
-    """From claims that wait to batches for the workers that have room.
-
-    A worker is given what its window has room for. Jobs of one priority take
-    turns, batch by batch, and a small burst is shared among all that have
-    room.
-
-    *Suspects* are claims whose runs were lost more than once: one of them may
-    be what its workers die of. They run apart, and by ever fewer, so that what
-    is beside it is not given up as well::
-
-        lost     1 time       2 times      more
-        runs     as others    16 at once   alone
-
-    Where a partition has several workers, one of them is given suspects and
-    nothing else for as long as a run needs to bring it down.
-
-    :param batch_size: the most objects of one batch.
-    :param shared: jobs whose claims stand in a store that members share.
-    """
-
-    def __init__(self, hand: in_flight.InFlight, bus: ports.WorkBus,
-                 clock: ports.Clock, *, batch_size: int,
-                 shared: Container[str], told: quiet.Quiet):
-        self._hand = hand
-        self._bus = bus
-        self._clock = clock
-        self._batch_size = batch_size
-        self._told = told
-        self._shared = shared
-        self._batch_ids = map(str, itertools.count(1))
-
-    def pump(self, partition: str, me: str, sure: bool) -> None:
-        """Give out what waits for *partition*.
-
-        :param me: this scheduler's entry.
-        :param sure: whether what the ring divides may be given out.
-        """
-        turns = self._hand.turns[partition]
-        apart = self._hand.apart(partition)
-        if not turns and not apart:
-            return
-        workers = [w for w in self._hand.workers.get(partition, {}).values()
-                   if w.member.slots]
-        if not workers:
-            if self._told.may('alone ' + partition):
-                LOG.warning(
-                    'no worker: partition=%s jobs=%d; their objects wait '
-                    'until one joins; start one with distperiodic worker',
-                    partition, len(turns) + len(apart))
-            return
-        now = self._clock.monotonic()
-        for queue in apart:
-            if sure or queue.job.scope is job_.Scope.MEMBER:
-                self._give_apart(queue, workers, me, now)
-        free = [w for w in workers
-                if w.back_off.over(now) and not w.window.full
-                and not self._alone(w, now)]
-        passed = []
-        shares: dict[str, int] = {}
-        while turns and free:
-            queue = turns[0][2]
-            if not queue.size:
-                # What waited was lost.
-                heapq.heappop(turns)
-                queue.listed = False
-                continue
-            if not sure and queue.job.scope is not job_.Scope.MEMBER:
-                passed.append(heapq.heappop(turns))
-                continue
-            worker = self._give(queue, free, shares, me, now)
-            if worker is not None and worker.window.full:
-                free.remove(worker)
-            if not queue.size:
-                heapq.heappop(turns)
-                queue.listed = False
-            elif worker is not None:
-                # The others of its priority have their turn first.
-                heapq.heappop(turns)
-                self._hand.next_turn(queue)
-            else:
-                # At a limit of its own or of its partition, or its workers
-                # have no room for it.
-                passed.append(heapq.heappop(turns))
-                if all(queue.job.name in w.unknown for w in workers):
-                    self._tell_unknown(queue)
-        for item in passed:
-            heapq.heappush(turns, item)
-
-    def _tell_unknown(self, queue: in_flight.Queue) -> None:
-        if self._told.may('unknown ' + queue.job.name):
-            LOG.warning(
-                'no worker: job=%s partition=%s objects=%d; those that are '
-                'there do not know the job; they wait until one that does '
-                'joins, run the same --tasks everywhere', queue.job.name,
-                queue.job.topic, queue.size)
-
-    @staticmethod
-    def _able(worker: in_flight.Worker, job: str, now: float) -> bool:
-        return (job not in worker.unknown
-                and worker.paused.get(job, 0.0) <= now)
-
-    def _may_run(self, queue: in_flight.Queue, now: float) -> int:
-        """How many more runs of its job there may be in one batch.
-
-        It is what is known here; if it is too many, the store knows, and the
-        runs are refused.
-        """
-        most = self._batch_size
-        for bound in queue.bounds.values():
-            most = min(most, bound.room(self._hand.schedulers, now))
-        return most
-
-    def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
-              shares: dict[str, int], me: str,
-              now: float) -> in_flight.Worker | None:
-        """Send one batch of *queue* to the worker with the least to do.
-
-        :param shares: how much of its oldest tick one worker gets at a
-            time, by job: not the whole of a small burst to the first.
-        :returns: that worker; None: nobody may have any of it now.
-        """
-        name = queue.job.name
-        best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0
-        for worker in free:
-            if not self._able(worker, name, now):
-                continue
-            window = worker.window
-            its_cost = window.cost(name)
-            room = window.room(its_cost)
-            if room:
-                able += 1
-                load = (window.seconds, window.held / window.slots)
-                if best is None or load < least:
-                    best, least, number, cost = worker, load, room, its_cost
-        if best is None:
-            return None
-        wanted = min(self._may_run(queue, now), len(queue.groups[0].claims))
-        if not wanted:
-            return None
-        if able > 1:
-            share = shares.get(name, 0)
-            if not share:
-                share = shares[name] = -(-len(queue.groups[0].claims) // able)
-            wanted = min(wanted, share)
-        if cost and number < wanted and best.window.busy:
-            # Each batch has a price of its own: none is cut small to fill up
-            # a worker that has enough to do until there is room for all.
-            return None
-        number = min(number, wanted)
-        groups = len(queue.groups)
-        group = queue.take(number)
-        if len(queue.groups) < groups:
-            shares.pop(name, None)
-        self._send(queue, group, best, cost, me, now)
-        return best
-
-    def _send(self, queue: in_flight.Queue, group: in_flight.Group,
-              worker: in_flight.Worker, cost: float, me: str,
-              now: float) -> str:
-        """Send it; the id of its batch."""
-        hand, job, claims = self._hand, queue.job, group.claims
-        hand.waiting -= len(claims)
-        batch = message.Batch(
-            next(self._batch_ids), job.name, claims[0].tick,
-            [c.object for c in claims], [c.fence for c in claims],
-            [c.attempt for c in claims], me, worker.member.entry,
-            group.own.lease, job.topic, job.priority, authority=Authority.STORE
-            if job.name in self._shared else Authority.RING)
-        hand.sent[batch.id] = in_flight.Sent(batch, worker, queue, cost, now)
-        worker.batches[batch.id] = None
-        worker.window.give(len(claims), cost)
-        for bound in queue.bounds.values():
-            bound.give(len(claims))
-        hand.outstanding += len(claims)
-        self._bus.send(batch)
-        return batch.id
-
-    # -- suspects
-
-    @staticmethod
-    def _alone(worker: in_flight.Worker, now: float) -> bool:
-        """Whether *worker* is given nothing but suspects now."""
-        if worker.alone_until is None:
-            return False
-        if now >= worker.alone_until or not worker.batches:
-            worker.alone_until = None
-            return False
-        return True
-
-    def _give_apart(self, queue: in_flight.Queue,
-                    workers: list[in_flight.Worker], me: str,
-                    now: float) -> None:
-        """Send the next suspects to a worker that has nothing else; make
-        one of several free for them.
-        """
-        able = [w for w in workers if w.back_off.over(now)
-                and self._able(w, queue.job.name, now)]
-        if not able:
-            return
-        idle = [w for w in able if not w.batches]
-        if not idle:
-            if len(workers) > 1 and not any(
-                    self._alone(w, now) for w in workers):
-                least = min(able, key=lambda w: w.window.seconds)
-                least.alone_until = now + _ALONE
-                return
-            if len(workers) > 1:
-                return
-            # Where there is one worker nobody else waits for their sake, but
-            # they do for each other's.
-            idle = [w for w in able
-                    if not w.window.full and w.apart not in w.batches]
-            if not idle:
-                return
-        room = self._may_run(queue, now)
-        if not room:
-            return
-        worker = idle[0]
-        group = queue.suspects.popleft()
-        if room < len(group.claims):
-            queue.suspects.appendleft(in_flight.Group(
-                group.own, group.claims[room:]))
-            group = in_flight.Group(group.own, group.claims[:room])
-        worker.alone_until = now + _ALONE if len(workers) > 1 else None
-        worker.apart = self._send(
-            queue, group, worker, worker.window.cost(queue.job.name), me, now)
 
 
 class Dispatcher:
@@ -313,7 +80,7 @@ class Dispatcher:
         self._workers = self._hand.workers
         self._sent = self._hand.sent
         self.counts = self._hand.counts
-        self._pump = Batcher(
+        self._pump = batcher.Batcher(
             self._hand, bus, clock, batch_size=batch_size, shared=shared,
             told=self._told)
         self._again = [recovery.Recovery(

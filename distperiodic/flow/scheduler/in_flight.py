@@ -165,7 +165,7 @@ class Queue:
         self.size = 0
         #: Claims whose runs were lost with their workers more than once, to
         #: run apart from others; see
-        #: :class:`distperiodic.flow.scheduler.dispatcher.Batcher`.
+        #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: How many of them were superseded while they waited.
         self.void = 0

@@ -9,7 +9,7 @@
 
 A run may have taken its worker down with it. So what is lost is begun again
 only so often, and what was lost more than once runs apart from others; see
-:class:`distperiodic.flow.scheduler.dispatcher.Batcher`. What was lost too
+:class:`distperiodic.flow.scheduler.batcher.Batcher`. What was lost too
 often and is dead goes on so in its next ticks: each has one run, apart, until
 one is done.
 """

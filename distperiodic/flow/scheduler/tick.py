@@ -126,7 +126,6 @@ class Ticker:
         if self._claimer.judge_released() or done:
             self._pump()
         again = min(self._claimer.ask_again(), _FOR_EVER)
-        self._claimer.report()
         if self._timers.next is None:
             return again
         return max(0.0, min(
