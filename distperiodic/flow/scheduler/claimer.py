@@ -40,19 +40,12 @@ from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import events
 from distperiodic.flow.scheduler import attendance as attendance_
-from distperiodic.flow.scheduler import claim_log
+from distperiodic.flow.scheduler import dropped as dropped_
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
-
-# Why an object is skipped by its overlap policy.
-_BUSY = claim_log.BUSY
-# Why ticks do not run that came while an object was listed.
-_GONE = 'the catalogue does not list it any more'
-# Why ticks were lost.
-_LOST = 'nobody claimed them in time, though schedulers attended the job'
 
 
 class _Question(NamedTuple):
@@ -70,25 +63,6 @@ class _Question(NamedTuple):
     #: Whether it was asked before the store's clock had come to its tick. Ours
     #: is ahead then, and does not tell whether a tick is too late.
     early: bool = False
-
-
-class _Span(NamedTuple):
-    """The ticks of some objects that are given up together."""
-
-    plan: due.Plan
-    #: Their watermark, or what was not due before they were listed.
-    low: Instant
-    #: The instant at which they were listed, if that is a tick.
-    first: Instant
-
-    def ticks(self, last: Instant, until: Instant) -> int:
-        """Number of ticks after the watermark *last*, up to *until*."""
-        low, first = max(self.low, last), self.first
-        number = self.plan.schedule.count(low, until)
-        if (low < first <= until
-                and self.plan.schedule.at_or_before(first) != first):
-            number += 1
-        return max(1, number)
 
 
 class _Rest(NamedTuple):
@@ -137,14 +111,15 @@ class Claimer:
         self._new_lease = new_lease
         self._lease = lease
         self._piece = piece
-        self._promise = int(promise * schedule.SECOND)
         self._every = sweep
         self._looked = clock.monotonic()
         self.attendance = attendance
         self._dispatcher = dispatcher
-        self._log = claim_log.ClaimLog(clock)
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
+        self._dropped = dropped_.DroppedTicks(
+            clock, store, holder=holder, piece=piece, promise=promise,
+            attendance=attendance, counts=self.counts)
         #: Number of claims by job that the store has not answered.
         self._open: collections.Counter[str] = collections.Counter()
         #: Jobs that were not ready when they were asked for.
@@ -269,7 +244,7 @@ class Claimer:
                 found.items(), key=lambda one: one[0][1].run[:1]):
             plan = self.plan(job, rule)
             if verdict.given_up:
-                self._give_up(job, plan, rule, verdict, rows)
+                self._dropped.give_up(job, plan, verdict, rows)
             if not verdict.run:
                 continue
             if len(verdict.run) > 1:
@@ -295,8 +270,9 @@ class Claimer:
             return
         if why is not None:
             self.counts[job.name, 'paused'] += len(question.objects)
-            self._settle(question, question.objects, SkippedBy.PAUSE,
-                         f'paused: {why}')
+            self._dropped.settle(
+                job, question.plan, tick, question.after, question.objects,
+                SkippedBy.PAUSE, f'paused: {why}')
             return
         lease, holder = self._new_lease(), self._holder()
         self._open[job.name] += 1
@@ -380,56 +356,13 @@ class Claimer:
             # overlap policy is about runs that take too long.
             if job.overlap is Overlap.SKIP and not (
                     question.judged and job.misfire is Misfire.ALL):
-                number = len(answer.busy)
-                self._log.skipped(job, question.tick, answer.busy, number)
-                self.counts[job.name, 'skipped'] += number
-                self._settle(question, answer.busy, SkippedBy.OVERLAP, _BUSY)
+                self._dropped.busy(job, question.plan, question.tick,
+                                   question.after, answer.busy)
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.won:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)
-
-    # -- what does not run
-
-    def _give_up(self, job: job_.Job, plan: due.Plan, rule: str,
-                 verdict: Verdict, rows: Sequence[Row]) -> None:
-        """Record that these objects do not run for what they missed."""
-        assert verdict.until is not None
-        alike: dict[tuple[bool, Instant, Instant], list[str]] = {}
-        for row in rows:
-            # Its run, and no lack of schedulers, kept it from its ticks.
-            ran = not row.free or (
-                row.served is not None and row.served >= verdict.until
-                + plan.phase(verdict.until, row.position))
-            floor = plan.floor(row.settled, row.since, row.position)
-            alike.setdefault((ran, floor, row.since), []).append(row.object)
-        for (ran, floor, since), objects in alike.items():
-            number = verdict.given_up * len(objects)
-            if ran:
-                self.counts[job.name, 'skipped'] += number
-                self._log.skipped(job, verdict.until, objects, number)
-            else:
-                self.counts[job.name, 'missed'] += number
-                self._log.missed(job.name, number, verdict.reason)
-            first = since if plan.immediate else floor
-            low = floor
-            for until, by in ([(verdict.until, SkippedBy.OVERLAP)] if ran
-                              else self._reasons(job, plan, verdict.until)):
-                if until <= low:
-                    continue
-                reason = {SkippedBy.OVERLAP: _BUSY,
-                          SkippedBy.LOST: _LOST}.get(by, verdict.reason)
-                if by is SkippedBy.LOST:
-                    LOG.warning(
-                        'ticks lost: job=%s objects=%d first=%r until=%s '
-                        'reason=%s; see: distperiodic audit --job %s',
-                        job.name, len(objects), objects[0],
-                        schedule.datetime_of(until).isoformat(), _LOST,
-                        job.name)
-                self._skip(job, until, objects, by, reason,
-                           _Span(plan, low, first))
-                low = until
 
     def forgo(self, job: job_.Job, rows: Iterable[Row]) -> None:
         """Record that these objects, which are not listed any more, do not
@@ -439,67 +372,7 @@ class Claimer:
             return
         found = self._verdicts(job, list(rows), self._clock.now())
         for (rule, verdict), some in found.items():
-            plan = self.plan(job, rule)
-            until = verdict.run[-1] if verdict.run else verdict.until
-            assert until is not None
-            alike: dict[tuple[Instant, Instant], list[str]] = {}
-            for row in some:
-                floor = plan.floor(row.settled, row.since, row.position)
-                alike.setdefault(
-                    (floor, row.since if plan.immediate else floor),
-                    []).append(row.object)
-            for (floor, first), objects in alike.items():
-                self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
-                           _Span(plan, floor, first))
-
-    def _reasons(self, job: job_.Job, plan: due.Plan,
-                 until: Instant) -> list[tuple[Instant, SkippedBy]]:
-        """Why ticks up to *until* are given up, oldest first: instants up to
-        which each reason holds. A tick is lost that came while schedulers
-        attended the job and that is older than what they promise.
-        """
-        attended = self.attendance.attended(job.name)
-        promised = (self._clock.now() - self._promise
-                    - self.attendance.gap_us(job.name))
-        if plan.spread:
-            # They were due up to a period after their tick.
-            promised -= plan.schedule.period_us(until)
-        cut = plan.schedule.at_or_before(min(until, promised))
-        if (attended is None or cut is None or cut < attended
-                or job.misfire is Misfire.ALL
-                or job.overlap is Overlap.WAIT):
-            return [(until, SkippedBy.MISFIRE)]
-        unattended = plan.schedule.at_or_before(attended - 1)
-        return [(due.ALWAYS if unattended is None else unattended,
-                 SkippedBy.MISFIRE),
-                (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
-
-    def _skip(self, job: job_.Job, tick: Instant, objects: Sequence[str],
-              by: SkippedBy, reason: str, span: '_Span') -> None:
-        """Record that these objects do not run for *tick*, nor for what each
-        of them missed before it.
-        """
-        holder = self._holder()
-
-        def missed(last: Instant) -> int:
-            return span.ticks(last, tick) - 1
-
-        def skip(store: ports.ClaimStore, some: Sequence[str]) -> int:
-            return store.skip(job.name, tick, some, holder=holder,
-                              by=by, reason=reason, missed=missed,
-                              schedule=job.schedule_text())
-        for at in range(0, len(objects), self._piece):
-            self._store.ask(
-                functools.partial(skip, some=objects[at:at + self._piece]),
-                lambda number: None)
-
-    def _settle(self, question: _Question, objects: Sequence[str],
-                by: SkippedBy, reason: str) -> None:
-        """Record that these objects do not run for the tick of *question*.
-        """
-        low = max(question.after, question.plan.since - 1)
-        self._skip(question.job, question.tick, objects, by, reason,
-                   _Span(question.plan, low, low))
+            self._dropped.delisted(job, self.plan(job, rule), verdict, some)
 
     # -- what waits
 
@@ -576,7 +449,7 @@ class Claimer:
         """Log what did not run, and look at what waits for runs: their ends
         are not reported to us if others have them, or if the report is lost.
         """
-        self._log.report()
+        self._dropped.report()
         now = self._clock.monotonic()
         if now - self._looked < self._every:
             return
@@ -599,7 +472,7 @@ class Claimer:
     def close(self) -> None:
         """Claim nothing more when a run ends."""
         self._closed = True
-        self._log.report()
+        self._dropped.report()
 
 
 def _is_over(plan: due.Plan, tick: Instant, now: Instant) -> bool:

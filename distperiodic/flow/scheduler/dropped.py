@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What does not run, as the store and the log are told of it: how many ticks
+of which objects, and why.
+"""
+
+import collections
+import functools
+import logging
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic import ports
+from distperiodic.core import due
+from distperiodic.core import job as job_
+from distperiodic.core import schedule
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.due import Row
+from distperiodic.core.due import Verdict
+from distperiodic.core.schedule import Instant
+from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Overlap
+from distperiodic.flow.scheduler import attendance as attendance_
+from distperiodic.flow.scheduler import claim_log
+
+LOG = logging.getLogger(__name__)
+
+# Why an object is skipped by its overlap policy.
+_BUSY = claim_log.BUSY
+# Why ticks do not run that came while an object was listed.
+_GONE = 'the catalogue does not list it any more'
+# Why ticks were lost.
+_LOST = 'nobody claimed them in time, though schedulers attended the job'
+
+
+class _Span(NamedTuple):
+    """The ticks of some objects that are given up together."""
+
+    plan: due.Plan
+    #: Their watermark, or what was not due before they were listed.
+    low: Instant
+    #: The instant at which they were listed, if that is a tick.
+    first: Instant
+
+    def ticks(self, last: Instant, until: Instant) -> int:
+        """Number of ticks after the watermark *last*, up to *until*."""
+        low, first = max(self.low, last), self.first
+        number = self.plan.schedule.count(low, until)
+        if (low < first <= until
+                and self.plan.schedule.at_or_before(first) != first):
+            number += 1
+        return max(1, number)
+
+
+class DroppedTicks:
+    """Of all jobs of one member.
+
+    :param holder: under what name leases are held, asked at each record.
+    :param piece: objects that are recorded at once.
+    :param promise: seconds within which a tick is claimed while schedulers
+        attend its job, whichever of them dies.
+    :param counts: (job, outcome) to a number of ticks or objects.
+    """
+
+    def __init__(self, clock: ports.Clock, store: ports.StoreQueue, *,
+                 holder: Callable[[], str], piece: int, promise: float,
+                 attendance: attendance_.Attendance,
+                 counts: 'collections.Counter[tuple[str, str]]'):
+        self._clock = clock
+        self._store = store
+        self._holder = holder
+        self._piece = piece
+        self._promise = int(promise * schedule.SECOND)
+        self._attendance = attendance
+        self._counts = counts
+        self._log = claim_log.ClaimLog(clock)
+
+    def report(self) -> None:
+        """Log what there is to report."""
+        self._log.report()
+
+    def settle(self, job: job_.Job, plan: due.Plan, tick: Instant,
+               after: Instant, objects: Sequence[str], by: SkippedBy,
+               reason: str) -> None:
+        """Record that these objects do not run for *tick*.
+
+        :param after: the watermark that they had, or a later one.
+        """
+        low = max(after, plan.since - 1)
+        self._skip(job, tick, objects, by, reason, _Span(plan, low, low))
+
+    def busy(self, job: job_.Job, plan: due.Plan, tick: Instant,
+             after: Instant, objects: Sequence[str]) -> None:
+        """An earlier run of these objects goes on; see :meth:`settle`."""
+        number = len(objects)
+        self._log.skipped(job, tick, objects, number)
+        self._counts[job.name, 'skipped'] += number
+        self.settle(job, plan, tick, after, objects, SkippedBy.OVERLAP, _BUSY)
+
+    def give_up(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
+                rows: Sequence[Row]) -> None:
+        """Record that these objects do not run for what they missed."""
+        assert verdict.until is not None
+        alike: dict[tuple[bool, Instant, Instant], list[str]] = {}
+        for row in rows:
+            # Its run, and no lack of schedulers, kept it from its ticks.
+            ran = not row.free or (
+                row.served is not None and row.served >= verdict.until
+                + plan.phase(verdict.until, row.position))
+            floor = plan.floor(row.settled, row.since, row.position)
+            alike.setdefault((ran, floor, row.since), []).append(row.object)
+        for (ran, floor, since), objects in alike.items():
+            number = verdict.given_up * len(objects)
+            if ran:
+                self._counts[job.name, 'skipped'] += number
+                self._log.skipped(job, verdict.until, objects, number)
+            else:
+                self._counts[job.name, 'missed'] += number
+                self._log.missed(job.name, number, verdict.reason)
+            first = since if plan.immediate else floor
+            low = floor
+            for until, by in ([(verdict.until, SkippedBy.OVERLAP)] if ran
+                              else self._reasons(job, plan, verdict.until)):
+                if until <= low:
+                    continue
+                reason = {SkippedBy.OVERLAP: _BUSY,
+                          SkippedBy.LOST: _LOST}.get(by, verdict.reason)
+                if by is SkippedBy.LOST:
+                    LOG.warning(
+                        'ticks lost: job=%s objects=%d first=%r until=%s '
+                        'reason=%s; see: distperiodic audit --job %s',
+                        job.name, len(objects), objects[0],
+                        schedule.datetime_of(until).isoformat(), _LOST,
+                        job.name)
+                self._skip(job, until, objects, by, reason,
+                           _Span(plan, low, first))
+                low = until
+
+    def delisted(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
+                 rows: Sequence[Row]) -> None:
+        """Record that these objects, which are not listed any more, do not
+        run for what they were due.
+        """
+        until = verdict.run[-1] if verdict.run else verdict.until
+        assert until is not None
+        alike: dict[tuple[Instant, Instant], list[str]] = {}
+        for row in rows:
+            floor = plan.floor(row.settled, row.since, row.position)
+            alike.setdefault(
+                (floor, row.since if plan.immediate else floor),
+                []).append(row.object)
+        for (floor, first), objects in alike.items():
+            self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
+                       _Span(plan, floor, first))
+
+    def _reasons(self, job: job_.Job, plan: due.Plan,
+                 until: Instant) -> list[tuple[Instant, SkippedBy]]:
+        """Why ticks up to *until* are given up, oldest first: instants up to
+        which each reason holds. A tick is lost that came while schedulers
+        attended the job and that is older than what they promise.
+        """
+        attended = self._attendance.attended(job.name)
+        promised = (self._clock.now() - self._promise
+                    - self._attendance.gap_us(job.name))
+        if plan.spread:
+            # They were due up to a period after their tick.
+            promised -= plan.schedule.period_us(until)
+        cut = plan.schedule.at_or_before(min(until, promised))
+        if (attended is None or cut is None or cut < attended
+                or job.misfire is Misfire.ALL
+                or job.overlap is Overlap.WAIT):
+            return [(until, SkippedBy.MISFIRE)]
+        unattended = plan.schedule.at_or_before(attended - 1)
+        return [(due.ALWAYS if unattended is None else unattended,
+                 SkippedBy.MISFIRE),
+                (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
+
+    def _skip(self, job: job_.Job, tick: Instant, objects: Sequence[str],
+              by: SkippedBy, reason: str, span: _Span) -> None:
+        """Record that these objects do not run for *tick*, nor for what each
+        of them missed before it.
+        """
+        holder = self._holder()
+
+        def missed(last: Instant) -> int:
+            return span.ticks(last, tick) - 1
+
+        def skip(store: ports.ClaimStore, some: Sequence[str]) -> int:
+            return store.skip(job.name, tick, some, holder=holder,
+                              by=by, reason=reason, missed=missed,
+                              schedule=job.schedule_text())
+        for at in range(0, len(objects), self._piece):
+            self._store.ask(
+                functools.partial(skip, some=objects[at:at + self._piece]),
+                lambda number: None)
