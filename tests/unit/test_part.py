@@ -190,3 +190,15 @@ def test_a_walk_that_fails_leaves_all_to_be_recorded():
     part.read(reading('b', 'a'), 2 * SECOND)
 
     assert part.listed_since('a') == 0
+
+
+def test_the_last_two_readings_count_while_nothing_is_walked():
+    """More would be kept for nothing."""
+    part = part_that_read(reading('a'))
+    part.end_walk(True)
+    part.ring = ring.Ring({'me': 1})
+
+    for at in 1, 2, 3:
+        part.read(reading('a', f'b-{at}'), at * SECOND)
+
+    assert part.listed_since('a') == 2 * SECOND

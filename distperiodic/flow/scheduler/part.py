@@ -30,7 +30,8 @@ from distperiodic.core.due import Row
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import timers
 
-# As many are kept of what was read while the store is slow to record it.
+# As many are kept of what was read while the store is slow to record it; the
+# last two otherwise.
 _MOST_READINGS = 4
 
 #: All positions.
@@ -120,6 +121,9 @@ class Part:
     def read(self, reading: Reading, at: Instant) -> None:
         """This was read; what is new counts from *at*."""
         self.reading = reading
+        if self.walk is None and self.ring is not None:
+            # What was read before the last reading is in the store.
+            del self._readings[:-1]
         self._keep(at)
 
     def _keep(self, at: Instant) -> None:

@@ -377,14 +377,13 @@ class Ticker:
         if job.spread:
             # The last ones of the tick before are due by now.
             self._claim_spread(part, now, view)
-            if part.walk is None:
-                before = job.schedule.at_or_before(tick - 1)
-                if (before is not None and part.cursor is not None
-                        and part.cursor.tick < before):
-                    # It came while nothing could be claimed.
-                    part.spread(before, before - 1)
-                    self._claim_spread(part, now, view)
-                part.spread(tick, tick - 1)
+            before = job.schedule.at_or_before(tick - 1)
+            if (before is not None and part.cursor is not None
+                    and part.cursor.tick < before):
+                # It came while nothing could be claimed.
+                part.spread(before, before - 1)
+                self._claim_spread(part, now, view)
+            part.spread(tick, tick - 1)
             self._arm_timers(part, now)
             return
         self._claimer.start_tick(job, tick, part.ids(view, self._identity))
