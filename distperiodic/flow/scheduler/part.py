@@ -145,8 +145,10 @@ class Part:
         Whoever had it before may have read it, too, and died before it was
         recorded.
         """
-        position = ring_.position_of(key)
         since, newest = self._readings[-1]
+        if len(self._readings) == 1:
+            return since
+        position = ring_.position_of(key)
         rule = rule_of(newest, key)
         for at, reading in reversed(self._readings):
             catalogue = reading.catalogue
