@@ -9,6 +9,7 @@ same in each process.
 
 import dataclasses
 import hashlib
+import threading
 import time
 
 import sqlalchemy as sa
@@ -77,6 +78,7 @@ class Hands:
         self._ledger = ledger
         self._connection = connection
         self._engine = None
+        self._making = threading.Lock()
 
     def begin(self, context):
         self._tell('start', context, attempt=context.attempt)
@@ -111,11 +113,14 @@ class Hands:
         self.begin(context)
         outcome = 'failed'
         try:
-            if self._engine is None:
-                url = sa.make_url(self._connection)
-                self._engine = sa.create_engine(
-                    url.set(drivername='postgresql+psycopg2'), pool_size=2,
-                    pool_timeout=10, isolation_level='READ COMMITTED')
+            with self._making:
+                # Several begin at once; each engine keeps its connections.
+                if self._engine is None:
+                    url = sa.make_url(self._connection)
+                    self._engine = sa.create_engine(
+                        url.set(drivername='postgresql+psycopg2'),
+                        pool_size=2, pool_timeout=10,
+                        isolation_level='READ COMMITTED')
             with self._engine.begin() as connection:
                 connection.execute(sa.text(
                     "SET idle_in_transaction_session_timeout = '5s'"))
