@@ -58,7 +58,7 @@ class StoreQueue:
                            (call, then, failed))
         if len(self._asked) == 1:
             self._since = self._process.world.now
-            self._soon(0.0, self._send)
+            self._send()
 
     @property
     def unanswered(self):
@@ -119,11 +119,11 @@ class StoreQueue:
                 self._since, now, 'no answer'))
         self.away = False
         self._pause = 0.1
-        process.later(0.0, process.look, then, answer)
         del self._asked[0]
         if self._asked:
             self._since = now
             self._send()
+        process.look(then, answer)
 
 
 @dataclasses.dataclass

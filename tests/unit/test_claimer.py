@@ -151,9 +151,19 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     desk.judge(missed=3)
-    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))])
+    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))], tick())
 
     assert desk.store.claimed == desk.store.skipped == []
+
+
+def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
+    """It may be listed again by then, however late its leaving is recorded.
+    """
+    desk = Desk()
+
+    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))], tick(1))
+
+    assert [at for at, *_ in desk.store.skipped] == [tick(1)]
 
 
 def test_whoever_learns_from_the_store_that_its_schedule_was_replaced_asks():

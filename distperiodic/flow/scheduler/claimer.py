@@ -364,13 +364,16 @@ class Claimer:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)
 
-    def forgo(self, job: job_.Job, rows: Iterable[Row]) -> None:
-        """Record that these objects, which are not listed any more, do not
-        run for what they were due.
+    def forgo(self, job: job_.Job, rows: Iterable[Row],
+              at: Instant) -> None:
+        """Record that these objects do not run for what they were due.
+
+        :param at: since when they are not listed any more. For what came
+            later they may be listed again.
         """
         if self.attendance.outdated(job.name):
             return
-        found = self._verdicts(job, list(rows), self._clock.now())
+        found = self._verdicts(job, list(rows), at)
         for (rule, verdict), some in found.items():
             self._dropped.delisted(job, self.plan(job, rule), verdict, some)
 

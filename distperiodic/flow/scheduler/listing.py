@@ -140,7 +140,7 @@ class Listing:
                   at: Instant) -> None:
         """Record the differences, then claim what is due."""
         if self._shared:
-            self._claimer.forgo(part.job, found.delisted)
+            self._claimer.forgo(part.job, found.delisted, at)
         self._record(part.job, found)
         self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
@@ -181,7 +181,7 @@ class Listing:
             return store.look(job.name, some)
 
         def looked(some: list[str], rows: list[Row]) -> None:
-            self._claimer.forgo(job, rows)
+            self._claimer.forgo(job, rows, at)
             self._sync(job, [], some, at)
         for start in range(0, len(objects), self._page):
             some = objects[start:start + self._page]
