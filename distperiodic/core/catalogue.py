@@ -207,6 +207,12 @@ class Catalogue:
         self.index()
         return self._cut([ring_.Arc(low, high)])
 
+    def indexes(self, ids: Iterable[str]) -> list[int]:
+        """The indexes of those of these objects that it lists."""
+        return [index for key in ids
+                for index in self.between(*[ring_.position_of(key)] * 2)
+                if self.ids[index] == key]
+
     def pieces(self, arc: ring_.Arc, most: int) -> Iterator[ring_.Arc]:
         """*arc* in pieces with *most* objects each, or a few more where some
         have one position.

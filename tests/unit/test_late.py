@@ -7,6 +7,7 @@ import pytest
 
 from distperiodic.adapters import memory
 from distperiodic.core import claim as claim_
+from distperiodic.core import job as job_
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.flow import scheduling
@@ -483,32 +484,38 @@ def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
             if run.tick == 120} == {*objects}
 
 
-class SlowToRead:
-    """Has the pages of walks answered one by one, when a test says so.
+class Slow:
+    """Has a question to the store answered when a test says so.
 
-    :param store: of the members; its pages are what is held.
+    :param store: of the members.
+    :param question: the name of its method.
+    :param held: whether a call of it is held, by its arguments.
     """
 
-    def __init__(self, store, monkeypatch):
-        self.ranges = []
-        self._held = collections.deque()
-        self._rows, store.rows = store.rows, self._read
+    def __init__(self, store, monkeypatch, question,
+                 held=lambda *args, **options: True):
+        #: The arguments of the calls that were held.
+        self.asked = []
+        self._waits = collections.deque()
+        self._held = held
+        self._call = getattr(store, question)
+        setattr(store, question, self._asked)
         monkeypatch.setattr(memory.Direct, 'ask', self._asker())
 
-    def _read(self, job, low, high, **options):
-        if options['before'] is None:
-            self.ranges.append(ring.Arc(low, high))
-        return self._rows(job, low, high, **options)
+    def _asked(self, *args, **options):
+        if self._held(*args, **options):
+            self.asked.append(args)
+        return self._call(*args, **options)
 
     def _asker(self):
         ask = memory.Direct.ask
 
         def held(direct, call, then, *rest, **options):
-            number = len(self.ranges)
+            number = len(self.asked)
 
             def answered(answer):
-                if len(self.ranges) > number:
-                    self._held.append(lambda: then(answer))
+                if len(self.asked) > number:
+                    self._waits.append(lambda: then(answer))
                 else:
                     then(answer)
             ask(direct, call, answered, *rest, **options)
@@ -517,9 +524,84 @@ class SlowToRead:
     def answer(self, most=1_000):
         """Give so many answers, of which each may lead to a question."""
         for _ in range(most):
-            if not self._held:
+            if not self._waits:
                 return
-            self._held.popleft()()
+            self._waits.popleft()()
+
+
+def slow_to_read(store, monkeypatch):
+    """The pages of walks are held, and no others."""
+    return Slow(store, monkeypatch, 'rows',
+                lambda *args, before, limit: before is None)
+
+
+def arcs_of(asked):
+    return [ring.Arc(low, high) for _, low, high in asked]
+
+
+def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
+    """Not only since its owner saw itself among them: views come late."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    me = world.scheduler(
+        world_.job(every=60.0, scope=job_.Scope.GROUP), sees=None,
+        store=store)
+    world.advance(65)
+
+    world.show(me, ['me'])
+    world.advance(5)
+
+    assert me.ticks() == [60]
+
+
+def test_an_object_that_is_back_before_its_leaving_is_recorded_runs(
+        world, monkeypatch):
+    """Nobody would list it again before the ring changes."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    me = world.scheduler(
+        world_.job(every=60.0, objects=True), sees=None, store=store,
+        catalogues={'poll': ['a', 'b']})
+    world.show_all(['me'])
+    world.advance(61)
+    slow = Slow(store, monkeypatch, 'look')
+
+    me.reader.given['poll'] = ['a']
+    world.advance(60)
+    me.reader.given['poll'] = ['a', 'b']
+    world.advance(60)
+    assert slow.asked == [('poll', ['b'])]
+    slow.answer()
+    world.advance(60)
+
+    assert me.ticks(key='b')[-1] == 240
+
+
+def test_whoever_lost_an_object_does_not_record_its_leaving(
+        world, monkeypatch):
+    """Its new owner lists it by then."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    parts = ring.Ring(dict.fromkeys('ab', 40))
+    key = next(key for key in map(str, range(100))
+               if parts.owner_of(key) == 'b')
+    one, other = (world.scheduler(
+        world_.job(every=60.0, objects=True), name=name, sees=None,
+        store=store, catalogues={'poll': [key]}) for name in 'ab')
+    world.show(one, 'a')
+    world.advance(61)
+    slow = Slow(store, monkeypatch, 'look')
+
+    one.reader.given['poll'] = []
+    world.advance(60)
+    one.reader.given['poll'] = [key]
+    world.show_all('ab')
+    world.advance(10)
+    assert slow.asked == [('poll', [key])]
+    slow.answer()
+    world.advance(60)
+
+    assert other.ticks()[-1] == 180
 
 
 def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
@@ -530,19 +612,19 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
     monkeypatch.setattr(scheduling, '_PAGE', 3)
     store = store_.SharedStore(
         world.clock, journal_.Journal(world.clock.now))
-    slow = SlowToRead(store, monkeypatch)
+    slow = slow_to_read(store, monkeypatch)
     one = world.scheduler(
         world_.job(every=600.0, objects=True), name='a', sees='ab',
         store=store, catalogues={'poll': [f'o-{n}' for n in range(40)]})
     world.advance(1)
     slow.answer(10)
-    walked = slow.ranges[:10]
+    walked = arcs_of(slow.asked[:10])
 
     world.show(one, 'abc')
     world.advance(1)
     slow.answer()
 
-    again = slow.ranges[11:]
+    again = arcs_of(slow.asked[11:])
     own = ring.Ring(dict.fromkeys('abc', 40)).arcs('a')
     assert not [arc for arc in walked if ring.minus([arc], again) != [arc]]
     assert ring.minus(own, sorted([*walked, *again])) == []
@@ -554,7 +636,7 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
     monkeypatch.setattr(scheduling, '_PAGE', 3)
     store = store_.SharedStore(
         world.clock, journal_.Journal(world.clock.now))
-    slow = SlowToRead(store, monkeypatch)
+    slow = slow_to_read(store, monkeypatch)
     objects = [f'o-{n}' for n in range(40)]
     one = world.scheduler(
         world_.job(every=60.0, objects=True, spread=True), store=store,

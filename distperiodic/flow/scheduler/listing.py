@@ -106,7 +106,8 @@ class Listing:
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, part_.compare(
                 job, reading, self._indexes(part, view, low, high), rows, at,
-                part.listed_since if self._shared else None), at)
+                functools.partial(self._listed_since, part)
+                if self._shared else None), at)
 
         def end(complete: bool) -> None:
             part.end_walk(complete)
@@ -126,6 +127,17 @@ class Listing:
             on_page=page, on_end=end)
         part.begin_walk(walk, at)
         walk.go_on()
+
+    def _listed_since(self, part: part_.Part, key: str) -> Instant:
+        """From when an object counts that the store does not have. The one
+        of a job without a catalogue is there as long as the job is.
+        """
+        since = part.listed_since(key)
+        if part.job.scope is job_.Scope.GROUP:
+            attended = self._claimer.attendance.attended(part.job.name)
+            if attended is not None:
+                return min(since, attended)
+        return since
 
     def _indexes(self, part: part_.Part, view: member_.View | None,
                  low: int, high: int) -> Iterable[int]:
@@ -164,15 +176,16 @@ class Listing:
                 if key not in new and part.owns(
                     view, self._identity, ring_.position_of(key))]
         found = part_.compare(part.job, reading, indexes, [], at)
-        self._delist(part.job, gone, at)
+        self._delist(part, gone, at)
         self._record(part.job, found)
         if part.job.run_immediately:
             self._claimer.judge(part.job, [
                 row for row in found.new if row.object not in changed])
 
-    def _delist(self, job: job_.Job, objects: list[str],
+    def _delist(self, part: part_.Part, objects: list[str],
                 at: Instant) -> None:
         """Record that the catalogue does not list these any more."""
+        job = part.job
         if not self._shared:
             self._sync(job, [], objects, at)
             return
@@ -180,13 +193,27 @@ class Listing:
         def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
             return store.look(job.name, some)
 
-        def looked(some: list[str], rows: list[Row]) -> None:
-            self._claimer.forgo(job, rows, at)
-            self._sync(job, [], some, at)
+        def looked(rows: list[Row]) -> None:
+            # Whoever has them by now compares them with what he reads.
+            ours = [row for row in rows if part.ring is not None
+                    and part.ring.owner_at(row.position) == self._identity]
+            self._claimer.forgo(job, ours, at)
+            self._sync(job, [], [row.object for row in ours], at)
+            self._list_again(part, [row.object for row in ours], at)
         for start in range(0, len(objects), self._page):
             some = objects[start:start + self._page]
-            self._store.ask(functools.partial(look, some=some),
-                            functools.partial(looked, some))
+            self._store.ask(functools.partial(look, some=some), looked)
+
+    def _list_again(self, part: part_.Part, objects: list[str],
+                    at: Instant) -> None:
+        """Record those that came back while their leaving was recorded."""
+        reading = part.reading
+        assert reading is not None
+        back = reading.catalogue.indexes(objects)
+        if back:
+            self._record(part.job, part_.compare(
+                part.job, reading, back, [], at,
+                functools.partial(self._listed_since, part)))
 
     def _record(self, job: job_.Job, found: part_.Differences) -> None:
         """Record what the store does not have."""

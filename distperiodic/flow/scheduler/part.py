@@ -148,13 +148,10 @@ class Part:
         since, newest = self._readings[-1]
         if len(self._readings) == 1:
             return since
-        position = ring_.position_of(key)
         rule = rule_of(newest, key)
         for at, reading in reversed(self._readings):
-            catalogue = reading.catalogue
-            if rule_of(reading, key) != rule or not any(
-                    catalogue.ids[index] == key
-                    for index in catalogue.between(position, position)):
+            if (rule_of(reading, key) != rule
+                    or not reading.catalogue.indexes([key])):
                 break
             since = min(since, at)
         return since
