@@ -151,7 +151,8 @@ class ClaimStore(Protocol):
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None) -> claim_.Claimed:
+              schedule: str = '', due_at: int | None = None,
+              until: int | None = None) -> claim_.Claimed:
         """Take every object of *objects* that nobody took for *tick* or a
         later one.
 
@@ -182,10 +183,12 @@ class ClaimStore(Protocol):
             the check.
         :param due_at: the latest instant at which any of *objects* is due for
             the tick, in microseconds since the epoch. None: *tick*.
+        :param until: the last instant at which the tick is to be claimed, in
+            microseconds since the epoch. None: there is none.
 
-        Where members share the store, nothing is taken while its clock has
-        not come to that instant, but for
-        :data:`~distperiodic.core.claim.EARLIEST`.
+        Nothing is taken after *until* by the clock of the store; and where
+        members share the store, nothing while its clock has not come to
+        *due_at*, but for :data:`~distperiodic.core.claim.EARLIEST`.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,

@@ -297,7 +297,8 @@ class MemoryClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None) -> Claimed:
+              schedule: str = '', due_at: int | None = None,
+              until: int | None = None) -> Claimed:
         rows = self._rows_of(job)
         held = self._leases.get(lease)
         if not self._in_force(job, schedule):
@@ -306,6 +307,8 @@ class MemoryClaimStore:
                 held.rows.items() if held else ())], [], 0, [], [],
                 outdated=True)
         if held is None:
+            if until is not None and self._clock.now() > until:
+                return Claimed([], [], 0, [], [], over=True)
             held = _Held(lease, job, tick, holder, self._until(seconds))
         first = claim_.first_fence(tick)
         newest = max(first, rows.floor)
@@ -313,6 +316,7 @@ class MemoryClaimStore:
         busy: list[str] = []
         waiting: list[str] = []
         behind: list[str] = []
+        unlisted: list[str] = []
         superseded = 0
         known = 0
         for key in dict.fromkeys(objects):
@@ -323,10 +327,13 @@ class MemoryClaimStore:
                     rows.add(key, row)
                     held.rows[key] = row
                     won.append(_new(Claim, (key, newest, 1, tick)))
+                else:
+                    unlisted.append(key)
                 continue
             since = row.since
             if since is None:
                 if not fresh:
+                    unlisted.append(key)
                     continue
                 rows.delisted -= 1
                 since = tick
@@ -377,7 +384,8 @@ class MemoryClaimStore:
         if len(won) > known:
             rows.settle(tick, len(won) - known)
         return Claimed(won, busy, superseded,
-                       self.look(job, behind) if behind else [], waiting)
+                       self.look(job, behind) if behind else [], waiting,
+                       unlisted=tuple(unlisted))
 
     def _in_force(self, job: str, schedule: str) -> bool:
         """Whether the job has that schedule, or none is known."""

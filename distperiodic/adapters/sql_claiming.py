@@ -30,22 +30,24 @@ _UNCOUNTED = MOVES[Move.COUNT][0]
 
 #: Earlier than any tick.
 FIRST = -2 ** 63
+#: Later than any instant.
+LAST = 2 ** 63 - 1
 #: Looks at what is left of a claim while others take and end it.
 _LOOKS = 20
 
 
 def take(tx: sql_transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
-         fresh: bool, least: int = FIRST, most: int = claim_.UNBOUNDED,
-         rule: str = '', schedule: str = '', settle: bool = True,
-         won: dict[str, Claim] | None = None
+         fresh: bool, until: int = LAST, least: int = FIRST,
+         most: int = claim_.UNBOUNDED, rule: str = '', schedule: str = '',
+         settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Take what may be taken of *keys*; the lease is not made.
 
     It waits for no row that a handler keeps: only claims that are closed or
     wait are changed, and none of them is a handler's.
 
-    :param due_at: as in the port.
+    :param due_at: as in the port; so is *until*.
     :param least: what has a watermark before this one is behind.
     :param most: attempts, as in the port; so are *rule* and *schedule*.
     :param settle: whether nobody may claim this tick or an earlier one from
@@ -57,11 +59,13 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     busy: list[str] = []
     waiting: list[str] = []
     behind: list[due.Row] = []
+    unlisted: list[str] = []
     void: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
             'of_schedule': schedule, 'first': claim_.first_fence(tick)}
     ended_into = (
-        {**into, 'least': least, 'of_due': due_at} if settle else into)
+        {**into, 'least': least, 'of_due': due_at, 'of_end': until}
+        if settle else into)
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
         won = {}
@@ -80,9 +84,16 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         if not rest:
             break
         rows = tx.look(number, rest)
-        # Not if some were won: what is said to be early must have no lease.
-        if not (look or won) and (early := _early(tx, due_at, rows)):
-            return Claimed([], [], 0, [], [], early), void
+        # Not if some were won, now or by a call whose answer was lost: what
+        # is not the time for must have no lease.
+        if not (look or won or any(
+                row.lease == lease for row in rows.values())):
+            now = _now(tx, rows)
+            if now < due_at - claim_.EARLIEST:
+                return Claimed([], [], 0, [], [],
+                               due_at - claim_.EARLIEST - now), void
+            if now > until:
+                return Claimed([], [], 0, [], [], over=True), void
         new: list[str] = []
         delisted: list[str] = []
         ended: list[str] = []
@@ -92,13 +103,11 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         for key in rest:
             row = rows.get(key)
             if row is None:
-                if fresh:
-                    new.append(key)
+                (new if fresh else unlisted).append(key)
             elif row.lease == lease:
                 won[key] = sql_transaction.claim_of(row)
             elif row.since is None:
-                if fresh:
-                    delisted.append(key)
+                (delisted if fresh else unlisted).append(key)
             elif (row.settled >= tick
                   or not settle and row.tick >= tick
                   or settle and not follows(row, rule)):
@@ -143,7 +152,8 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
             if key not in won]
     busy += rest
     return Claimed([won[key] for key in keys if key in won], busy,
-                   void.total(), behind, waiting), void
+                   void.total(), behind, waiting,
+                   unlisted=tuple(unlisted)), void
 
 
 def follows(row: Any, rule: str) -> bool:
@@ -162,10 +172,8 @@ def _relisted(tx: sql_transaction.Transaction, number: int, tick: int,
     return set(free)
 
 
-def _early(tx: sql_transaction.Transaction, due_at: int,
-           rows: dict[str, Any]) -> int:
-    """Microseconds until what is due at that instant may be claimed."""
-    now = next((row.now for row in rows.values()), None)
-    if now is None:
-        now = tx.connection.execute(sa.select(tx.dialect.now)).scalar_one()
-    return max(0, due_at - claim_.EARLIEST - now)
+def _now(tx: sql_transaction.Transaction, rows: dict[str, Any]) -> int:
+    """The store's clock, as it was when these rows were looked at."""
+    for row in rows.values():
+        return int(row.now)
+    return int(tx.connection.execute(sa.select(tx.dialect.now)).scalar_one())

@@ -110,14 +110,16 @@ class Statements:
         earlier = _claim.c.settled < sa.bindparam('of_tick')
         come = self._now >= sa.bindparam(
             'of_due', type_=sa.BigInteger) - EARLIEST
+        in_time = self._now <= sa.bindparam('of_end', type_=sa.BigInteger)
         before, state = MOVES[Move.CLAIM]
         listed = _claim.c.since.is_not(None)
         rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)
         follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
         in_force = self._in_force()
         self.claim_ended = self._step(
-            before, state, anew, earlier, come, listed, follows, in_force,
-            _claim.c.settled >= sa.bindparam('least'), reads_back=False)
+            before, state, anew, earlier, come, in_time, listed, follows,
+            in_force, _claim.c.settled >= sa.bindparam('least'),
+            reads_back=False)
         self.trigger = self._step(
             before, state, between, earlier, listed,
             # Not twice, though nothing is settled by it.

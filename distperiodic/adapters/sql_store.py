@@ -174,26 +174,28 @@ class SqlClaimStore:
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
               most: int = claim_.UNBOUNDED, rule: str = '',
-              schedule: str = '', due_at: int | None = None) -> Claimed:
+              schedule: str = '', due_at: int | None = None,
+              until: int | None = None) -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0, [], [])
         number = self._number(job)
         least = sql_claiming.FIRST if after is None else after
         due_at = tick if due_at is None else due_at
+        until = sql_claiming.LAST if until is None else until
 
         def work(tx: Transaction) -> Claimed:
             ended = None
             if self._sql.claim_at_once is not None:
                 ended = tx.claim_at_once(
-                    number, tick, keys, lease, due_at, least, most, rule,
-                    schedule, holder, seconds)
+                    number, tick, keys, lease, due_at, until, least, most,
+                    rule, schedule, holder, seconds)
                 if len(ended) == len(keys):
                     return Claimed(in_order(keys, ended), [], 0, [], [])
             claimed, void = sql_claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
-                due_at=due_at, fresh=fresh, least=least, most=most, rule=rule,
-                schedule=schedule, won=ended)
+                due_at=due_at, until=until, fresh=fresh, least=least,
+                most=most, rule=rule, schedule=schedule, won=ended)
             for old in sorted(void):
                 sql_history.count(tx, number, old, holder,
                                   superseded=void[old])
@@ -224,7 +226,10 @@ class SqlClaimStore:
                     .where(_lease.c.id == lease)) or 0,
                 [sql_listing.row_of(row) for row in left
                  if row.settled < least],
-                [row.object for row in held if row.state in _WAITS_FROM])
+                [row.object for row in held if row.state in _WAITS_FROM],
+                unlisted=() if fresh else tuple(
+                    key for key in keys
+                    if key not in rows or rows[key].since is None))
         return self._once(work, again)
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,

@@ -58,14 +58,14 @@ class Transaction:
         return len(moved) - before
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
-                      name: str, due_at: int, least: int, most: int, rule: str,
-                      schedule: str, holder: str,
+                      name: str, due_at: int, until: int, least: int,
+                      most: int, rule: str, schedule: str, holder: str,
                       seconds: float) -> dict[str, Claim]:
         """Claim what has ended its last tick; if that is all, the history
         has it and the lease is made.
 
         :param name: of the lease.
-        :param due_at: as in the port.
+        :param due_at: as in the port; so is *until*.
         :param least: what had its last tick before this one stays.
         :param most: attempts, as in the port; so are the rule and the
             schedule.
@@ -76,6 +76,7 @@ class Transaction:
             **self._lease(name, State.CLAIMED, number, tick, keys, holder,
                           seconds),
             'of_job': number, 'of_tick': tick, 'of_due': due_at,
+            'of_end': until,
             'least': least, 'most': most,
             'of_rule': rule, 'of_schedule': schedule,
             'first': claim_.first_fence(tick),

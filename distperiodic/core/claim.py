@@ -166,6 +166,11 @@ class Claimed(NamedTuple):
     #: Whether another schedule of the job is in force than who asked has;
     #: nothing was taken since.
     outdated: bool = False
+    #: Whether it is too late for the tick by the store's clock; then nothing
+    #: was taken.
+    over: bool = False
+    #: Objects that the store does not list.
+    unlisted: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):

@@ -94,8 +94,14 @@ class Released(NamedTuple):
     objects: Sequence[str]
 
 
-class TooEarly(NamedTuple):
-    """The store's clock has not come to a tick that ours had come to."""
+class ClockDiffers(NamedTuple):
+    """The store's clock is not where we take it to be."""
+
+    job: str
+
+
+class Unlisted(NamedTuple):
+    """The store does not list objects that were to be claimed."""
 
     job: str
 
@@ -109,8 +115,8 @@ class Stopped(NamedTuple):
 
 
 Event = (Viewed | CatalogueRead | Called | Accepted | Sent | Unsent
-         | Reported | Ran | ResultsWait | Ended | Released | TooEarly
-         | Woken | Stopped)
+         | Reported | Ran | ResultsWait | Ended | Released | ClockDiffers
+         | Unlisted | Woken | Stopped)
 
 #: Puts an event into the inbox; any thread may, and never waits.
 Put = Callable[[Event], None]

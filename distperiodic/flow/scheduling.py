@@ -122,8 +122,8 @@ class _Source:
         """These objects run no more."""
         self._claimer.released(job, objects)
 
-    def too_early(self) -> None:
-        """The store's clock had not come to a tick."""
+    def clock_differs(self) -> None:
+        """The store's clock is not where we take it to be."""
         if self._time is not None:
             self._time.look()
 
@@ -244,8 +244,10 @@ class Scheduling:
             case events.CatalogueRead(name, ticket, reading):
                 self._of_job[name].ticker.catalogue_read(
                     name, ticket, reading)
-            case events.TooEarly(name):
-                self._of_job[name].too_early()
+            case events.Unlisted(name):
+                self._of_job[name].ticker.compare_again(name)
+            case events.ClockDiffers(name):
+                self._of_job[name].clock_differs()
             case events.Called(call):
                 call()
 

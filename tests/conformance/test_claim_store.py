@@ -1286,8 +1286,9 @@ def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
 
     assert set(listed(store, job)) == {'b'}
     assert [row.object for row in store.look(job, ['a', 'b'])] == ['b']
-    assert claim(store, job, tick + SECOND, ['a'],
-                 fresh=False) == claim_.Claimed([], [], 0, [], [])
+    assert claim(store, job, tick + SECOND, ['a', 'unheard of'],
+                 fresh=False) == claim_.Claimed(
+                     [], [], 0, [], [], unlisted=('a', 'unheard of'))
     assert skip(store, job, tick + SECOND, 'a') == 0
 
     later = tick + 5 * SECOND
@@ -2273,6 +2274,34 @@ def test_a_clock_may_be_wrong_by_a_part_of_a_second(one, job):
     answer = claim(one, job, one.now() + SECOND // 2, ['a'])
 
     assert (objects_of(answer.won), answer.early) == (['a'], 0)
+
+
+def test_a_tick_whose_time_is_over_is_nobodys(store, job, tick):
+    """Neither what is new, nor what has ended, nor what waits."""
+    claim(store, job, tick, ['a'])
+    bring(store, job, tick, 'e', State.DONE)
+    late = store.now() - 1
+    for objects in ['a'], ['c'], ['e'], ['a', 'c', 'e']:
+        answer = claim(store, job, tick + SECOND, objects, supersede=True,
+                       until=late)
+        assert (answer.won, answer.over) == ([], True)
+
+    answer = claim(store, job, tick + SECOND, ['a', 'c', 'e'],
+                   supersede=True, until=late + 60 * SECOND)
+    assert (objects_of(answer.won), answer.over) == (['a', 'c', 'e'], False)
+
+
+def test_what_was_won_in_time_stays_so_when_it_is_asked_for_again(
+        store, job, tick):
+    """The first answer was lost."""
+    bring(store, job, tick, 'e', State.DONE)
+    lease, won = take(store, job, tick + SECOND, 'a', 'e',
+                      until=store.now() + 60 * SECOND)
+
+    again = claim(store, job, tick + SECOND, ['a', 'e'], lease,
+                  until=store.now() - 1)
+
+    assert (again.won, again.over) == (won, False)
 
 
 # Races.

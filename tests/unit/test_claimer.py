@@ -14,6 +14,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
+from distperiodic.flow import events
 from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import claimer as claimer_
 from tests.unit import world as world_
@@ -29,12 +30,14 @@ class Store:
 
     away = False
 
-    def __init__(self, job):
+    def __init__(self, job, clock):
+        self.clock = clock
         self.status = ports.JobStatus(
             None, job.schedule_text(), ALWAYS, None, ALWAYS)
         self.claimed, self.skipped = [], []
-        #: By how much what is claimed is too early for its clock.
-        self.early = 0
+        self.looked = 0
+        #: By how much its clock is behind ours, in microseconds.
+        self.behind = 0
 
     def ask(self, call, then, failed=None, *, first=False):
         then(call(self))
@@ -47,13 +50,17 @@ class Store:
 
     def look(self, job, objects):
         """Objects that missed the tick before the newest one."""
+        self.looked += 1
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
 
-    def claim(self, job, tick, objects, *, schedule, **options):
+    def claim(self, job, tick, objects, *, schedule, until, **options):
         if schedule != self.status.schedule:
             return claim_.Claimed([], [], 0, [], [], outdated=True)
-        if self.early:
-            return claim_.Claimed([], [], 0, [], [], early=self.early)
+        now = self.clock.now() - self.behind
+        if now < tick:
+            return claim_.Claimed([], [], 0, [], [], early=tick - now)
+        if until is not None and now > until:
+            return claim_.Claimed([], [], 0, [], [], over=True)
         self.claimed.append((tick, list(objects)))
         return claim_.Claimed([], [], 0, [], [])
 
@@ -73,9 +80,9 @@ class Desk:
     def __init__(self, piece=100, status=None, **options):
         self.job = world_.job('poll', objects=True, **options)
         self.events = []
-        self.store = Store(self.job)
-        self.store.status = self.store.status._replace(**status or {})
         self.clock = clock = world_.Clock()
+        self.store = Store(self.job, clock)
+        self.store.status = self.store.status._replace(**status or {})
         clock.pass_us(5 * SECOND)
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
@@ -122,17 +129,32 @@ def test_what_is_left_to_others_is_claimed_no_more():
 
 def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
     desk = Desk()
-    desk.store.early = 70 * SECOND
+    desk.store.behind = 70 * SECOND
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
-    desk.store.early = 0
-    desk.clock.pass_us(69 * SECOND)
+    desk.clock.pass_us(64 * SECOND)
     desk.claimer.ask_again()
     assert desk.store.claimed == []
     desk.clock.pass_us(SECOND)
     desk.claimer.ask_again()
 
     assert desk.store.claimed == [(tick(), ['a'])]
+
+
+def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
+    """By ours the same tick would be claimed again and again."""
+    desk = Desk()
+    desk.store.behind = -70 * SECOND
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+    assert desk.store.looked == 0
+    assert desk.events == [events.ClockDiffers('poll')]
+    desk.clock.pass_us(70 * SECOND)
+    desk.store.behind = 0
+    desk.claimer.ask_again()
+
+    assert desk.store.looked == 1
+    assert desk.store.claimed == [(tick(-1), ['a'])]
 
 
 def test_the_objects_of_a_paused_job_are_skipped():

@@ -577,6 +577,23 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_runs(
     assert me.ticks(key='b')[-1] == 240
 
 
+def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
+        world):
+    """Whoever had it before was slow to record that it was gone."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    me = world.scheduler(
+        world_.job(every=60.0, objects=True), sees=None, store=store,
+        catalogues={'poll': ['a', 'b']})
+    world.show(me, ['me'])
+    world.advance(70)
+
+    store.sync('poll', [], ['b'], at=world.clock.now())
+    world.advance(60)
+
+    assert me.ticks(key='b') == [60, 120]
+
+
 def test_whoever_lost_an_object_does_not_record_its_leaving(
         world, monkeypatch):
     """Its new owner lists it by then."""

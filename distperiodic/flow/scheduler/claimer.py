@@ -47,6 +47,9 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
 
+# Seconds for which the clock of the store is looked at before more is judged.
+_CLOCK_PAUSE = 1.0
+
 
 class _Question(NamedTuple):
     """One claim that the store is asked for."""
@@ -276,41 +279,27 @@ class Claimer:
             return
         lease, holder = self._new_lease(), self._holder()
         self._open[job.name] += 1
-        due_at = None
-        if question.plan.spread:
-            due_at = tick + max(
-                question.plan.phase(tick, ring_.position_of(key))
-                for key in question.objects)
-        asked = False
+        due_at, until = _window(question)
 
-        def call(store: ports.ClaimStore) -> claim_.Claimed | None:
-            nonlocal asked
-            if self._too_late(question) and not (
-                    # What a call before has claimed, whose answer was lost,
-                    # is ours whatever the time.
-                    asked and store.renew([lease], holder=holder,
-                                          seconds=self._lease)):
-                return None
-            asked = True
+        def call(store: ports.ClaimStore) -> claim_.Claimed:
             return store.claim(
                 job.name, tick, question.objects, lease=lease,
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
                 fresh=False, after=question.after,
                 most=job.most_attempts, rule=question.rule,
-                schedule=job.schedule_text(), due_at=due_at)
+                schedule=job.schedule_text(), due_at=due_at, until=until)
 
-        def claimed(answer: claim_.Claimed | None) -> None:
+        def claimed(answer: claim_.Claimed) -> None:
             self._open[job.name] -= 1
-            if answer is None:
-                # Rows say what is to be done.
-                self.judge_objects(job, question.objects)
+            if answer.over:
+                self._is_over(question, until)
             elif answer.early:
                 # The store's clock was set back, or ours was wrong.
                 self.counts[job.name, 'too early'] += len(question.objects)
                 self._ask_later(question._replace(early=True),
                                 answer.early / schedule.SECOND)
-                self._put(events.TooEarly(job.name))
+                self._put(events.ClockDiffers(job.name))
             else:
                 self._claimed(question, in_flight.Own(lease, holder), answer)
 
@@ -319,19 +308,17 @@ class Claimer:
             self.counts[job.name, 'claims failed'] += len(question.objects)
         self._store.ask(call, claimed, failed)
 
-    def _too_late(self, question: _Question) -> bool:
-        """Whether the tick is not the one to run any more for some object:
-        the store was away, or had much to do.
+    def _is_over(self, question: _Question, until: Instant | None) -> None:
+        """It was too late for the tick when the store was asked: the store
+        was away, or had much to do, or this process stood still. Rows say
+        what is to be done.
         """
-        plan, tick = question.plan, question.tick
-        if plan.misfire is Misfire.ALL or question.early:
-            return False
-        now = self._clock.now()
-        if plan.spread and _is_over(plan, tick, now):
-            # Their phases are asked for only where they decide.
-            now -= min(plan.phase(tick, ring_.position_of(key))
-                       for key in question.objects)
-        return _is_over(plan, tick, now)
+        if until is None or self._clock.now() > until:
+            self.judge_objects(question.job, question.objects)
+        else:
+            # By its clock alone: ours has to be where it is before we judge.
+            self._ask_later(question._replace(judged=True), _CLOCK_PAUSE)
+            self._put(events.ClockDiffers(question.job.name))
 
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))
@@ -360,6 +347,8 @@ class Claimer:
                                    question.after, answer.busy)
             else:
                 self.wait_for(job.name, answer.busy)
+        if answer.unlisted:
+            self._put(events.Unlisted(job.name))
         if answer.won:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)
@@ -478,8 +467,20 @@ class Claimer:
         self._dropped.report()
 
 
-def _is_over(plan: due.Plan, tick: Instant, now: Instant) -> bool:
-    """Whether *tick* has given way to a newer one, or its grace is over."""
-    newest = plan.schedule.at_or_before(now)
-    return newest is not None and newest > tick or (
-        plan.misfire is Misfire.SKIP and now - tick > plan.grace_us(tick))
+def _window(question: _Question) -> tuple[Instant, Instant | None]:
+    """The instants from and to which all of its objects may be claimed: the
+    last of them is due, and the first has not given way to a newer tick, nor
+    is its grace over. None: it never is.
+    """
+    plan, tick = question.plan, question.tick
+    first = last = 0
+    if plan.spread:
+        phases = [plan.phase(tick, ring_.position_of(key))
+                  for key in question.objects]
+        first, last = min(phases), max(phases)
+    if plan.misfire is Misfire.ALL:
+        return tick + last, None
+    until = plan.schedule.after(tick) - 1
+    if plan.misfire is Misfire.SKIP:
+        until = min(until, tick + plan.grace_us(tick))
+    return tick + last, until + first

@@ -323,6 +323,14 @@ class Ticker:
             self._listed(part, reading, read, now, view)
         self._pump()
 
+    def compare_again(self, job: str) -> None:
+        """The store does not list objects that our catalogue does."""
+        part = self._parts[job]
+        # What a walk has not come to yet need not be listed.
+        if part.walk is None and not self._closed:
+            part.ring = None
+            self._timers.push(self._clock.now(), job, TimerKind.LOOK)
+
     # -- catalogue ─► owned
 
     def _listed(self, part: part_.Part, reading: Reading, read: reads_.Read,
