@@ -156,8 +156,9 @@ class Claimer:
         are. To ask at fixed intervals is not enough: each time the store may
         be about to answer something else.
         """
-        return ([job for job in sorted(self._refused) if self.ready(job)]
-                if self._refused else [])
+        if not self._refused:
+            return []
+        return [job for job in sorted(self._refused) if self.ready(job)]
 
     def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
         """When the objects of *job* that follow *rule* are due."""
@@ -396,6 +397,8 @@ class Claimer:
         :returns: whether there was any.
         """
         judged = False
+        if not self._waits:
+            return False
         for name, (_, released) in list(self._waits.items()):
             if released and not self._open[name] and not self._closed:
                 objects = list(released)

@@ -111,11 +111,26 @@ class Ticker:
         if now < self._seen - SECOND:
             self._clock_set_back(self._seen, now)
         self._seen = now
-        view = self._view()
         for name in self._claimer.ready_again():
             self._timers.push(now, name, TimerKind.LOOK)
             if self._late is not None:
                 self._timers.push(now, name, TimerKind.LATE)
+        done = 0
+        following = self._timers.next
+        if self._held or following is not None and following <= now:
+            done = self._turns(now)
+        if self._claimer.judge_released() or done:
+            self._pump()
+        pause = min(self._claimer.ask_again(), _FOR_EVER)
+        following = self._timers.next
+        if following is None:
+            return pause
+        return max(0.0, min(
+            pause, (following - self._clock.now()) / SECOND))
+
+    def _turns(self, now: Instant) -> int:
+        """Have the turns that are due; returns how many there were."""
+        view = self._view()
         done = 0
         for name, kind, due in self._timers.take(now):
             self._turn(self._parts[name], kind, due, now, view)
@@ -123,13 +138,7 @@ class Ticker:
             if not done % 64:
                 self._pump()
                 view = self._view()
-        if self._claimer.judge_released() or done:
-            self._pump()
-        again = min(self._claimer.ask_again(), _FOR_EVER)
-        if self._timers.next is None:
-            return again
-        return max(0.0, min(
-            again, (self._timers.next - self._clock.now()) / SECOND))
+        return done
 
     def _turn(self, part: part_.Part, kind: TimerKind, due: Instant,
               now: Instant, view: member_.View | None) -> None:
