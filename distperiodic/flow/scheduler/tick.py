@@ -83,6 +83,8 @@ class Ticker:
         self._seen: Instant | None = None
         #: What waits until the view is known, by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
+        #: What waits until the store is back, by job.
+        self._delayed: dict[str, dict[TimerKind, None]] = {}
         self._closed = False
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
@@ -115,6 +117,9 @@ class Ticker:
             self._timers.push(now, name, TimerKind.LOOK)
             if self._late is not None:
                 self._timers.push(now, name, TimerKind.LATE)
+        if self._delayed and not self._claimer.away:
+            delayed, self._delayed = self._delayed, {}
+            self._push_all(delayed, now)
         done = 0
         following = self._timers.next
         if self._held or following is not None and following <= now:
@@ -148,7 +153,7 @@ class Ticker:
         elif kind is TimerKind.TICK:
             self._tick(part, due, now, view)
         elif self._claimer.away:
-            self._timers.retry(job.name, kind)
+            self._delayed.setdefault(job.name, {})[kind] = None
         elif kind is TimerKind.LOOK:
             self._look(part, now, view)
         elif kind is TimerKind.REST:
@@ -248,8 +253,11 @@ class Ticker:
         LOG.info('ticks go on: member=%s jobs=%d', self._identity,
                  len(self._held))
         held, self._held = self._held, {}
-        now = self._clock.now()
-        for name, kinds in held.items():
+        self._push_all(held, self._clock.now())
+
+    def _push_all(self, waited: Mapping[str, Mapping[TimerKind, None]],
+                  now: Instant) -> None:
+        for name, kinds in waited.items():
             for kind in kinds:
                 self._timers.push(now, name, kind)
 
@@ -261,9 +269,8 @@ class Ticker:
         job = part.job
         if not self._claimer.ready(job.name):
             # The store is slow, or away. What is due then is decided when it
-            # has answered.
+            # has answered, and the job is ready again.
             self.counts[job.name, 'held'] += 1
-            self._timers.retry(job.name, TimerKind.LOOK)
         elif job.scope is not job_.Scope.OBJECTS:
             part.begun = max(part.begun, tick)
             self._start(part, tick, now, view)
