@@ -213,10 +213,10 @@ class Claimer:
             None: none is left out.
         :returns: number of objects of which something was due.
         """
-        if self.attendance.outdated(job.name):
+        asked = list(rows)
+        if not asked or self.attendance.outdated(job.name):
             return 0
         now = self._clock.now()
-        asked = list(rows)
         if until is not None:
             asked = [row for some in self._verdicts(
                 job, asked, until).values() for row in some]

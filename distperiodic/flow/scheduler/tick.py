@@ -130,8 +130,10 @@ class Ticker:
         following = self._timers.next
         if following is None:
             return pause
-        return max(0.0, min(
-            pause, (following - self._clock.now()) / SECOND))
+        if done:
+            # That took some time.
+            now = self._clock.now()
+        return max(0.0, min(pause, (following - now) / SECOND))
 
     def _turns(self, now: Instant) -> int:
         """Have the turns that are due; returns how many there were."""
