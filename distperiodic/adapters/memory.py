@@ -570,9 +570,12 @@ class MemoryClaimStore:
         due = [held for held in self._leases.values() if held.job in known
                and (held.until <= now or (
                    held.holder in lost and held.until <= unheard))]
+        # Those whose answer was lost.
+        ours = any([name.startswith(into) for name in self._leases])
+        if not due and not ours:
+            return []
         due.sort(key=lambda held: held.until)
         names = claim_.names_of_leases(into, limit)
-        # Those whose answer was lost.
         taken = [Lease(name, held.job, held.tick, [
             _claim_of(key, row) for key, row in held.rows.items()],
             State.RUNNING)

@@ -126,14 +126,14 @@ class Ticker:
             done = self._turns(now)
         if self._claimer.judge_released() or done:
             self._pump()
-        pause = min(self._claimer.ask_again(), _FOR_EVER)
+        pause = self._claimer.ask_again()
         following = self._timers.next
         if following is None:
-            return pause
+            return min(pause, _FOR_EVER)
         if done:
             # That took some time.
             now = self._clock.now()
-        return max(0.0, min(pause, (following - now) / SECOND))
+        return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
 
     def _turns(self, now: Instant) -> int:
         """Have the turns that are due; returns how many there were."""
