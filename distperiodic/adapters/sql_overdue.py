@@ -46,6 +46,9 @@ class Statements:
                 'unheard', type_=sa.BigInteger)
             over = over | (lost & (_lease.c.until <= unheard))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
+        #: Who holds leases of some jobs.
+        self.holders = sa.select(_lease.c.holder).distinct().where(
+            some, _lease.c.holder != '')
         named = dialect.among(_lease.c.id)
         #: Those of some jobs, and those of some names.
         self.find = sa.select(
@@ -68,14 +71,6 @@ class Search(NamedTuple):
     sql: Statements
     #: Holders that are gone, and how long they may have been silent.
     gone: dict[str, Any]
-
-
-def holders(tx: sql_transaction.Transaction,
-            numbers: Sequence[int]) -> set[str]:
-    """See :meth:`distperiodic.ports.ClaimStore.holders`."""
-    return set(tx.connection.execute(
-        sa.select(_lease.c.holder).distinct().where(
-            _lease.c.job.in_(numbers), _lease.c.holder != '')).scalars())
 
 
 def search(sql: Mapping[bool, Statements], gone: Sequence[str],

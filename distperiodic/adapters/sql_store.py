@@ -435,8 +435,8 @@ class SqlClaimStore:
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
         numbers = [self._number(job) for job in dict.fromkeys(jobs)]
-        return self._look(
-            lambda tx: sql_overdue.holders(tx, numbers)) if numbers else set()
+        return self._look(lambda tx: set(tx.connection.execute(
+            self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         numbers = {self._number(job): job for job in jobs}
