@@ -128,8 +128,12 @@ class _Rows(dict[str, '_Row | _Ended']):
             for old in sorted(self.settled)[:_TICKS // 2]:
                 del self.settled[old]
 
-    def between(self, low: int, high: int) -> Iterator[due.Row]:
-        """The listed objects at these positions, in their order."""
+    def between(self, low: int, high: int,
+                before: int | None) -> Iterator[due.Row]:
+        """The listed objects at these positions, in their order.
+
+        :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
+        """
         if self._unplaced:
             self._place([*zip(self._positions, self._keys, strict=True), *zip(
                 ring_.positions_of(self._unplaced), self._unplaced,
@@ -141,7 +145,9 @@ class _Rows(dict[str, '_Row | _Ended']):
                 return
             key = self._keys[at]
             row = self[key]
-            if row.since is not None:
+            if row.since is not None and (
+                    before is None or row.settled < before
+                    or row.rule != ''):
                 yield _listed(key, position, row, row.since)
 
     def _place(self, found: list[tuple[int, str]]) -> None:
@@ -268,11 +274,8 @@ class MemoryClaimStore:
 
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:
-        found = self._rows_of(job).between(low, high)
-        if before is not None:
-            found = (row for row in found
-                     if row.rule or row.settled < before)
-        return list(itertools.islice(found, limit))
+        return list(itertools.islice(
+            self._rows_of(job).between(low, high, before), limit))
 
     def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         rows = self._rows_of(job)
@@ -575,9 +578,12 @@ class MemoryClaimStore:
         due = [held for held in self._leases.values() if held.job in known
                and (held.until <= now or (
                    held.holder in lost and held.until <= unheard))]
+        # Those whose answer was lost.
+        ours = any([name.startswith(into) for name in self._leases])
+        if not due and not ours:
+            return []
         due.sort(key=lambda held: held.until)
         names = claim_.names_of_leases(into, limit)
-        # Those whose answer was lost.
         taken = [Lease(name, held.job, held.tick, [
             _claim_of(key, row) for key, row in held.rows.items()],
             State.RUNNING)

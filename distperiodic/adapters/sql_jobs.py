@@ -39,7 +39,7 @@ class Numbers:
     def __init__(self, place: database.Database, space: str,
                  monotonic: Callable[[], float]):
         self._database = place
-        self._space = space
+        self._jobs = _Jobs(place.dialect, space)
         self._monotonic = monotonic
         self._numbers: dict[str, int] = {}
         self._opened = 0
@@ -50,11 +50,11 @@ class Numbers:
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _BELIEVED):
             self._database.look(lambda connection: self._keep(
-                _read(connection, self._space)))
+                self._jobs.read(connection)))
         number = self._numbers.get(job)
         if number is None:
-            number = self._database.run(lambda connection: _made(
-                connection, self._space, {job}))[job].id
+            number = self._database.run(lambda connection: self._jobs.made(
+                connection, {job}))[job].id
             self._numbers[job] = number
         return number
 
@@ -65,16 +65,13 @@ class Numbers:
     def read(self, connection: sa.Connection,
              needed: Iterable[str]) -> dict[str, Any]:
         """The rows of all jobs, by name; those *needed* are made."""
-        rows = _read(connection, self._space)
-        if missing := set(needed).difference(rows):
-            rows |= _made(connection, self._space, missing)
+        rows = self._jobs.made(connection, set(needed))
         self._keep(rows)
         return rows
 
     def look(self, needed: Collection[str]) -> dict[str, Any] | None:
         """The same without making any. None: some must be made."""
-        rows = self._database.look(
-            lambda connection: _read(connection, self._space))
+        rows = self._database.look(self._jobs.read)
         self._keep(rows)
         return rows if rows.keys() >= set(needed) else None
 
@@ -84,29 +81,32 @@ class Numbers:
         self._read_at = self._monotonic()
 
 
-def _read(connection: sa.Connection, space: str,
-          names: Collection[str] | None = None) -> dict[str, Any]:
-    """The rows of jobs, by name. None: of all."""
-    now = sa.select(dialect_.Dialect(connection.dialect).now)
-    query = sa.select(_job, now.scalar_subquery().label('now')).where(
-        _job.c.space == space, _job.c.kind == tables.KIND)
-    if names is not None:
-        query = query.where(_job.c.name.in_(sorted(names)))
-    return {row.name: row for row in connection.execute(query)}
+class _Jobs:
+    """The rows of all jobs of one space."""
 
+    def __init__(self, dialect: dialect_.Dialect, space: str):
+        self._dialect = dialect
+        self._space = space
+        now = sa.select(dialect.now).scalar_subquery().label('now')
+        self._all = sa.select(_job, now).where(
+            _job.c.space == space, _job.c.kind == tables.KIND)
 
-def _made(connection: sa.Connection, space: str,
-          names: set[str]) -> dict[str, Any]:
-    """The rows of these jobs; those that nobody knows are made."""
-    rows = _read(connection, space, names)
-    while missing := sorted(names.difference(rows)):
-        # A number that is another's inserts nothing.
-        numbers = random.sample(range(*_NUMBERS), len(missing))
-        dialect_.Dialect(connection.dialect).insert_new(
-            connection, _job, {'name': missing, 'id': numbers},
-            space=space, kind=tables.KIND)
-        rows = _read(connection, space, names)
-    return rows
+    def read(self, connection: sa.Connection) -> dict[str, Any]:
+        """Read them; by name."""
+        return {row.name: row for row in connection.execute(self._all)}
+
+    def made(self, connection: sa.Connection,
+             needed: set[str]) -> dict[str, Any]:
+        """The same, after those *needed* that nobody knows were made."""
+        rows = self.read(connection)
+        while missing := sorted(needed.difference(rows)):
+            # A number that is another's inserts nothing.
+            numbers = random.sample(range(*_NUMBERS), len(missing))
+            self._dialect.insert_new(
+                connection, _job, {'name': missing, 'id': numbers},
+                space=self._space, kind=tables.KIND)
+            rows = self.read(connection)
+        return rows
 
 
 def adopt(connection: sa.Connection, rows: Mapping[str, Any],

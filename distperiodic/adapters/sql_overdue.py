@@ -7,8 +7,10 @@ moment keeps all of it or nothing.
 """
 
 import json
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -28,39 +30,69 @@ class Kept(Exception):
     """
 
 
-def is_over(dialect: dialect_.Dialect, gone: Sequence[str], seconds: float,
-            silent: float) -> sa.ColumnElement[bool]:
-    """Whether a lease ended, or its holder is gone and silent for long
-    enough; see :meth:`distperiodic.ports.ClaimStore.overdue`.
+class Statements:
+    """What is asked of the leases that are over: they ended, or their holder
+    is gone and silent for long enough; see
+    :meth:`distperiodic.ports.ClaimStore.overdue`.
+
+    :param gone: whether there are holders that are gone.
     """
-    over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
-    if lost := [name for name in gone if name]:
-        over = over | (_lease.c.holder.in_(lost) & (
-            _lease.c.until <= sql_transaction.until(
-                dialect, seconds - silent)))
-    return over
+
+    def __init__(self, dialect: dialect_.Dialect, gone: bool):
+        over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
+        if gone:
+            lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
+            unheard = dialect.lease_now + sa.bindparam(
+                'unheard', type_=sa.BigInteger)
+            over = over | (lost & (_lease.c.until <= unheard))
+        some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
+        #: Who holds leases of some jobs.
+        self.holders = sa.select(_lease.c.holder).distinct().where(
+            some, _lease.c.holder != '')
+        named = dialect.among(_lease.c.id)
+        #: Those of some jobs, and those of some names.
+        self.find = sa.select(
+            _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state
+        ).where(some, over | named).order_by(
+            sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id
+        ).limit(sa.bindparam('at_most', type_=sa.Integer))
+        #: One of them, if it is still over.
+        this = _lease.c.id == sa.bindparam('stands_in')
+        self.take = sa.update(_lease).where(this, over).values(
+            id=sa.bindparam('into'), state=State.CLAIMED,
+            holder=sa.bindparam('runner'),
+            until=dialect.lease_now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger))
 
 
-def holders(tx: sql_transaction.Transaction,
-            numbers: Sequence[int]) -> set[str]:
-    """See :meth:`distperiodic.ports.ClaimStore.holders`."""
-    return set(tx.connection.execute(
-        sa.select(_lease.c.holder).distinct().where(
-            _lease.c.job.in_(numbers), _lease.c.holder != '')).scalars())
+class Search(NamedTuple):
+    """A search for leases that are over."""
+
+    sql: Statements
+    #: Holders that are gone, and how long they may have been silent.
+    gone: dict[str, Any]
+
+
+def search(sql: Mapping[bool, Statements], gone: Sequence[str],
+           seconds: float, silent: float) -> Search:
+    """See :meth:`distperiodic.ports.ClaimStore.overdue`.
+
+    :param sql: by whether there are holders that are gone.
+    """
+    lost = [name for name in gone if name]
+    return Search(sql[bool(lost)], {
+        'gone': lost, 'unheard': round((seconds - silent) * 1e6)
+    } if lost else {})
 
 
 def find(tx: sql_transaction.Transaction, numbers: Sequence[int],
-         over: sa.ColumnElement[bool],
-         names: Sequence[str]) -> Sequence[Any]:
+         search: Search, names: Sequence[str]) -> Sequence[Any]:
     """Leases of these jobs that are over, those that ended first, and those
     of these names; as many as there are names.
     """
-    named = _lease.c.id.in_(names)
-    return tx.connection.execute(
-        sa.select(_lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state)
-        .where(_lease.c.job.in_(numbers), over | named)
-        .order_by(sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id)
-        .limit(len(names))).all()
+    return tx.connection.execute(search.sql.find, {
+        **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
+        'at_most': len(names)}).all()
 
 
 def standing(tx: sql_transaction.Transaction, old: Any) -> list[Claim]:
@@ -71,17 +103,16 @@ def standing(tx: sql_transaction.Transaction, old: Any) -> list[Claim]:
 
 
 def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
-              over: sa.ColumnElement[bool], holder: str,
+              search: Search, holder: str,
               seconds: float) -> list[Claim]:
     """Claim anew what is open in the lease *old*, if it is still over.
 
     :param name: what it is called from now on.
     :raises Kept: and nothing may be committed.
     """
-    tx.connection.execute(
-        sa.update(_lease).where(_lease.c.id == old.id, over)
-        .values(id=name, state=State.CLAIMED, holder=holder,
-                until=sql_transaction.until(tx.dialect, seconds)))
+    tx.connection.execute(search.sql.take, {
+        **search.gone, 'stands_in': old.id, 'into': name, 'runner': holder,
+        'microseconds': round(seconds * 1e6)})
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
     if objects is None:

@@ -86,6 +86,8 @@ class SqlClaimStore:
         self._numbers = sql_jobs.Numbers(
             self._database, space, clock.SystemClock().monotonic)
         self._sql = sql_moves.Statements(self._dialect, late_after)
+        self._overdue = {gone: sql_overdue.Statements(self._dialect, gone)
+                         for gone in (False, True)}
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -408,10 +410,13 @@ class SqlClaimStore:
         numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
         if not numbers or limit < 1:
             return []
-        over = sql_overdue.is_over(self._dialect, gone, seconds, silent)
+        search = sql_overdue.search(self._overdue, gone, seconds, silent)
         names = claim_.names_of_leases(into, limit)
-        found = self._run(lambda tx: sql_overdue.find(
-            tx, list(numbers), over, names))
+        # Mostly there is none, and nobody has to wait for that.
+        found = self._look(lambda tx: sql_overdue.find(
+            tx, list(numbers), search, names))
+        if not found:
+            return []
         # Those of a call before, whose answer was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
@@ -424,8 +429,8 @@ class SqlClaimStore:
                 continue
             try:
                 claims = self._run(functools.partial(
-                    sql_overdue.take_over, old=old, name=free[0], over=over,
-                    holder=holder, seconds=seconds))
+                    sql_overdue.take_over, old=old, name=free[0],
+                    search=search, holder=holder, seconds=seconds))
             except sql_overdue.Kept:
                 continue
             if claims:
@@ -435,8 +440,8 @@ class SqlClaimStore:
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
         numbers = [self._number(job) for job in dict.fromkeys(jobs)]
-        return self._run(
-            lambda tx: sql_overdue.holders(tx, numbers)) if numbers else set()
+        return self._look(lambda tx: set(tx.connection.execute(
+            self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         numbers = {self._number(job): job for job in jobs}

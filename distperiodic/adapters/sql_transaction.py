@@ -184,12 +184,6 @@ class Transaction:
             self.sql.last_leave, parameters | {'so_many': 0})
 
 
-def until(dialect: dialect_.Dialect,
-          seconds: float) -> sa.ColumnElement[int]:
-    """The expiry of a lease that is made or renewed now."""
-    return dialect.lease_now + sa.literal(round(seconds * 1e6), sa.BigInteger)
-
-
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
     """What was found, in the order of *keys*."""
     return [found[key] for key in keys if key in found]

@@ -191,13 +191,10 @@ class Scheduling:
         self._divided = [source for source in self._sources.values() if any(
             job.scope is not job_.Scope.MEMBER
             for job in source.book.jobs.values())]
+        #: One for each book.
+        self.tickers = [source.ticker for source in self._sources.values()]
         for source in self._sources.values():
             source.begin()
-
-    @property
-    def tickers(self) -> list[tick.Ticker]:
-        """One for each book."""
-        return [source.ticker for source in self._sources.values()]
 
     def grants_of(self, authority: Authority) -> grants_.Grants | None:
         """What grants the runs of *authority* here. None: nothing does."""
@@ -206,7 +203,7 @@ class Scheduling:
 
     def run_due(self) -> float:
         """Do all that is due; returns the seconds until the next is."""
-        return min(ticker.run_due() for ticker in self.tickers)
+        return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:
         """Members came or went, or this one may be sure again."""

@@ -51,6 +51,8 @@ class StoreTime:
         #: What was shown when it was looked at last, and when that was by the
         #: monotonic clock.
         self._shown: tuple[Instant, Instant] = 0, 0
+        #: When the store's clock and what is shown meet.
+        self._meet: Instant = 0
         self._next = clock.monotonic()
         self._asking = False
         #: Until when it is looked at often.
@@ -60,11 +62,15 @@ class StoreTime:
         self._told = quiet.Quiet(clock, 600.0)
 
     def now(self) -> Instant:
-        if self._base is None:
+        base = self._base
+        if base is None:
             return self._clock.now()
-        up = self._up()
+        up = int(self._clock.monotonic() * SECOND)
+        time = base + up
+        if time >= self._meet:
+            return time
         shown, then = self._shown
-        return max(self._base + up, shown + (up - then) // 2)
+        return shown + (up - then) // 2
 
     def monotonic(self) -> float:
         return self._clock.monotonic()
@@ -118,6 +124,7 @@ class StoreTime:
         up = self._up()
         self._shown = (base + up if first else self.now()), up
         self._base = base
+        self._meet = 2 * self._shown[0] - base - up
         behind = (self._shown[0] - base - up) / SECOND
         now = self._clock.monotonic()
         calm = (took <= _SOON and behind <= _EXPECTED

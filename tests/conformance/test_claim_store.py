@@ -1780,6 +1780,23 @@ def test_attendance_is_written_once_in_a_third_of_the_gap(one, job):
     assert until(one, job) >= before
 
 
+def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
+        shared, one, job):
+    """Each scheduler asks several times a second, and mostly in vain."""
+    began = status(one, job).attended
+    asked = overdue(one, job), one.holders([job])
+    began_to_wait = time.monotonic()
+    with opened(shared) as other:
+        found = other._database.run(lambda connection: (
+            connection.execute(sa.update(tables.job).where(
+                tables.job.c.name == job).values(paused_by='somebody')),
+            overdue(one, job), one.holders([job]),
+            status(one, job).attended)[1:])
+
+    assert found == (*asked, began) == ([], set(), began)
+    assert time.monotonic() - began_to_wait < 2.0
+
+
 @pytest.mark.parametrize('seconds', [-61, 61])
 def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
         one, job, seconds):

@@ -130,8 +130,9 @@ def _turned(owners: 'Owners', pair: Pair,
 
 def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
             since: int, turned: bool) -> tuple[int, int]:
-    """From when on an object that came counts: from the instant for which
-    it was read, or from the tick for which it had to be. And when that was.
+    """From when on an object that came surely counts: from the latest instant
+    for which it was read, or from the tick for which it had to be. And when
+    that was.
 
     :param turned: whether it had another schedule. Until its catalogue has
         answered that one holds, and settles what is due by it.
@@ -150,7 +151,8 @@ def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
         tick = job.schedule.after(tick)
     if reading is None:
         return FOREVER, FOREVER
-    instant = facts.comes(reading.instant)
+    # Which of those who read it recorded it first is not known here.
+    instant = max(map(facts.comes, owners.instants(pair, since)))
     return (instant if instant >= since and not turned else read), read
 
 

@@ -83,6 +83,9 @@ class Cluster:
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
         self._fails = 0.1 if 'handlers fail' in noise else 0.0
         self._slow = 0.02 if 'handlers slow' in noise else 0.0
+        #: (job, object, tick) to the seconds of each of its runs, where these
+        #: are many.
+        self._long = {}
         self.sweeps = self.bug.sweeps
         names = [f's{n}' for n in range(setup.schedulers)]
         self.points = {name: random.choice(setup.points)
@@ -147,11 +150,17 @@ class Cluster:
     # -- handlers
 
     def behaviour(self, run):
-        """How many seconds *run* takes, and whether it fails."""
+        """How many seconds *run* takes, and whether it fails. What takes long
+        does so whoever runs it: the first result may come while the second
+        run goes on.
+        """
         random = self.world.random
         seconds = 0.01 + 0.1 * random.random()
-        if self._slow and random.random() < self._slow:
-            seconds = 1.5 * self.setup.lease * random.random()
+        claim = run.job, run.object, run.tick
+        if self._slow and (
+                claim in self._long or random.random() < self._slow):
+            seconds = self._long.setdefault(
+                claim, 1.5 * self.setup.lease * random.random())
         return seconds, random.random() < self._fails
 
     def began(self, run):

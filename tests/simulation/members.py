@@ -193,29 +193,29 @@ class Scheduler(world_.Process):
         self.flow.pump()
 
     def _turn(self):
-        pause = self._turn_once()
+        """Do what is due, and see to it that the next is."""
+        now = self.clock.monotonic()
+        pause = self.flow.run_due()
+        if now >= self._sweeps:
+            self._sweep(now)
         while self._events:
             self._handle()
-            pause = self._turn_once()
+            pause = self.flow.run_due()
+        pause = min(pause, self._sweeps - now)
         wakes = self.world.t + max(1, int(pause * SECOND) + 1)
         if wakes < self._wakes:
             self._wakes = wakes
             self.world.at(wakes, self.happen, 'main', self._wake, ())
 
-    def _turn_once(self):
-        """Do what is due; returns seconds to the next."""
-        pause = self.flow.run_due()
-        now = self.clock.monotonic()
-        if now >= self._sweeps:
-            self._sweeps = now + self.cluster.setup.sweep
-            if self.cluster.sweeps:
-                self.flow.sweep()
-            if self.pool is not None:
-                self.pool.look()
-                if now >= self._signs:
-                    self._signs = now + self.cluster.setup.lease / 3
-                    self.pool.give_signs()
-        return min(pause, self._sweeps - now)
+    def _sweep(self, now):
+        self._sweeps = now + self.cluster.setup.sweep
+        if self.cluster.sweeps:
+            self.flow.sweep()
+        if self.pool is not None:
+            self.pool.look()
+            if now >= self._signs:
+                self._signs = now + self.cluster.setup.lease / 3
+                self.pool.give_signs()
 
     def viewed(self, view):
         self.look(self._viewed, view)

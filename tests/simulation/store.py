@@ -44,10 +44,12 @@ class SharedStore(memory.MemoryClaimStore):
             since, until = self._attended.get(job, (now, None))
             if until is None or abs(now - until) > gap * SECOND:
                 since = now
-            if job not in self._paused:
+            paused = self._paused.get(job)
+            if paused is None:
                 self._attended[job] = since, now
-            found[job] = found[job]._replace(
-                paused=self._paused.get(job), attended=since)
+            _, text, in_force, _, settled = found[job]
+            found[job] = ports.JobStatus(
+                paused, text, in_force, since, settled)
         return found
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,

@@ -18,20 +18,17 @@ from tests.simulation import draws
 from tests.simulation import scenes
 
 ROOT = pathlib.Path(__file__).parents[2]
-SEEDS = 400
+SEEDS = 1000
 # Planted bugs are found within so many seeds; most within three.
-ENOUGH = 120
-#: Found in fewer worlds than a test has time for: a result must come late and
-#: while somebody else runs the object. The conformance suite has it.
-RARE = {'no fence'}
+ENOUGH = 150
 
 
-def known_seeds():
-    """Those that are not lived through in any case."""
+def seeds():
+    """The first ones, and all that once failed."""
     text = pathlib.Path(__file__).with_name('seeds.txt').read_text()
-    seeds = [int(line.split()[0]) for line in text.splitlines()
-             if line and not line.startswith('#')]
-    return [seed for seed in seeds if seed > SEEDS]
+    return sorted({*range(1, SEEDS + 1), *(
+        int(line.split()[0]) for line in text.splitlines()
+        if line and not line.startswith('#'))})
 
 
 def told(result):
@@ -47,7 +44,7 @@ def test_no_promise_is_broken_whatever_happens():
     fates = collections.Counter()
     worlds = collections.Counter()
     broken = []
-    for result in command.many(range(1, SEEDS + 1)):
+    for result in command.many(seeds()):
         faults.update(result['faults'])
         runs.update(result['runs'])
         fates.update(result['fates'])
@@ -75,14 +72,6 @@ def test_no_due_tick_is_lost_at_the_worst_moment(scene, sql):
         scenes.SCENES[scene].text, *findings[:10]])
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize('seed', known_seeds())
-def test_a_seed_that_once_failed_does_not_again(seed):
-    result = command.live(seed)
-
-    assert not result['findings'], told(result)
-
-
 def test_a_seed_is_the_same_life_each_time():
     assert command.live(7)['digest'] == command.live(7)['digest']
 
@@ -105,7 +94,7 @@ def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize('bug', sorted(bugs.BUGS.keys() - RARE))
+@pytest.mark.parametrize('bug', sorted(bugs.BUGS))
 def test_a_planted_bug_is_found(bug):
     """Or the simulation would be blind to it in the product, too."""
     # Most are planted in the store in memory, and show within minutes.

@@ -45,6 +45,9 @@ class StoreQueue:
 
     def __init__(self, process, store, line):
         self._process = process
+        self._happen = process.happen
+        self._world = process.world
+        self._random = process.world.random.random
         self._store = store
         self._line = line
         self._asked = []
@@ -54,10 +57,10 @@ class StoreQueue:
         self.away = False
 
     def ask(self, call, then, failed=None, *, first=False):
-        self._asked.insert(1 if first else len(self._asked),
-                           (call, then, failed))
-        if len(self._asked) == 1:
-            self._since = self._process.world.now
+        asked = self._asked
+        asked.insert(1 if first else len(asked), (call, then))
+        if len(asked) == 1:
+            self._since = self._world.now
             self._send()
 
     @property
@@ -65,26 +68,29 @@ class StoreQueue:
         """Since when a call is under way. None: there is none."""
         return self._since if self._asked else None
 
-    def _soon(self, seconds, call, *args):
-        self._process.later(seconds, call, *args, stream='store')
+    def _soon(self, call, args):
+        """Have it happen in the process once it was told."""
+        self._world.at(self._world.t + self._delay(), self._happen, 'store',
+                       call, args)
 
     def _delay(self):
-        random = self._process.world.random
-        if self._line.slow and random.random() < self._line.slow:
-            return random.random()
-        return 0.0005 + 0.004 * random.random()
+        """Microseconds of one way."""
+        random, slow = self._random, self._line.slow
+        if slow and random() < slow:
+            return int(random() * SECOND)
+        return int((0.0005 + 0.004 * random()) * SECOND)
 
     def _send(self):
         # From here on it is on its way, whatever becomes of the process.
-        world = self._process.world
-        world.after(self._delay(), self._arrive, *self._asked[0])
+        self._world.at(self._world.t + self._delay(), self._arrive,
+                       *self._asked[0])
 
-    def _arrive(self, call, then, failed):
-        world = self._process.world
-        if self._line.away or self._process.cut_from_store:
-            self._soon(self._delay(), self._again)
+    def _arrive(self, call, then):
+        world, line = self._world, self._line
+        if line.away or self._process.cut_from_store:
+            self._soon(self._again, ())
             return
-        if world.chance(self._line.lost):
+        if line.lost and world.chance(line.lost):
             world.happened('answer lost')
             # Done, not done, or done when nobody thinks of it any more.
             done = world.random.random()
@@ -92,28 +98,28 @@ class StoreQueue:
                 self._try(call)
             elif done < 0.8:
                 world.after(5 * world.random.random(), self._try, call)
-            self._soon(self._delay(), self._again)
+            self._soon(self._again, ())
             return
         try:
             answer = call(self._store)
         except exceptions.StoreUnavailable:
-            self._soon(self._delay(), self._again)
+            self._soon(self._again, ())
         else:
-            self._soon(self._delay(), self._answered, then, answer)
+            self._soon(self._answered, (then, answer))
 
     def _try(self, call):
         try:
             call(self._store)
         except exceptions.StoreUnavailable:
-            self._process.world.happened('nobody heard of an error')
+            self._world.happened('nobody heard of an error')
 
     def _again(self):
         self.away = True
-        self._soon(self._pause, self._send)
+        self._process.later(self._pause, self._send, stream='store')
         self._pause = min(2 * self._pause, 2.0)
 
     def _answered(self, then, answer):
-        process, now = self._process, self._process.world.now
+        process, now = self._process, self._world.now
         if now > self._since + _IN_TIME:
             process.unable.append(facts_.Span(
                 self._since, now, 'no answer'))

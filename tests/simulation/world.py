@@ -54,9 +54,9 @@ class World:
         self.at(self.t + int(seconds * SECOND), call, *args)
 
     def run(self, until):
-        heap = self._heap
+        heap, pop = self._heap, heapq.heappop
         while heap and heap[0][0] <= until:
-            self.t, _, call, args = heapq.heappop(heap)
+            self.t, _, call, args = pop(heap)
             call(*args)
         self.t = until
 

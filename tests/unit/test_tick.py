@@ -414,6 +414,45 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(
     assert [s.object for s in me.starts] == ['a']
 
 
+def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
+        world, monkeypatch):
+    """What came due meanwhile has its turn as soon as the store is back."""
+    line = []
+
+    class Line(memory.Direct):
+        away = False
+
+        def ask(self, call, then, failed=None, *, first=False):
+            if not Line.away:
+                return super().ask(call, then)
+            line.append(lambda: super(Line, self).ask(call, then))
+    monkeypatch.setattr(memory, 'Direct', Line)
+    me = world.scheduler(
+        job('plain', every=600.0, objects=True),
+        job('spread', every=600.0, objects=True, spread=True),
+        job('group', every=600.0, scope='group'),
+        store=store.SharedStore(world.clock, journal_.Journal(
+            world.clock.now)),
+        catalogues={'plain': ['a'], 'spread': ids(30)})
+    world.advance(1190)
+    before = len(me.starts)
+
+    Line.away = True
+    world.advance(60, sweep=None)
+    pause = me.step()
+    Line.away = False
+    while line:
+        line.pop(0)()
+    world.advance(0.01, sweep=None)
+
+    # The next tick is what it waits for.
+    assert pause == 550
+    late = me.starts[before:]
+    assert {(s.job, s.tick) for s in late} == {
+        ('plain', 1200), ('spread', 600), ('spread', 1200), ('group', 1200)}
+    assert len({s.at for s in late}) == 1
+
+
 def test_a_catalogue_that_raises_on_and_on_is_asked_once_a_minute(world):
     me = world.scheduler(
         job('poll', every=7200.0, objects=True), catalogues={'poll': ['a']})

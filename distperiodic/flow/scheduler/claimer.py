@@ -159,8 +159,9 @@ class Claimer:
         are. To ask at fixed intervals is not enough: each time the store may
         be about to answer something else.
         """
-        return ([job for job in sorted(self._refused) if self.ready(job)]
-                if self._refused else [])
+        if not self._refused:
+            return []
+        return [job for job in sorted(self._refused) if self.ready(job)]
 
     def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
         """When the objects of *job* that follow *rule* are due."""
@@ -215,10 +216,10 @@ class Claimer:
             None: none is left out.
         :returns: number of objects of which something was due.
         """
-        if self.attendance.outdated(job.name):
+        asked = list(rows)
+        if not asked or self.attendance.outdated(job.name):
             return 0
         now = self._clock.now()
-        asked = list(rows)
         if until is not None:
             asked = [row for some in self._verdicts(
                 job, asked, until).values() for row in some]
@@ -385,6 +386,8 @@ class Claimer:
         :returns: whether there was any.
         """
         judged = False
+        if not self._waits:
+            return False
         for name, (_, released) in list(self._waits.items()):
             if released and not self._open[name] and not self._closed:
                 objects = list(released)

@@ -83,6 +83,8 @@ class Ticker:
         self._seen: Instant | None = None
         #: What waits until the view is known, by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
+        #: What waits until the store is back, by job.
+        self._delayed: dict[str, dict[TimerKind, None]] = {}
         self._closed = False
         #: (job, outcome) to a number of ticks or objects.
         self.counts = dispatcher.counts
@@ -111,11 +113,31 @@ class Ticker:
         if now < self._seen - SECOND:
             self._clock_set_back(self._seen, now)
         self._seen = now
-        view = self._view()
         for name in self._claimer.ready_again():
             self._timers.push(now, name, TimerKind.LOOK)
             if self._late is not None:
                 self._timers.push(now, name, TimerKind.LATE)
+        if self._delayed and not self._claimer.away:
+            delayed, self._delayed = self._delayed, {}
+            self._push_all(delayed, now)
+        done = 0
+        following = self._timers.next
+        if self._held or following is not None and following <= now:
+            done = self._turns(now)
+        if self._claimer.judge_released() or done:
+            self._pump()
+        pause = self._claimer.ask_again()
+        following = self._timers.next
+        if following is None:
+            return min(pause, _FOR_EVER)
+        if done:
+            # That took some time.
+            now = self._clock.now()
+        return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
+
+    def _turns(self, now: Instant) -> int:
+        """Have the turns that are due; returns how many there were."""
+        view = self._view()
         done = 0
         for name, kind, due in self._timers.take(now):
             self._turn(self._parts[name], kind, due, now, view)
@@ -123,13 +145,7 @@ class Ticker:
             if not done % 64:
                 self._pump()
                 view = self._view()
-        if self._claimer.judge_released() or done:
-            self._pump()
-        again = min(self._claimer.ask_again(), _FOR_EVER)
-        if self._timers.next is None:
-            return again
-        return max(0.0, min(
-            again, (self._timers.next - self._clock.now()) / SECOND))
+        return done
 
     def _turn(self, part: part_.Part, kind: TimerKind, due: Instant,
               now: Instant, view: member_.View | None) -> None:
@@ -139,7 +155,7 @@ class Ticker:
         elif kind is TimerKind.TICK:
             self._tick(part, due, now, view)
         elif self._claimer.away:
-            self._timers.retry(job.name, kind)
+            self._delayed.setdefault(job.name, {})[kind] = None
         elif kind is TimerKind.LOOK:
             self._look(part, now, view)
         elif kind is TimerKind.REST:
@@ -239,8 +255,11 @@ class Ticker:
         LOG.info('ticks go on: member=%s jobs=%d', self._identity,
                  len(self._held))
         held, self._held = self._held, {}
-        now = self._clock.now()
-        for name, kinds in held.items():
+        self._push_all(held, self._clock.now())
+
+    def _push_all(self, waited: Mapping[str, Mapping[TimerKind, None]],
+                  now: Instant) -> None:
+        for name, kinds in waited.items():
             for kind in kinds:
                 self._timers.push(now, name, kind)
 
@@ -252,9 +271,8 @@ class Ticker:
         job = part.job
         if not self._claimer.ready(job.name):
             # The store is slow, or away. What is due then is decided when it
-            # has answered.
+            # has answered, and the job is ready again.
             self.counts[job.name, 'held'] += 1
-            self._timers.retry(job.name, TimerKind.LOOK)
         elif job.scope is not job_.Scope.OBJECTS:
             part.begun = max(part.begun, tick)
             self._start(part, tick, now, view)
