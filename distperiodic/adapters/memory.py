@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in this process's memory, and membership of a group of one.
+"""Claims in this process's memory.
 
 The store holds what one member decided. It keeps that member from starting
 a tick twice or overlapping with itself; it knows nothing of other members,
@@ -10,7 +10,6 @@ import array
 import bisect
 import collections
 import itertools
-import secrets
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -24,7 +23,6 @@ from distperiodic import ports
 from distperiodic.adapters import clock as clock_
 from distperiodic.core import claim as claim_
 from distperiodic.core import due
-from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
@@ -81,9 +79,10 @@ class _Row:
                  'settled', 'since', 'state', 'tick')
 
     def __init__(self, tick: int, fence: int, lease: _Held, attempt: int,
-                 since: int | None, rule: str | None, served: int | None):
+                 since: int | None, rule: str | None, served: int | None,
+                 state: State = State.CLAIMED):
         self.tick = self.settled = tick
-        self.state = State.CLAIMED
+        self.state = state
         self.fence = fence
         self.attempt = attempt
         self.lease = lease
@@ -320,8 +319,7 @@ class MemoryClaimStore:
         waiting: list[str] = []
         behind: list[str] = []
         unlisted: list[str] = []
-        superseded = 0
-        known = 0
+        superseded = known = 0
         for key in dict.fromkeys(objects):
             row = rows.get(key)
             if row is None:
@@ -396,7 +394,7 @@ class MemoryClaimStore:
             job, (schedule, 0))[0] == schedule
 
     def _until(self, seconds: float) -> int:
-        return self.now() + int(seconds * SECOND)
+        return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
 
     def _leave(self, key: str, row: _Row) -> None:
         """*row* leaves its lease, and the last one ends it."""
@@ -425,19 +423,28 @@ class MemoryClaimStore:
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str,
               seconds: float) -> list[Claim]:
-        granted = []
         to = self._leases.get(into)
         if to is not None:
             # The answer that told of these was lost, or they are not ours.
             return [_claim_of(key, to.rows[key]) for key in objects
                     if key in to.rows and to.holder == holder]
+        held = self._leases.get(lease)
+        if held is None:
+            return []
         to = _Held(into, job, tick, holder, self._until(seconds))
-        for key, row in self._standing(lease, objects, Move.START):
-            row.state = State.RUNNING
-            self._enter(to, key, row)
-            # As Claim() does it, without the call.
-            granted.append(_new(Claim, (
-                key, row.fence, row.attempt, row.tick)))
+        before, after = MOVES[Move.START]
+        waiting, granted = held.rows, []
+        for key in objects:
+            row = waiting.get(key)
+            if row is not None and row.state in before:
+                row.state, row.lease = after, to
+                to.rows[key] = waiting.pop(key)
+                granted.append(_new(Claim, (
+                    key, row.fence, row.attempt, row.tick)))
+        if granted:
+            self._leases[into] = to
+        if not waiting:
+            del self._leases[lease]
         return granted
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
@@ -472,13 +479,13 @@ class MemoryClaimStore:
         after = MOVES[move][1]
         # A call that is made again is made before any other, so that one is
         # all that is kept: its answer has what it ended before.
-        if self._ended[:2] != (lease, after):
-            self._ended = lease, after, set()
-        ended = self._ended[2]
+        last, ending, ended = self._ended
+        if last != lease or ending is not after:
+            self._ended = lease, after, (ended := set())
         held = self._leases.get(lease)
         if held is not None:
-            rows = self._rows[held.job]
-            now = self.now() if after is State.DONE else None
+            rows, done = self._rows[held.job], after is State.DONE
+            now = self.now() if done else None
             alike = None
             for key, row in self._standing(lease, objects, move):
                 row.state = after
@@ -486,7 +493,7 @@ class MemoryClaimStore:
                     row.served = now
                 self._leave(key, row)
                 if (row.fence < claim_.first_fence(row.tick) + FENCES
-                        and (row.attempt == 1 or after is State.DONE)):
+                        and (row.attempt == 1 or done)):
                     it = _new(_Ended, (row.tick, row.settled, row.since,
                                        row.rule, row.served))
                     if it != alike:
@@ -622,17 +629,3 @@ class Direct:
 
 def _claim_of(key: str, row: _Row) -> Claim:
     return Claim(key, row.fence, row.attempt, row.tick)
-
-
-class Alone:
-    """The membership of a process that has no others: it owns everything."""
-
-    def __init__(self, identity: str, points: int, *, clock: ports.Clock):
-        #: Not who was here before under this name.
-        self.me = member_.Member(identity, secrets.token_hex(8), 1, points)
-        self._view = member_.View(
-            'alone', (self.me,), ring_.Ring({identity: points}), version=1,
-            since=clock.monotonic(), me=self.me, trusted_until=float('inf'))
-
-    def view(self, group: str) -> member_.View:
-        return self._view

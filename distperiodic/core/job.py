@@ -134,7 +134,7 @@ class Job:
         return (attempt <= self.retries
                 and self.delivery is not Delivery.AT_MOST_ONCE)
 
-    @property
+    @functools.cached_property
     def most_attempts(self) -> int:
         """After how many attempts of a tick a run that is lost is dead."""
         if self.delivery is Delivery.AT_MOST_ONCE:

@@ -133,6 +133,7 @@ def process_of(entry: str) -> str:
     return entry if member is None else member.process
 
 
+@functools.lru_cache(maxsize=16384)
 def holder_of(entry: str) -> str:
     """Who holds work under *entry*; see :attr:`Member.holder`."""
     member = parse_entry(entry)

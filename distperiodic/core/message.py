@@ -88,8 +88,8 @@ class Batch:
     priority: int = 0  # higher first
     expires: Instant | None = None  # None: worth running however late
     #: Object to what an earlier attempt said, as JSON. It is never sent: who
-    #: runs a batch beside the store reads it there.
-    progress: dict[str, str] = dataclasses.field(default_factory=dict)
+    #: runs a batch beside the store reads it there. None: they said nothing.
+    progress: dict[str, str] | None = None
     #: Who decides what of it runs. It is never sent: a worker asks its store
     #: if it has one.
     authority: Authority = Authority.STORE

@@ -15,6 +15,7 @@ from typing import Any
 
 from distperiodic import opts
 from distperiodic import ports
+from distperiodic.adapters import alone as alone_
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
@@ -101,11 +102,10 @@ class SchedulerService(lifecycle.Lifecycle):
         self._group_member: coordination.Membership | None = None
         self._admitted = 1
         self._partitions: dict[str, str] = {}
-        alone = memory.Alone(
+        membership: Any = alone_.Alone(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
-        membership: Any = alone
-        self._alone = alone.me
+        self._alone: member_.Member = membership.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count)

@@ -16,9 +16,9 @@ import pytest
 
 from distperiodic import coordinator
 from distperiodic import exceptions
+from distperiodic.adapters import alone
 from distperiodic.adapters import clock
 from distperiodic.adapters import coordination
-from distperiodic.adapters import memory
 from distperiodic.core import ring
 from tests import members
 from tests.services import ports
@@ -127,7 +127,7 @@ def covered(one):
 def anyhow(request, tmp_path, group, closing):
     """A membership of one process, over anything or over nothing."""
     if request.param == 'alone':
-        return memory.Alone('a', 40, clock=CLOCK)
+        return alone.Alone('a', 40, clock=CLOCK)
     url = (f'file://{tmp_path}/state' if request.param == 'file'
            else request.getfixturevalue(request.param).url)
     one = Noted(url, group, 'a', 40)

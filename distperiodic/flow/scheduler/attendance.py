@@ -41,6 +41,8 @@ class Attendance:
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
                       _GAPS[1]) for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
+        #: Jobs of which another schedule than ours is in force.
+        self._outdated: set[str] = set()
         #: To be recorded at the next look.
         self._checked: dict[str, Instant] = {}
         self._asking = False
@@ -75,6 +77,10 @@ class Attendance:
             self._asking = False
             self._report(statuses)
             self._statuses = statuses
+            self._outdated = {
+                name for name, status in statuses.items()
+                if status.schedule not in (
+                    '', self._jobs[name].schedule_text())}
             waiting, self._waiting = self._waiting, []
             for one in waiting:
                 one()
@@ -132,9 +138,7 @@ class Attendance:
 
     def outdated(self, job: str) -> bool:
         """Whether another schedule than ours is in force."""
-        status = self._statuses.get(job)
-        return status is not None and status.schedule not in (
-            '', self._jobs[job].schedule_text())
+        return job in self._outdated
 
     def since(self, job: str) -> Instant:
         """Since when the schedule holds that is in force."""

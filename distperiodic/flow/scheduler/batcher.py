@@ -164,11 +164,12 @@ class Batcher:
             if not share:
                 share = shares[name] = -(-len(queue.groups[0].claims) // able)
             wanted = min(wanted, share)
-        if cost and number < wanted and best.window.busy:
+        if number > wanted:
+            number = wanted
+        elif cost and number < wanted and best.window.busy:
             # Each batch has a price of its own: none is cut small to fill up
             # a worker that has enough to do until there is room for all.
             return None
-        number = min(number, wanted)
         groups = len(queue.groups)
         group = queue.take(number)
         if len(queue.groups) < groups:

@@ -384,8 +384,8 @@ class Workshop:
         failed: list[tuple[int, str]] = []
         refused: list[tuple[int, Refusal]] = []
         report = message.Report(
-            batch.id, batch.worker, done, failed, refused=refused,
-            seconds=load.seconds)
+            batch.id, batch.worker, done, failed, [], refused, [],
+            load.seconds, [], {})
         over = load.over[:]
         # Threads may have appended since.
         del load.over[:len(over)]
