@@ -161,7 +161,8 @@ class Oracle:
         if not due.must:
             return
         deadline = self._deadline(one, due, claim.at)
-        if claim.at > deadline:
+        # Where its schedule was replaced by then it is due by the new one.
+        if claim.at > deadline and deadline < due.until:
             self._report('late', one.pair, due, (
                 f'claimed at {self._seconds(claim.at)}, had to be at '
                 f'{self._seconds(deadline)}'))

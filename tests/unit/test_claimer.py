@@ -269,6 +269,24 @@ def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
     assert desk.claimer.ready_again() == []
 
 
+def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
+    """It may be at the next one, too."""
+    desk, asked = Desk(), []
+    desk.claimer.wait_for('poll', ['a'])
+    desk.store.ask = lambda call, then, failed=None: asked.append(
+        lambda: then(call(desk.store)))
+    desk.claimer.start_tick(desk.job, tick(), ['b'])
+    desk.clock.pass_us(SECOND)
+    desk.claimer.sweep()
+    assert len(asked) == 1
+
+    asked.pop()()
+    desk.claimer.judge_released()
+    asked.pop()()
+
+    assert desk.store.looked == 1
+
+
 def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
     desk, told = Desk(every=60.0, spread=True), []
     desk.store.claim = lambda *args, due_at, **options: (

@@ -451,13 +451,12 @@ class Claimer:
         self._looked = now
         self._waits = {
             name: waits for name, waits in self._waits.items() if any(waits)}
-        for name, (waiting, _) in list(self._waits.items()):
-            if waiting and not self._open[name] and not self._closed:
-                some = list(itertools.islice(waiting, self._piece))
-                for key in some:
-                    # The others come first next time.
-                    waiting[key] = waiting.pop(key)
-                self.judge_objects(self._jobs[name], some)
+        for waiting, released in self._waits.values():
+            for key in list(itertools.islice(waiting, self._piece)):
+                # The others come first next time.
+                waiting[key] = waiting.pop(key)
+                released[key] = None
+        self.judge_released()
 
     def leave(self, job: str) -> None:
         """Leave to others what was started and is not claimed yet."""

@@ -136,7 +136,7 @@ class Listing:
         if part.job.scope is job_.Scope.GROUP:
             attended = self._claimer.attendance.attended(part.job.name)
             if attended is not None:
-                return min(since, attended)
+                return min(since, counts_from(part, attended))
         return since
 
     def _indexes(self, part: part_.Part, view: member_.View | None,
