@@ -104,6 +104,7 @@ class Unlisted(NamedTuple):
     """The store does not list objects that were to be claimed."""
 
     job: str
+    objects: Sequence[str]
 
 
 class Woken(NamedTuple):

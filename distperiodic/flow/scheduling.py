@@ -241,8 +241,8 @@ class Scheduling:
             case events.CatalogueRead(name, ticket, reading):
                 self._of_job[name].ticker.catalogue_read(
                     name, ticket, reading)
-            case events.Unlisted(name):
-                self._of_job[name].ticker.compare_again(name)
+            case events.Unlisted(name, objects):
+                self._of_job[name].ticker.compare_again(name, objects)
             case events.ClockDiffers(name):
                 self._of_job[name].clock_differs()
             case events.Called(call):

@@ -10,6 +10,7 @@ from distperiodic.core import claim as claim_
 from distperiodic.core import job as job_
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.flow import events
 from distperiodic.flow import scheduling
 from distperiodic.flow.scheduler import part as part_
 from tests.simulation import journal as journal_
@@ -590,6 +591,26 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
     world.advance(60)
 
     assert me.ticks(key='b') == [60, 120]
+
+
+def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
+    """With a phase it may be claimed by the catalogue of before."""
+    store = store_.SharedStore(
+        world.clock, journal_.Journal(world.clock.now))
+    me = world.scheduler(
+        world_.job(every=60.0, objects=True), sees=None, store=store,
+        catalogues={'poll': ['a', 'b']})
+    world.show(me, ['me'])
+    world.advance(70)
+    walks = slow_to_read(store, monkeypatch)
+
+    me.flow.handle(events.Unlisted('poll', ['gone']))
+    world.advance(5)
+    assert walks.asked == []
+    me.flow.handle(events.Unlisted('poll', ['gone', 'b']))
+    world.advance(5)
+
+    assert len(walks.asked) == 1
 
 
 def test_whoever_lost_an_object_does_not_record_its_leaving(

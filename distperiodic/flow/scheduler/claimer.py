@@ -349,7 +349,7 @@ class Claimer:
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.unlisted:
-            self._put(events.Unlisted(job.name))
+            self._put(events.Unlisted(job.name, answer.unlisted))
         if answer.won:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)

@@ -24,6 +24,7 @@ and never waits: :meth:`Ticker.run_due` says when to call it again.
 import logging
 from collections.abc import Callable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core import job as job_
@@ -341,11 +342,15 @@ class Ticker:
             self._listed(part, reading, read, now, view)
         self._pump()
 
-    def compare_again(self, job: str) -> None:
-        """The store does not list objects that our catalogue does."""
+    def compare_again(self, job: str, objects: Sequence[str]) -> None:
+        """The store does not list these: if our catalogue does, compare all
+        that is ours once more.
+        """
         part = self._parts[job]
         # What a walk has not come to yet need not be listed.
-        if part.walk is None and not self._closed:
+        if (part.walk is None and part.reading is not None
+                and part.reading.catalogue.indexes(objects)
+                and not self._closed):
             part.ring = None
             self._timers.push(self._clock.now(), job, TimerKind.LOOK)
 
