@@ -119,7 +119,13 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     cluster.start('worker')
     first = cluster.wait_complete(1)[0]
     pid, = victim.children
-    waiting.wait_until(lambda: len(under_way(cluster, pid)) > 1, 20)
+
+    def just_begun():
+        # Not at their end: there the database would end the transaction of
+        # a frozen handler.
+        runs = under_way(cluster, pid)
+        return len(runs) > 1 and all(time.time() - r.at < 0.5 for r in runs)
+    waiting.wait_until(just_begun, 20)
 
     begin = time.time()
     psutil.Process(pid).suspend()
