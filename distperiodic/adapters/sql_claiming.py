@@ -173,7 +173,7 @@ def _relisted(tx: sql_transaction.Transaction, number: int, tick: int,
 
 
 def _now(tx: sql_transaction.Transaction, rows: dict[str, Any]) -> int:
-    """The store's clock, as it was when these rows were looked at."""
+    """Return the store's time when these rows were read."""
     for row in rows.values():
         return int(row.now)
     return int(tx.connection.execute(sa.select(tx.dialect.now)).scalar_one())

@@ -97,7 +97,7 @@ class _Jobs:
 
     def made(self, connection: sa.Connection,
              needed: set[str]) -> dict[str, Any]:
-        """The same, after those *needed* that nobody knows were made."""
+        """Read them, and create those *needed* that do not exist."""
         rows = self.read(connection)
         while missing := sorted(needed.difference(rows)):
             # A number that is another's inserts nothing.

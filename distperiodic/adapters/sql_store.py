@@ -412,7 +412,7 @@ class SqlClaimStore:
             return []
         search = sql_overdue.search(self._overdue, gone, seconds, silent)
         names = claim_.names_of_leases(into, limit)
-        # Mostly there is none, and nobody has to wait for that.
+        # Usually there are none, and a read waits for nobody who writes.
         found = self._look(lambda tx: sql_overdue.find(
             tx, list(numbers), search, names))
         if not found:

@@ -555,15 +555,21 @@ def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
     assert me.ticks() == [60]
 
 
-def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
-        world, monkeypatch):
+def that_lists_two(world):
+    """A member that has run the first tick of two objects, and its store."""
     store = store_.SharedStore(
         world.clock, journal_.Journal(world.clock.now))
     me = world.scheduler(
         world_.job(every=60.0, objects=True), sees=None, store=store,
         catalogues={'poll': ['a', 'b']})
-    world.show_all(['me'])
+    world.show(me, ['me'])
     world.advance(61)
+    return store, me
+
+
+def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
+        world, monkeypatch):
+    store, me = that_lists_two(world)
     slow = Slow(store, monkeypatch, 'look')
 
     me.reader.given['poll'] = ['a']
@@ -579,13 +585,7 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
 def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
         world):
     """Whoever had it before was slow to record that it was gone."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    me = world.scheduler(
-        world_.job(every=60.0, objects=True), sees=None, store=store,
-        catalogues={'poll': ['a', 'b']})
-    world.show(me, ['me'])
-    world.advance(70)
+    store, me = that_lists_two(world)
 
     store.sync('poll', [], ['b'], at=world.clock.now())
     world.advance(60)
@@ -595,13 +595,7 @@ def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
 
 def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
     """With a phase it may be claimed by the catalogue of before."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    me = world.scheduler(
-        world_.job(every=60.0, objects=True), sees=None, store=store,
-        catalogues={'poll': ['a', 'b']})
-    world.show(me, ['me'])
-    world.advance(70)
+    store, me = that_lists_two(world)
     walks = slow_to_read(store, monkeypatch)
 
     me.flow.handle(events.Unlisted('poll', ['gone']))

@@ -47,7 +47,7 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which the clock of the store is looked at before more is judged.
+# Seconds to wait for an answer about the store's clock.
 _CLOCK_PAUSE = 1.0
 
 

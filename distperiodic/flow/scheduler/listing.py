@@ -194,7 +194,7 @@ class Listing:
             return store.look(job.name, some)
 
         def looked(rows: list[Row]) -> None:
-            # Whoever has them by now compares them with what he reads.
+            # The new owner of the others compares them with its catalogue.
             ours = [row for row in rows if part.ring is not None
                     and part.ring.owner_at(row.position) == self._identity]
             self._claimer.forgo(job, ours, at)
