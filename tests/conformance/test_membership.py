@@ -24,9 +24,6 @@ from tests import members
 from tests.services import ports
 from tests.waiting import wait_until
 
-# Servers take their time to start.
-pytestmark = pytest.mark.timeout(180)
-
 CLOCK = clock.SystemClock()
 #: Seconds; more than the least that any of the servers grants.
 SESSION = 2

@@ -19,9 +19,6 @@ from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from tests.waiting import wait_until
 
-# Servers take their time to start.
-pytestmark = pytest.mark.timeout(180)
-
 TICK = 1_700_000_000_000_000
 
 

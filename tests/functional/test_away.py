@@ -16,8 +16,6 @@ from tests import waiting
 from tests.functional import cluster as cluster_
 from tests.functional import judged
 
-pytestmark = pytest.mark.timeout(240)
-
 AWAY = 10.0
 
 

@@ -13,8 +13,6 @@ from tests.functional import cluster as cluster_
 from tests.functional import commands
 from tests.functional import judged
 
-pytestmark = pytest.mark.timeout(180)
-
 FAILS, HANGS, JUNK, LEAVES, EXITS, SHOUTS, HOARDS = (
     f'192.168.10.{n}' for n in range(1, 8))
 

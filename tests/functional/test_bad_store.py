@@ -24,8 +24,6 @@ from tests import waiting
 from tests.functional import cluster as cluster_
 from tests.functional import commands
 
-pytestmark = pytest.mark.timeout(150)
-
 TASKS = '''
 import pathlib
 

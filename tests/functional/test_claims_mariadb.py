@@ -3,8 +3,6 @@
 
 import time
 
-import pytest
-
 from distperiodic.adapters import schema
 from tests.functional import cluster as cluster_
 from tests.functional import judged
@@ -12,7 +10,6 @@ from tests.functional import judged
 MINUTE = 60.0
 
 
-@pytest.mark.timeout(240)
 def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
         tmp_path, zookeeper, rabbitmq, mariadb):
     schema.sync(mariadb.url)

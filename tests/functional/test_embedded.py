@@ -13,8 +13,6 @@ from tests.functional import cluster as cluster_
 from tests.functional import commands
 from tests.functional import judged
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def alone(tmp_path):

@@ -13,8 +13,6 @@ from distperiodic.adapters import schema
 from tests import waiting
 from tests.functional import cluster as cluster_
 
-pytestmark = pytest.mark.timeout(120)
-
 KEPT = '192.168.10.0'
 SPACING = 1
 LEASE = 5

@@ -15,8 +15,6 @@ from tests.functional import cluster as cluster_
 from tests.functional import effects
 from tests.functional import judged
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):

@@ -62,7 +62,6 @@ def test_no_promise_is_broken_whatever_happens():
     assert set(worlds) == {'short', 'long', 'in memory', 'SQLite'}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize('sql', [False, True], ids=['memory', 'SQLite'])
 @pytest.mark.parametrize('scene', sorted(scenes.SCENES))
 def test_no_due_tick_is_lost_at_the_worst_moment(scene, sql):
@@ -93,7 +92,6 @@ def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
     assert digest_of(seed, 1) == digest_of(seed, 2)
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize('bug', sorted(bugs.BUGS))
 def test_a_planted_bug_is_found(bug):
     """Or the simulation would be blind to it in the product, too."""
