@@ -315,7 +315,6 @@ class Membership:
         for group in self._groups.values():
             # A new client has no watch on any of them yet.
             group.changed = True
-        turn = 0
         while True:
             # In this order: what comes after it wakes us from the wait.
             self._wake.clear()
@@ -335,10 +334,8 @@ class Membership:
                 early = [g for g in changed if now - g.read_at < _COALESCE]
                 due = [g for g in changed if g not in early]
                 if not changed and now >= term.next_probe:
-                    # One request renews the trust in the whole session, so
-                    # the groups take turns.
-                    turn += 1
-                    due = [groups[turn % len(groups)]]
+                    term.confirm()
+                    self._renew(term)
             else:
                 early = []
                 due = groups if now >= term.next_probe or any(
@@ -428,6 +425,21 @@ class Membership:
                 if other.view.me is not None or not other.member:
                     other.view = dataclasses.replace(
                         other.view, trusted_until=until)
+
+    def _renew(self, term: term_.Term) -> None:
+        """What is known of the groups is still so, but for those that have
+        changed.
+        """
+        now = self._clock.monotonic()
+        until = term.heard + term_.TRUST * term.timeout
+        for group in self._groups.values():
+            view = group.view
+            if (view is None or group.changed or term.changed(group.name)
+                    or view.me is None and group.member):
+                continue
+            group.view = dataclasses.replace(view, trusted_until=until)
+            if view.me is not None and not view.trusted(now):
+                self._call(group)
 
     def _changed(self, group: _Group, entries: frozenset[str],
                  me: member_.Member | None, until: float) -> None:

@@ -22,7 +22,9 @@ from typing import Any
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
+    from kazoo.protocol import states
     from tooz import coordination
+    from tooz import utils
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -60,11 +62,14 @@ class Term:
         #: When the last request was sent that proved that we are alive.
         self.heard = clock.monotonic()
         self._closed = False
+        #: What others may read of it.
+        self._capabilities: dict[str, int] = {}
         #: Groups in which the entry stands.
         self.joined: set[str] = set()
+        self._entry = entry.encode()
         try:
             self._coordinator = coordination.get_coordinator(
-                url, entry.encode())
+                url, self._entry)
         except (coordination.ToozError, ValueError) as exc:
             raise exceptions.ConfigError(
                 f'backend_url {self._shown!r} cannot be used: {exc}') from exc
@@ -97,15 +102,22 @@ class Term:
                             'others may have taken over')
 
     def changed(self, group: str) -> bool:
+        """Whether *group* was read before its last change."""
         return False
+
+    def confirm(self) -> None:
+        """Have it confirmed that we are alive; one that pushes has noted then
+        what has changed.
+        """
+        now = self._clock.monotonic()
+        self._ask(self._coordinator.heartbeat)
+        self.heard = now
+        self.next_probe = now + min(self._interval, self.timeout / 5)
 
     def read(self, group: str) -> set[str]:
         """All entries of *group*; an unknown group is made."""
-        now = self._clock.monotonic()
-        if now >= self.next_probe:
-            self._ask(self._coordinator.heartbeat)
-            self.heard = now
-            self.next_probe = now + min(self._interval, self.timeout / 5)
+        if self._clock.monotonic() >= self.next_probe:
+            self.confirm()
         try:
             members = self._ask(lambda: self._coordinator.get_members(
                 group.encode()).get(timeout=self.timeout))
@@ -117,11 +129,12 @@ class Term:
 
     def join(self, group: str) -> None:
         self.joined.add(group)
-        capabilities = {'joined': self._clock.now()}
+        self._capabilities = {'joined': self._clock.now()}
         for attempt in (1, 2):
             try:
                 self._ask(lambda: self._coordinator.join_group(
-                    group.encode(), capabilities).get(timeout=self.timeout))
+                    group.encode(), self._capabilities).get(
+                        timeout=self.timeout))
             except coordination.MemberAlreadyExist:
                 return
             except coordination.GroupNotCreated:
@@ -174,7 +187,21 @@ class Term:
 
 
 class KazooTerm(Term):
-    """ZooKeeper: told of changes, of suspension and of a lost session."""
+    """ZooKeeper: told of changes, of suspension and of a lost session.
+
+    A server answers a read from what it has, also while it is cut off from
+    the others, whose leader ends its clients' sessions meanwhile. So trust
+    rests on a write, which a quorum has to agree to::
+
+        set our own entry ──► answer: a quorum knows us
+        └── sent: trust     └── what changed before that, watches have told
+            counts from here
+
+    All goes over one connection, in order: where no watch has told of a change
+    when the answer comes, the members are those that were read. A process
+    that has no entry asks its server to catch up with the leader instead,
+    who may be cut off with it.
+    """
 
     pushes = True
 
@@ -183,6 +210,7 @@ class KazooTerm(Term):
         driver: Any = self._coordinator
         self._client = driver._coord
         self._path_of = driver._path_group
+        self._path_of_member = driver._path_member
         self._granted: float | None = None
         self._session: int | None = None
         self._fired: set[str] = set()
@@ -263,42 +291,62 @@ class KazooTerm(Term):
         # Before the request: a change from here on fires again.
         self._fired.discard(group)
         while True:
+            if self._clock.monotonic() >= self.next_probe:
+                self.confirm()
             try:
                 return set(self._answer(
                     lambda: self._client.get_children_async(path, watch)))
-            except coordination.GroupNotCreated:
+            except kazoo.NoNodeError:
                 self._create(group)
+
+    def confirm(self) -> None:
+        sent_at = self._clock.monotonic()
+
+        def send() -> Any:
+            nonlocal sent_at
+            sent_at = self._clock.monotonic()
+            for group in self.joined:
+                return self._client.set_async(
+                    self._path_of_member(group.encode(), self._entry),
+                    utils.dumps(self._capabilities))
+            return self._client.sync_async('/')
+        try:
+            self._answer(send)
+        except kazoo.NoNodeError:
+            raise TermLost('our entry is not in its group any more') from None
+        # What changed before that was told to kazoo's reader first, and waits
+        # there to be called.
+        told = threading.Event()
+        self._client.handler.dispatch_callback(
+            states.Callback('watch', told.set, ()))
+        while not told.wait(0.2):
+            self.check()
+        self.heard = sent_at
+        self.next_probe = sent_at + self.timeout / 3
 
     def _answer(self, send: Callable[[], Any]) -> Any:
         """The answer to a request, however long the connection is away,
         as long as the term lasts.
         """
-        sent_at = self._clock.monotonic()
         result = send()
         while True:
             try:
-                answer = result.get(timeout=0.2)
+                return result.get(timeout=0.2)
             except self._client.handler.timeout_exception:
                 self.check()
             except kazoo.NoNodeError:
-                self.heard = sent_at
-                raise coordination.GroupNotCreated(b'') from None
+                raise
             except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
                 raise TermLost('the session has expired') from None
             except kazoo.ConnectionLoss:
                 self.check()
                 self._wake.wait(0.05)
-                sent_at = self._clock.monotonic()
                 result = send()
             except kazoo.ZookeeperError as exc:
                 raise exceptions.CoordinationUnavailable(
                     f'{self._shown} refuses: {type(exc).__name__} {exc}; '
                     'see that this user may read and write the tree'
                 ) from exc
-            else:
-                self.heard = sent_at
-                self.next_probe = sent_at + self.timeout / 4
-                return answer
 
     def _end(self) -> None:
         # The end of a session removes its entries, so nothing need be left

@@ -379,6 +379,60 @@ def test_a_member_cut_off_stops_before_the_others_take_over(
         OBJECTS)
 
 
+@pytest.mark.parametrize('session', [2, 4])
+def test_a_member_whose_server_is_cut_off_stops_before_the_others_take_over(
+        join, spawn, observe, figure, session):
+    """Its server answers it for as long as it takes it to notice."""
+    with services.zookeeper_divided(leads=False) as ensemble:
+        near, _, far = ensemble.servers
+        assert far.mode() == 'follower'
+        other = join(near.url, 'b', session_timeout=session)
+        cut = spawn(far.url, 'a', session_timeout=session)
+        watcher = observe(near.url, session_timeout=session)
+        watcher.wait('a', 'b')
+        wait_until(lambda: any(one.known for one in cut.asked()))
+
+        ensemble.set('drop')
+        began = time.monotonic()
+        taken_over = watcher.wait('b', after=began)
+        wait_until(lambda: knows(other, 'b'))
+        served = far.mode() is not None
+
+        asked = cut.asked()
+        last = max(one.told for one in asked if one.known)
+        figure('its server cut off, it stops before the others begin by',
+               taken_over - last)
+        assert served, 'its server noticed first'
+        assert [one for one in asked
+                if one.known and one.at > taken_over] == []
+
+        ensemble.set('pass')
+        healed = time.monotonic()
+        back = watcher.wait('a', 'b', after=taken_over)
+        figure('the network mended, it is back after', back - healed)
+        wait_until(lambda: knows(other, 'a', 'b'))
+
+
+def test_a_member_whose_server_leads_nobody_any_more_is_not_sure(
+        spawn, figure):
+    """It answers as the leader until it notices that it has no quorum."""
+    with services.zookeeper_divided(leads=True) as ensemble:
+        far = ensemble.servers[2]
+        assert far.mode() == 'leader'
+        cut = spawn(far.url, 'a')
+        wait_until(lambda: any(one.known for one in cut.asked()))
+
+        ensemble.set('drop')
+        began = time.monotonic()
+        wait_until(lambda: time.monotonic() > began + SESSION)
+        asked = cut.asked()
+        assert far.mode() == 'leader', 'it noticed first'
+
+        sure = max(one.at for one in asked if one.known) - began
+        figure('its leader cut off, it was sure for', sure)
+        assert sure < SESSION * 2 / 3 + 0.1
+
+
 @pytest.mark.parametrize('fault', ['reset', 'drop'])
 def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     one = join(way.url, 'a', session_timeout=10)

@@ -30,6 +30,7 @@ from tests.services.server import Server
 from tests.services.zookeeper import Ensemble
 from tests.services.zookeeper import ZooKeeper
 from tests.services.zookeeper import zookeeper
+from tests.services.zookeeper import zookeeper_divided
 from tests.services.zookeeper import zookeeper_ensemble
 
 __all__ = [
@@ -49,5 +50,6 @@ __all__ = [
     'rabbitmq',
     'redis',
     'zookeeper',
+    'zookeeper_divided',
     'zookeeper_ensemble',
 ]

@@ -5,11 +5,13 @@ import contextlib
 import pathlib
 import socket
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.network import Network
 
+from tests import proxy
 from tests.services import container
 from tests.services import ports
 from tests.services import process
@@ -121,6 +123,52 @@ def zookeeper_ensemble(size: int = 3) -> Iterator[Ensemble]:
         for one in servers:
             one.wait()
         yield Ensemble(servers)
+
+
+class Divided(NamedTuple):
+    """Three servers, the last of which can be cut off."""
+
+    servers: list[ZooKeeper]
+    #: Between it and the others.
+    ways: list[proxy.Proxy]
+
+    def set(self, mode: proxy.Mode) -> None:
+        """Have the ways between it and the others behave so."""
+        for way in self.ways:
+            way.set(mode)
+
+
+@contextlib.contextmanager
+def zookeeper_divided(leads: bool) -> Iterator[Divided]:
+    """An ensemble of which one server can be cut off from the others, and
+    not from its clients. Always of the Debian package: a container that is
+    cut off has no clients.
+
+    :param leads: whether that one leads the others; else it follows.
+    """
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(server.directory('ensemble'))
+        near = [(ports.free_port(), ports.free_port()) for _ in range(3)]
+        ways = [[stack.enter_context(proxy.Proxy((ports.HOST, port)))
+                 for port in pair] for pair in near]
+        far = [tuple(way.port for way in pair) for pair in ways]
+
+        def lines(*places: tuple[int, ...]) -> tuple[str, ...]:
+            return tuple(
+                f'server.{number}={ports.HOST}:{one}:{other}'
+                for number, (one, other) in enumerate(places, 1))
+        servers = [_started_here(
+            place, ports.free_port(), number,
+            lines(*far[:2], near[2]) if number == 3
+            else lines(*near[:2], far[2])) for number in (1, 2, 3)]
+        # Two are enough to elect a leader: the one of the higher number.
+        first = servers[1:] if leads else servers[:2]
+        for some in first, [one for one in servers if one not in first]:
+            for one in some:
+                stack.enter_context(server.running(one, wait=False))
+            for one in some:
+                one.wait()
+        yield Divided(servers, [way for pair in ways for way in pair])
 
 
 def _started_here(place: pathlib.Path, port: int,
