@@ -25,6 +25,7 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
+from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class Lifecycle(ServiceBase):
         self._over = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
+        #: Whether what it was built of is out of the collector's way.
+        self._frozen = False
         self._seat: local.Seat | None = None
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
@@ -145,6 +148,8 @@ class Lifecycle(ServiceBase):
             if self._problem is not None:
                 # Or it would own objects that nobody serves.
                 self._leave()
+            if self._frozen:
+                heap.unfreeze()
             self._over.set()
 
     @abc.abstractmethod
@@ -222,6 +227,8 @@ class Lifecycle(ServiceBase):
         self._serving.set()
         if self._store is not None:
             self._store.start()
+        heap.freeze()
+        self._frozen = True
         return True
 
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:

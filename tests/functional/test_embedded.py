@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service for which nothing is configured keeps its claims in a file."""
 
+import gc
 import json
 import time
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
 from tests.functional import cluster as cluster_
@@ -134,3 +139,26 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
     waiting.wait_until(lambda: 'everybody may write to it, so the claims in '
                        'it' in alone.logs(), 20)
     assert not store_of(alone).exists()
+
+
+def test_the_collector_leaves_alone_what_a_service_is_built_of(tmp_path):
+    """A full collection would stop all threads in the middle of a tick."""
+    class Tasks(periodic.PeriodicTasks):
+
+        @periodic.periodic_task(spacing=60, name='poll')
+        def work(self, context):
+            pass
+
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(tmp_path), opts.GROUP)
+    conf.set_override('connection', 'none', opts.GROUP)
+    scheduler = service.SchedulerService(conf, Tasks(conf))
+    scheduler.start()
+    try:
+        waiting.wait_until(gc.get_freeze_count, 20)
+    finally:
+        scheduler.stop()
+
+    waiting.wait_until(lambda: not gc.get_freeze_count(), 20)
