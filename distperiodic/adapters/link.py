@@ -15,8 +15,8 @@ Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported when a link is opened and not before.
 
 Limits: a process that was killed leaves its queue behind, durable and empty
-or nearly so; a broker policy with ``expires`` for ``^distperiodic\\.`` removes
-it. One that is closed removes its own.
+or nearly so; the broker deletes it when nobody has listened to it for half an
+hour. One that is closed removes its own.
 """
 
 import logging
@@ -52,14 +52,14 @@ class Link:
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
-                 identity: str, quorum: bool,
+                 server: str, quorum: bool,
                  on_message: Callable[[Any], None],
                  on_garbage: Callable[[str, str], None],
                  monotonic: Callable[[], float]):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        self._own = identity
+        self._own = server
         self._quorum = quorum
         self._on_message = on_message
         self._on_garbage = on_garbage

@@ -73,11 +73,12 @@ class Ends:
     @property
     def work_queue(self):
         return (messaging.work_topic(self.group, self.partition)
-                + '.worker.1')
+                + '.' + self.worker.rpartition('~')[0].rpartition('~')[0])
 
     @property
     def reports_queue(self):
-        return messaging.reports_topic(self.group) + '.api-1'
+        return messaging.reports_topic(self.group) + (
+            '.' + self.scheduler.rpartition('~')[0].rpartition('~')[0])
 
     def send(self, number, **changes):
         batch = message.Batch(
@@ -255,11 +256,53 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     assert ends.sent == []
 
 
-def test_what_is_meant_for_another_process_is_dropped_aloud(ends, caplog):
+@pytest.mark.parametrize('quorum', [False, True])
+def test_two_processes_of_one_name_do_not_share_a_queue(rabbitmq, quorum):
+    with (connected(rabbitmq.url, quorum=quorum) as ends,
+          connected(rabbitmq.url, quorum=quorum, group=ends.group) as others):
+        for number in range(20):
+            ends.send(number)
+            ends.report(number)
+        ends.talk('last')
+        wait_until(lambda: len(ends.reported) == 21)
+
+    assert ends.got == [*map(str, range(20)), 'last']
+    assert others.got == others.reported == []
+    assert others.work.dropped == others.back.dropped == {}
+
+
+def test_no_queue_is_made_but_one_for_each_process(mortal):
+    with connected(mortal.url) as ends:
+        ends.talk(1)
+        listed = mortal.ctl('-q', 'list_queues', 'name', 'arguments')
+        lines = [line.split('\t') for line in listed.splitlines()
+                 if ends.group in line]
+
+    assert {name for name, _ in lines} == {
+        ends.work_queue, ends.reports_queue}
+    # Who is killed cannot delete it.
+    assert all('x-expires' in arguments for _, arguments in lines)
+
+
+def test_a_process_changes_to_quorum_queues_beside_classic_ones(rabbitmq):
+    with (connected(rabbitmq.url) as ends,
+          connected(rabbitmq.url, quorum=True, group=ends.group) as others):
+        ends.talk(1)
+        others.talk(2)
+
+
+def test_what_is_meant_for_another_process_is_dropped_aloud(
+        rabbitmq, ends, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     for number in range(5):
-        ends.send(number, worker=entry('worker.1'))
-        ends.report(number, entry('api-1'))
+        batch = message.Batch(
+            str(number), 'poll', 1_700_000_000_000_000, ['a'], [1], [1],
+            ends.scheduler, entry('worker.1'), 'lease-1', ends.partition)
+        publish(rabbitmq, ends.work_queue,
+                cast_of(message.encode_batch(batch)))
+        publish(rabbitmq, ends.reports_queue, cast_of(message.encode_reports(
+            [message.Report(str(number), ends.worker, [0])],
+            to=entry('api-1'))))
     ends.send('last')
     wait_until(lambda: ends.got)
     wait_until(lambda: sum(ends.work.dropped.values()) == 5)
