@@ -39,8 +39,11 @@ OPTS = [
              'production (changes are pushed, in milliseconds); '
              'file:///DIRECTORY for the processes of one host; redis:// and '
              'etcd3+http:// work, by polling every '
-             'coordinator_heartbeat_interval. Empty: this process is alone '
-             'and owns every object.'),
+             'coordinator_heartbeat_interval. All of ours stands in the '
+             'namespace "distperiodic"; ?namespace=NAME behind the hosts '
+             'names another one, for zookeeper and redis. A path, and '
+             'options that the driver does not know, are refused. Empty: '
+             'this process is alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
         help='Name of the group that the processes of one service join; '
