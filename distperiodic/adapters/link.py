@@ -213,6 +213,8 @@ class Link:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
+        # Who hears us opens nothing that is compressed.
+        url.query['kombu_compression'] = ''
         # The exchange is shared, and those who declare it must agree.
         url.query.setdefault('amqp_auto_delete', 'false')
 
