@@ -227,6 +227,26 @@ def test_the_hosts_own_options_are_left_alone(ends):
     assert ends.conf.oslo_messaging_rabbit.rabbit_quorum_queue is False
 
 
+@pytest.mark.parametrize('quorum', [True, False])
+def test_queues_of_another_type_are_named_with_what_to_do(rabbitmq, quorum):
+    group = f'switched-{quorum}'
+    with connected(rabbitmq.url, group=group, quorum=not quorum) as ends:
+        ends.talk('1')
+        other = Ends(rabbitmq.url, group=group, quorum=quorum)
+        with pytest.raises(exceptions.BusUnavailable) as raised:
+            other.work.start(5)
+
+    told = str(raised.value)
+    queue = f'distperiodic.{group}.reports'
+    assert f"has the queue '{queue}' with another x-queue-type" in told
+    assert ("ours: 'quorum'; there: none" if quorum else
+            "ours: none; there: 'quorum'") in told
+    assert f'rabbitmqctl delete_queue {queue}, ' in told
+    assert f'begin with distperiodic.{group}.)' in told
+    assert 'password' not in told
+    assert '\n' not in told
+
+
 @pytest.mark.parametrize(('quorum', 'kind'), [
     (False, 'classic'), (True, 'quorum')])
 def test_the_queues_are_durable(mortal, quorum, kind):
