@@ -293,9 +293,7 @@ class Membership:
     def _open(self) -> term_.Term:
         pushes = self._scheme in backend_url_.PUSHING
         return (term_.KazooTerm if pushes else term_.Term)(
-            backend_url_.with_timeout(self._url, self._asked_timeout),
-            self._me.entry,
-            wake=self._wake,
+            self._url, self._me.entry, wake=self._wake,
             stopping=self._stopping, clock=self._clock,
             asked_timeout=self._asked_timeout, interval=self._interval)
 

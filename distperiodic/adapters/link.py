@@ -20,6 +20,7 @@ hour. One that is closed removes its own.
 """
 
 import logging
+import re
 import threading
 import urllib.parse
 from collections.abc import Callable
@@ -38,6 +39,13 @@ EXCHANGE = 'distperiodic'
 _METHOD = 'hear'
 #: Characters, of AMQP; all of ours are ASCII.
 ROUTING_KEY_LIMIT = 255
+
+# What a broker says of a queue or an exchange that is declared otherwise.
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
+    r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<ours>.*?)"
+    r"(?: of type '\w+')? but current is (?:the value )?"
+    r"(?P<there>'[^']*'|\w+)")
 
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
@@ -103,6 +111,17 @@ class Link:
             raise ConfigError(
                 f'transport_url {self._shown} and [oslo_messaging_rabbit] '
                 f'contradict each other: {self._trouble}')
+        other = _INEQUIVALENT.search(self._trouble)
+        if other is not None:
+            raise BusUnavailable(
+                f'{self._shown} has the {other["kind"]} {other["name"]!r} '
+                f'with another {other["what"]} than ours would have (ours: '
+                f'{other["ours"]}; there: {other["there"]}), and it cannot '
+                'change; if quorum_queues was changed, set it as it was, or '
+                'stop all processes of the group, delete its queues '
+                f'(rabbitmqctl delete_queue {other["name"]}, and all others '
+                f'that begin with {".".join(self._topic.split(".")[:2])}.) '
+                'and start them again')
         raise BusUnavailable(
             f'no broker at {self._shown} let us in within {timeout:g} s '
             f'({self._trouble}); check that it runs, and the host, port, '
@@ -213,6 +232,8 @@ class Link:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
+        # Who hears us opens nothing that is compressed.
+        url.query['kombu_compression'] = ''
         # The exchange is shared, and those who declare it must agree.
         url.query.setdefault('amqp_auto_delete', 'false')
 

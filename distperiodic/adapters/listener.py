@@ -9,6 +9,8 @@
   to the broker for ever if its process is killed.
 * It is loud about garbage, and some of it tears down the channel. Ours counts
   it and goes on.
+* It opens whatever comes, so that a small message that was compressed fills
+  the memory of who hears it. Ours looks at length and headers before that.
 """
 
 import collections
@@ -22,6 +24,9 @@ LOG = logging.getLogger(__name__)
 # Milliseconds without a listener after which the broker deletes a queue. What
 # it holds then was taken back by its sender long ago.
 _EXPIRES = 30 * 60 * 1000
+#: Bytes of a message: what the longest of ours takes, twice in JSON, with
+#: each letter of its ids outside of what 16 bits can say.
+LONGEST = 20 * 2 ** 20
 
 
 @functools.cache
@@ -128,6 +133,12 @@ def _quiet_callback(consumer: Any,
     lately: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
+        reason = _unopened(raw)
+        if reason is not None:
+            on_garbage(f'queue {consumer.queue_name}', reason)
+            consumer.queue.channel.basic_reject(raw.delivery_tag,
+                                                requeue=False)
+            return
         convert = getattr(consumer.queue.channel, 'message_to_python', None)
         received = convert(raw) if convert else raw
         try:
@@ -148,3 +159,14 @@ def _quiet_callback(consumer: Any,
                 received.reject()
 
     return callback
+
+
+def _unopened(raw: Any) -> str | None:
+    """Why *raw*, as it came from the broker, is not even opened."""
+    compression = (getattr(raw, 'headers', None) or {}).get('compression')
+    if compression:
+        return f'compressed ({compression!r:.40}), which ours are not'
+    length = len(getattr(raw, 'body', ''))
+    if length > LONGEST:
+        return f'of {length} bytes, and {LONGEST} are the most'
+    return None

@@ -148,11 +148,12 @@ def connections_private(case: Case) -> Finding:
     """Connections to other hosts are encrypted: URLs carry passwords, and
     messages start work.
     """
+    from distperiodic.adapters import backend_url
     from distperiodic.adapters import survey
     settings = case.settings
     bare = []
     if settings.backend_url and case.scheme != 'file' and (
-            not survey.has_tls(settings.backend_url)):
+            not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
                  for name, _ in survey.addresses(settings.backend_url)
                  if not _loopback(name)]

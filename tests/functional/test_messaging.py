@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import logging
 import os
@@ -227,6 +228,26 @@ def test_the_hosts_own_options_are_left_alone(ends):
     assert ends.conf.oslo_messaging_rabbit.rabbit_quorum_queue is False
 
 
+@pytest.mark.parametrize('quorum', [True, False])
+def test_queues_of_another_type_are_named_with_what_to_do(rabbitmq, quorum):
+    group = f'switched-{quorum}'
+    with connected(rabbitmq.url, group=group, quorum=not quorum) as ends:
+        ends.talk('1')
+        other = Ends(rabbitmq.url, group=group, quorum=quorum)
+        with pytest.raises(exceptions.BusUnavailable) as raised:
+            other.work.start(5)
+
+    told = str(raised.value)
+    queue = f'distperiodic.{group}.reports'
+    assert f"has the queue '{queue}' with another x-queue-type" in told
+    assert ("ours: 'quorum'; there: none" if quorum else
+            "ours: none; there: 'quorum'") in told
+    assert f'rabbitmqctl delete_queue {queue}, ' in told
+    assert f'begin with distperiodic.{group}.)' in told
+    assert 'password' not in told
+    assert '\n' not in told
+
+
 @pytest.mark.parametrize(('quorum', 'kind'), [
     (False, 'classic'), (True, 'quorum')])
 def test_the_queues_are_durable(mortal, quorum, kind):
@@ -444,6 +465,51 @@ def test_a_body_of_another_kind_is_not_opened(rabbitmq, ends, properties,
     assert sum(ends.back.dropped.values()) == 1
     assert not os.path.exists('/tmp/distperiodic-was-here')  # noqa: S108
     assert [r for r in caplog.records if r.exc_info] == []
+
+
+def most_memory():
+    """Bytes that this process had at once, since the last look."""
+    with open('/proc/self/status') as status:
+        found = next(line for line in status if line.startswith('VmHWM'))
+    with open('/proc/self/clear_refs', 'w') as clear:
+        clear.write('5')
+    return int(found.split()[1]) * 1024
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_what_would_fill_the_memory_is_not_opened(
+        rabbitmq, ends, packed):
+    """A few kilobytes that were compressed may be any number; and what is
+    long already grows when it is parsed.
+    """
+    if packed:
+        body = gzip.compress(b'[' + b'0,' * 150_000_000 + b'0]')
+        properties = {'application_headers': {
+            'compression': 'application/x-gzip'}}
+        assert len(body) < 400_000
+    else:
+        body = b'[' + b'[],' * 20_000_000 + b'0]'
+        properties = {}
+    publish(rabbitmq, ends.work_queue, b'{}')
+    wait_until(lambda: ends.back.dropped)
+    most_memory()
+    before = most_memory()
+
+    publish(rabbitmq, ends.work_queue, body, **properties)
+    ends.talk('after', timeout=30)
+
+    assert most_memory() - before < 4 * len(body) + 2 ** 24
+    reasons = ' '.join(reason for _, reason in ends.back.dropped)
+    assert ("compressed ('application/x-gzip')" if packed else
+            f'of {len(body)} bytes') in reasons
+
+
+def test_a_host_that_compresses_its_messages_does_not_compress_ours(
+        rabbitmq, caplog):
+    with connected(f'{rabbitmq.url}?kombu_compression=gzip') as ends:
+        ends.talk('1')
+
+        assert ends.back.dropped == ends.work.dropped == {}
 
 
 def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):

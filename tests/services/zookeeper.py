@@ -88,11 +88,13 @@ class Ensemble:
 
 
 @contextlib.contextmanager
-def zookeeper(*, its_own: bool = False
+def zookeeper(*, its_own: bool = False, connections: int = 0
               ) -> Iterator[ZooKeeper | server.ExternalServer]:
     """One ZooKeeper server.
 
     :param its_own: never the server that the environment names.
+    :param connections: the most of one client's address, of one of its own;
+        0: any number.
     """
     found = None if its_own else server.external('ZOOKEEPER')
     if found:
@@ -100,12 +102,16 @@ def zookeeper(*, its_own: bool = False
         return
     port = ports.free_port()
     if container.docker_answers():
-        one = ZooKeeper(port, container.Container(_image, 2181, port))
+        one = ZooKeeper(port, container.Container(
+            lambda: _image().with_env(
+                'ZOO_MAX_CLIENT_CNXNS', str(connections)), 2181, port))
         with server.running(one):
             yield one
         return
     with (server.directory('zookeeper') as place,
-          server.running(_started_here(place, port)) as one):
+          server.running(_started_here(
+              place, port, further=(f'maxClientCnxns={connections}',)
+          )) as one):
         yield one
 
 
@@ -172,11 +178,12 @@ def zookeeper_divided(leads: bool) -> Iterator[Divided]:
 
 
 def _started_here(place: pathlib.Path, port: int,
-                  number: int = 1, members: tuple[str, ...] = ()
+                  number: int = 1, further: tuple[str, ...] = ()
                   ) -> ZooKeeper:
     """Return a server that the Debian package's program will run.
 
-    :param members: the 'server.N=host:port:port' lines of an ensemble.
+    :param further: lines of its configuration, such as the
+        'server.N=host:port:port' of an ensemble; the last of a key counts.
     """
     java = server.program('java', 'zookeeper')
     jar = JARS / 'zookeeper.jar'
@@ -191,7 +198,7 @@ def _started_here(place: pathlib.Path, port: int,
     }
     lines = [f'{key}={value}' for key, value in settings.items()]
     config = place / f'zoo-{number}.cfg'
-    config.write_text('\n'.join([*lines, *members, '']))
+    config.write_text('\n'.join([*lines, *further, '']))
     # wipe() takes the file 'myid' away with the data, so it is written anew
     # at each start.
     start = ('mkdir -p "$0" && echo "$1" > "$0"/myid && shift && exec "$@"')

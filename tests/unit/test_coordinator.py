@@ -129,6 +129,7 @@ def test_nothing_connects_before_it_is_needed(made, hash_ring):
     ('host:2181', 'is not a URL'),
     ('zookeeper:/host', 'is not a URL'),
     ('redis://', 'is not a URL'),
+    ('rediss://h', 'write redis://HOST\\?ssl=true'),
     ('://', 'is not a URL'),
     ('file://relative', 'names no directory'),
     ('mysql://u@host/db', "'mysql' has no reliable group membership"),
@@ -160,7 +161,7 @@ def test_an_error_does_not_tell_the_password(url):
 
 @pytest.mark.parametrize('url', [
     'zookeeper://a:2181,b:2181,c:2181', 'zookeeper://', 'kazoo://host',
-    'file:///var/lib/x', 'redis://host:6379', 'rediss://host',
+    'file:///var/lib/x', 'redis://host:6379',
     'etcd3+http://host', 'etcd3+https://host', 'zookeeper://h?timeout=4'])
 def test_a_driver_with_groups_is_taken(url):
     assert coordinator.HashRing(url, GROUP).backend_url == url
