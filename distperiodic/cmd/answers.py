@@ -55,7 +55,7 @@ SENTENCES = {
     Reason.CANCELLED: 'its claim for {tick} was ended without a run',
     Reason.DEAD:
         'it failed for good for {tick}, at attempt {attempt}: {error}; it '
-        'runs at its next tick, or: distperiodic dead requeue --job {job} '
+        'runs at its next tick, or: distperiodic dead requeue {job} '
         '--object {object}',
     Reason.WAITS_FOR_WORKER:
         'it is claimed for {tick} and waits in {holder} for a worker that '
@@ -143,7 +143,7 @@ def rows(case: Case) -> list[tuple[str, Any]]:
 
 
 def _or_never(micros: int | None) -> str:
-    return 'never' if micros is None else _moment(micros)
+    return configured.NEVER if micros is None else _moment(micros)
 
 
 def _schedule(case: Case, job: 'job_.Job | None') -> tuple[

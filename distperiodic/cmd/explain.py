@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distperiodic.core import member as member_
 
 
-class RingExplain(ring_cmd.OfMembers, show.ShowOne):
+class RingExplain(ring_cmd.OfMembers, configured.Display, show.ShowOne):
     """Say who owns an object and why, and if it did not run, why not.
 
     A job of scope 'group' has no objects: its place is that of its own

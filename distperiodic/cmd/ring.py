@@ -119,6 +119,8 @@ def _named(text: str,
 class RingShow(OfMembers, configured.Table, lister.Lister):
     """Show who is on the ring, with points, share and arcs."""
 
+    essential = ('Member', 'Points', 'Share', 'Of fair')
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -145,7 +147,9 @@ class RingShow(OfMembers, configured.Table, lister.Lister):
             fair = member.points / len(ring)
             rows.append((
                 member.identity, member.points, _share(share, parsed),
-                _share(fair, parsed), f'{share / fair:.2f}',
+                _share(fair, parsed),
+                f'{share / fair:.2f}' if parsed.formatter == 'table'
+                else round(share / fair, 4),
                 len(ring.arcs(member.identity)), member.ring_format))
         self.sentence = (
             f'{configured.plural(len(members), "member")}, '
@@ -160,7 +164,7 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
         round(share, 9))
 
 
-class RingSimulate(configured.Configured, show.ShowOne):
+class RingSimulate(configured.Display, show.ShowOne):
     """Say how even a ring would be, and what a change would move.
 
     Pure arithmetic: it asks nobody. The members are called member-1 and so
