@@ -140,7 +140,7 @@ class Since(NamedTuple):
             return max(0, now - round(self.seconds * 1e6))
         if self.instant > now:
             raise exceptions.ConfigError(
-                f'--since {self.text} is still to come: by the clock of the '
+                f'{self.text} is still to come: by the clock of the '
                 f'database it is {moment(now)}; give an earlier instant, in '
                 'UTC unless it says otherwise')
         return max(0, self.instant)

@@ -54,7 +54,7 @@ class OfMembers(configured.Configured):
         """
         if parsed.members is not None:
             return self.named(parsed)
-        return on_ring(*self.group(parsed))
+        return on_ring(*group_of(self, parsed))
 
     def named(self, parsed: argparse.Namespace
               ) -> 'tuple[member_.Member, ...]':
@@ -63,20 +63,22 @@ class OfMembers(configured.Configured):
         return _named(parsed.members, opts.settings(
             self.configuration(parsed)))
 
-    def group(self, parsed: argparse.Namespace
-              ) -> 'tuple[status_.Group, opts.Settings]':
-        """The group as the coordination service has it.
 
-        :raises ConfigError: no such service is named.
-        """
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import survey
-        from distperiodic.cmd import status
-        _, settings = self.backend(parsed)
-        with survey.Survey(
-                settings.backend_url, clock=clock.SystemClock(),
-                session_timeout=settings.session_timeout) as looking:
-            return status.look(looking, settings.group), settings
+def group_of(command: configured.Configured, parsed: argparse.Namespace
+             ) -> 'tuple[status_.Group, opts.Settings]':
+    """The group as the coordination service has it.
+
+    :raises ConfigError: no such service is named.
+    :raises CoordinationUnavailable: it does not answer.
+    """
+    from distperiodic.adapters import clock
+    from distperiodic.adapters import survey
+    from distperiodic.cmd import status
+    _, settings = command.backend(parsed)
+    with survey.Survey(
+            settings.backend_url, clock=clock.SystemClock(),
+            session_timeout=settings.session_timeout) as looking:
+        return status.look(looking, settings.group), settings
 
 
 def on_ring(group: 'status_.Group', settings: 'opts.Settings'

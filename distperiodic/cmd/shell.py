@@ -40,7 +40,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
     ('See whether all is well', ('status', 'doctor', 'audit')),
     ('See what runs, what ran, and why not', (
-        'running', 'next', 'history', 'objects', 'dead list',
+        'running', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),
     ('Control jobs', (
         'job pause', 'job resume', 'job trigger', 'dead requeue')),

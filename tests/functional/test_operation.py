@@ -405,11 +405,68 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
                  ['trigger', 'pol']):
         assert "it has 'poll'" in place.refuse('job', *argv)
     assert '--why' in place.refuse('job', 'pause', 'poll')
-    assert "object 'b' of job 'poll' cannot run now: nobody ever" in (
+    assert "object 'b' of job 'poll' cannot run now: no scheduler" in (
         place.refuse('job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
     place.store.overdue(['poll'], into='again', holder='w', seconds=60.0,
                         gone=[], limit=9)
+
+
+NEVER_CLAIMED = POLL.replace('spacing=60', 'spacing=86400') + """
+    @periodic_task(spacing=86400, name='own')
+    def own(self, context):
+        pass
+
+    @periodic_task(spacing=86400, scope='group', name='whole')
+    def whole(self, context):
+        pass
+"""
+
+
+def test_a_job_is_triggered_before_its_first_tick(place):
+    place.write_tasks(NEVER_CLAIMED)
+    trigger = ['job', 'trigger', '--tasks', 'tasks:Tasks']
+
+    assert 'give --tasks' in place.refuse('job', 'trigger', 'poll')
+    assert 'does not list it' in place.refuse(
+        *trigger, 'poll', '--object', 'c')
+    assert 'in each member' in place.refuse(*trigger, 'own')
+    one = place.ask(*trigger, 'poll', '--object', 'b')
+    rest = place.ask(*trigger, 'poll')
+    whole = place.ask(*trigger, 'whole')
+
+    assert one.startswith('triggered 1 object for tick ')
+    assert rest.startswith('triggered 1 object for tick ')
+    assert rest.endswith('left out 1 whose earlier tick is not over\n')
+    assert whole.startswith('triggered 1 object for tick ')
+    leases = place.store.overdue(['poll', 'whole'], into='again',
+                                 holder='api-2', seconds=60.0, gone=[],
+                                 limit=9)
+    assert sorted(claim.object for lease in leases
+                  for claim in lease.claims) == ['a', 'b', 'whole']
+    # Nothing else was made due by it: the first tick is still to come.
+    code, [poll, _] = place.tell('audit', '--tasks', 'tasks:Tasks')
+    assert (code, poll['lost'], poll['not_listed']) == (0, 0, 0)
+
+
+def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
+    place = place_of_sqlite
+    assert 'no job to name' in place.refuse(
+        'job', 'pause', '--all', '--why', 'x')
+    for job in 'poll', 'sync':
+        place.run(job, place.now, 'a')
+    place.ask('job', 'pause', 'sync', '--why', 'a first reason')
+
+    told = place.ask('job', 'pause', '--all', '--why', 'a second one')
+
+    assert [line.split(';')[0] for line in told.splitlines()][0] == (
+        'paused poll')
+    assert re.search(r'paused sync \(it was paused since \S+Z by \S+: a first '
+                     r'reason; this replaces it\)', told)
+    assert {row['why'] for row in place.tell('job', 'list')[1]} == {
+        'a second one'}
+    place.ask('job', 'resume', '--all')
+    assert {row['why'] for row in place.tell('job', 'list')[1]} == {None}
 
 
 def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
