@@ -2,6 +2,7 @@
 """How a service of ours begins and ends; the same for both of them."""
 
 import abc
+import contextlib
 import logging
 import os
 import queue
@@ -47,20 +48,76 @@ def worker_group(group: str, partition: str) -> str:
     return f'{group}.workers.{partition}'
 
 
-def check_store(settings: opts.Settings) -> None:
+def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
+    """The options of *conf* for a service of that kind.
+
+    :raises ConfigError: they cannot be used.
+    """
+    settings = opts.settings(conf)
+    if settings.backend_url:
+        backend_url_.check(settings.backend_url)
+    elif settings.dispatcher == 'messaging' or kind == 'worker':
+        raise exceptions.ConfigError(
+            '[distperiodic] backend_url is empty, but schedulers and workers '
+            'find each other through it; set it, or set dispatcher = local')
+    if settings.connection:
+        # SQLAlchemy is only loaded where there is a database.
+        from distperiodic.adapters import database
+
+        database.check(settings.connection)
+    return settings
+
+
+def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     """See that the store has our tables; an embedded one is made.
 
+    :param conf: where *settings* are from.
     :raises ConfigError: it cannot be used as it is.
     :raises StoreUnavailable: it does not answer.
     """
     if not settings.connection:
         return
-    # SQLAlchemy is only loaded where there is a database.
     from distperiodic.adapters import schema
     if settings.embedded:
         local.make_own_directory(settings.state_path)
         schema.sync(settings.connection)
-    schema.check(settings.connection)
+    try:
+        schema.check(settings.connection)
+    except exceptions.SchemaError as exc:
+        text = str(exc)
+        if text.endswith('distperiodic db sync'):
+            # Without the files it would make tables somewhere else.
+            text += ''.join(f' --config-file {path}'
+                            for path in opts.files(conf))
+        if not conf[opts.GROUP].connection:
+            text += (
+                '; this database is the one of [database] connection, set '
+                '[distperiodic] connection to use another one, or to none to '
+                'go without a store')
+        raise exceptions.SchemaError(text) from None
+
+
+def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
+    """See whether a scheduler of *tasks* can start, before it is forked: a
+    mistake that shows itself in a forked process is made again by the next.
+
+    What is merely away (the database, the broker) is no mistake.
+
+    :raises ConfigError: an option, a URL, a job or the store's tables cannot
+        be used; the message names the remedy.
+    """
+    check_backend()
+    settings = check_options(conf, 'scheduler')
+    if not tasks.jobs:
+        raise exceptions.ConfigError(
+            f'{type(tasks).__name__} has no jobs; decorate its methods with '
+            'distperiodic.periodic_task')
+    with contextlib.suppress(exceptions.StoreUnavailable):
+        check_store(settings, conf)
+    if settings.dispatcher == 'messaging':
+        from distperiodic.adapters import broker
+
+        broker.Broker(conf)
 
 
 def check_backend() -> None:
@@ -145,20 +202,7 @@ class Lifecycle(ServiceBase):
                     f'this {self._kind} is started already; call stop() '
                     'before you start it again')
             self._clear()
-        self._settings = opts.settings(self._conf)
-        if self._settings.backend_url:
-            backend_url_.check(self._settings.backend_url)
-        elif (self._settings.dispatcher == 'messaging'
-              or self._kind == 'worker'):
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through it; set it, or set '
-                'dispatcher = local')
-        if self._settings.connection:
-            # SQLAlchemy is only loaded where there is a database.
-            from distperiodic.adapters import database
-
-            database.check(self._settings.connection)
+        self._settings = check_options(self._conf, self._kind)
         self._tell_unknown_partitions()
         self._clock = clock_.SystemClock()
         self._prepare()
@@ -265,7 +309,7 @@ class Lifecycle(ServiceBase):
         return finish
 
     def _check_store(self) -> None:
-        check_store(self._settings)
+        check_store(self._settings, self._conf)
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Have the bus and the store ready; False: the service stops
@@ -290,7 +334,7 @@ class Lifecycle(ServiceBase):
             try:
                 start()
                 return True
-            except (exceptions.BusUnavailable,
+            except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
             # Behind the handler: oslo.log would add the error once more.

@@ -11,7 +11,10 @@ from nodewatch.service import ConductorService
 
 def main():
     conf = conf_.load(sys.argv[1:])
-    service.launch(conf, ConductorService(conf, tasks.NodeTasks(conf)),
+    node_tasks = tasks.NodeTasks(conf)
+    # A mistake in the file is one line here, before the processes are forked.
+    service.check(conf, node_tasks)
+    service.launch(conf, ConductorService(conf, node_tasks),
                    workers=conf[conf_.GROUP].conductors)
 
 
