@@ -110,7 +110,9 @@ class SchedulerService(lifecycle.Lifecycle):
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count)
             membership.join(settings.group, self._tell_view)
-        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+        self._pool = pool_.Pools(
+            settings.pool_size, 'distperiodic-run',
+            {job.topic for job, _ in here.values()})
         self._shop = runs.Workshop(
             here, clock=self._clock, pool=self._pool,
             report=self._tell_report, may_start=self._may_start,

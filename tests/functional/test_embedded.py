@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -283,3 +284,34 @@ def test_what_is_right_or_merely_away_is_no_mistake(host):
     service.check(conf := host('connection = none'), Tasks(conf))
     service.check(conf := host(
         'connection = postgresql://me:secret@127.0.0.1:1/db'), Tasks(conf))
+
+
+class Hanging(Tasks):
+    """Beside its job there is one of another partition, which hangs."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.let_go = threading.Event()
+        self.hang = 0
+
+    def disks(self, context):
+        return ['a', 'b', 'c', 'd', 'e']
+
+    @periodic.periodic_task(spacing=1, objects='disks', topic='disks')
+    def check(self, context, disk):
+        self.hang += 1
+        self.let_go.wait(60)
+
+
+def test_handlers_that_hang_hold_up_no_other_partition(host):
+    tasks = Hanging(conf := host('connection = none\npool_size = 2'))
+    scheduler = service.SchedulerService(conf, tasks)
+    scheduler.start()
+    try:
+        waiting.wait_until(lambda: tasks.hang == 2, 20)
+        number = len(tasks.ran)
+        waiting.wait_until(lambda: len(tasks.ran) > number + 2, 20)
+        assert tasks.hang == 2
+    finally:
+        tasks.let_go.set()
+        scheduler.stop()

@@ -3,6 +3,7 @@
 
 import sys
 
+from distperiodic import exceptions
 from distperiodic import service
 from nodewatch import conf as conf_
 from nodewatch import tasks
@@ -12,8 +13,10 @@ from nodewatch.service import ConductorService
 def main():
     conf = conf_.load(sys.argv[1:])
     node_tasks = tasks.NodeTasks(conf)
-    # A mistake in the file is one line here, before the processes are forked.
-    service.check(conf, node_tasks)
+    try:
+        service.check(conf, node_tasks)
+    except exceptions.ConfigError as exc:
+        sys.exit(f'nodewatch-conductor: {exc}')
     service.launch(conf, ConductorService(conf, node_tasks),
                    workers=conf[conf_.GROUP].conductors)
 
