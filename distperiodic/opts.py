@@ -172,8 +172,9 @@ OPTS = [
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, replicated in a RabbitMQ '
-             'cluster, rather than durable ones on one node. Queues that '
-             'exist must be deleted first: their type cannot change.'),
+             'cluster, rather than durable ones on one node. Each process '
+             'declares its own, and those with and without this option '
+             'understand each other.'),
     cfg.MultiStrOpt(
         'signing_key', secret=True, default=[],
         help='Keys with which messages are signed (HMAC-SHA-256). The first '

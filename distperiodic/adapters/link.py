@@ -15,8 +15,8 @@ Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported when a link is opened and not before.
 
 Limits: a process that was killed leaves its queue behind, durable and empty
-or nearly so; a broker policy with ``expires`` for ``^distperiodic\\.`` removes
-it. One that is closed removes its own.
+or nearly so; the broker deletes it when nobody has listened to it for half an
+hour. One that is closed removes its own.
 """
 
 import logging
@@ -60,14 +60,14 @@ class Link:
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
-                 identity: str, quorum: bool,
+                 server: str, quorum: bool,
                  on_message: Callable[[Any], None],
                  on_garbage: Callable[[str, str], None],
                  monotonic: Callable[[], float]):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        self._own = identity
+        self._own = server
         self._quorum = quorum
         self._on_message = on_message
         self._on_garbage = on_garbage
@@ -115,13 +115,11 @@ class Link:
         if other is not None:
             raise BusUnavailable(
                 f'{self._shown} has the {other["kind"]} {other["name"]!r} '
-                f'with another {other["what"]} than ours would have (ours: '
-                f'{other["ours"]}; there: {other["there"]}), and it cannot '
-                'change; if quorum_queues was changed, set it as it was, or '
-                'stop all processes of the group, delete its queues '
-                f'(rabbitmqctl delete_queue {other["name"]}, and all others '
-                f'that begin with {".".join(self._topic.split(".")[:2])}.) '
-                'and start them again')
+                f'with another {other["what"]} than this process would make '
+                f'it with (here: {other["ours"]}, there: {other["there"]}), '
+                'and it cannot change; give all processes the same options '
+                'in transport_url and [oslo_messaging_rabbit], or stop all '
+                f'of them, delete the {other["kind"]}, and start them again')
         raise BusUnavailable(
             f'no broker at {self._shown} let us in within {timeout:g} s '
             f'({self._trouble}); check that it runs, and the host, port, '
@@ -272,6 +270,7 @@ class Link:
             except BusUnavailable as exc:
                 self._trouble = str(exc)
                 if ('ACCESS_REFUSED' in self._trouble
+                        or _INEQUIVALENT.search(self._trouble)
                         or self._monotonic() >= deadline):
                     raise
                 self._closed.wait(0.2)

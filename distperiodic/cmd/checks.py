@@ -414,10 +414,12 @@ def broker_queues(case: Case) -> Finding:
     broker, group = case.broker, case.populated
     name = case.settings.group
     queues = {
-        f'{messaging.work_topic(name, partition)}.{worker.identity}'
+        f'{messaging.work_topic(name, partition)}.'
+        f'{messaging.queue_of(worker.process)}'
         for partition, workers in group.workers.items()
         for worker in workers}
-    queues |= {f'{messaging.reports_topic(name)}.{m.identity}'
+    queues |= {f'{messaging.reports_topic(name)}.'
+               f'{messaging.queue_of(m.process)}'
                for m in group.members if m.points}
     try:
         host = broker.find()

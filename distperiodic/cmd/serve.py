@@ -9,13 +9,10 @@ by the next one, which makes the same mistake, for ever.
 import abc
 import argparse
 import contextlib
-import gc
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
 import traceback
 from typing import TYPE_CHECKING
 from typing import Any
@@ -129,28 +126,6 @@ def _place(exc: BaseException) -> str:
             if frames else 'unknown place')
 
 
-def _let_ctrl_c_end_it_cleanly() -> None:
-    """Make SIGINT what SIGTERM is, and the second one an end at once.
-
-    A terminal sends SIGINT to all processes at once, and the launcher would
-    have each end in the middle of its work. Blocked here, it is blocked in
-    all processes that are forked from now on, and only this thread hears it.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-    def listen() -> None:
-        signal.sigwait({signal.SIGINT})
-        LOG.info('ending: finishing what was begun; Ctrl-C again ends it at '
-                 'once')
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.sigwait({signal.SIGINT})
-        # The launcher made us leader of our own group, if we were not.
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=listen, name='distperiodic-ctrl-c',
-                     daemon=True).start()
-
-
 class _Serve(configured.Configured, command.Command):
     """What both have in common: check all, then launch, then wait."""
 
@@ -187,16 +162,9 @@ class _Serve(configured.Configured, command.Command):
         conf.set_default('default_log_levels',
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
-        from oslo_service import service as oslo_service
-        _let_ctrl_c_end_it_cleanly()
-        # What is here by now stays to the end: no search for garbage need
-        # look through it, nor write to what the forked processes share.
-        gc.collect()
-        gc.freeze()
-        launcher = oslo_service.launch(
-            conf, self._service(conf, tasks, parsed),
-            workers=parsed.workers, restart_method='mutate')
-        launcher.wait()
+        from distperiodic.service import launcher
+        launcher.launch(conf, self._service(conf, tasks, parsed),
+                        parsed.workers)
         return 0
 
     def _check_backend(self, settings: 'opts.Settings',

@@ -5,12 +5,14 @@ import abc
 import logging
 import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 from typing import Protocol
 
 from oslo_config import cfg
+from oslo_service import backend
 from oslo_service.backend.base import ServiceBase
 
 from distperiodic import exceptions
@@ -25,6 +27,7 @@ from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
+from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
 
@@ -60,6 +63,41 @@ def check_store(settings: opts.Settings) -> None:
     schema.check(settings.connection)
 
 
+def check_backend() -> None:
+    """See that threads run as long as oslo.service does.
+
+    :raises ConfigError: they do not.
+    """
+    if backend.get_backend_type() is not backend.BackendType.EVENTLET:
+        return
+    patcher = sys.modules.get('eventlet.patcher')
+    if patcher is None or not patcher.is_monkey_patched('thread'):
+        raise exceptions.ConfigError(
+            'oslo.service runs on eventlet in this process and its threads '
+            'are not patched, so nothing would ever run; call '
+            'oslo_service.backend.init_backend(BackendType.THREADING) before '
+            'anything of oslo.service or oslo.messaging is imported')
+
+
+def read_again(conf: cfg.ConfigOpts) -> None:
+    """Read the mutable options of *conf* again. If there is a mistake in its
+    files all options keep their values, and one line says where it is.
+    """
+    before = conf._mutable_ns
+    try:
+        conf.mutate_config_files()
+        # A value that its type refuses is only found by asking for it.
+        opts.settings(conf)
+    except (cfg.Error, exceptions.ConfigError, ValueError, OSError) as exc:
+        # A process that begins later must not fail for it.
+        conf._mutable_ns = before
+        # This clears what conf remembers of the values it has given.
+        conf.register_opts([])
+        LOG.error('options not read again: reason=%s; all keep the values '
+                  'that they had; correct the file and send SIGHUP again',
+                  ' '.join(str(exc).split()))
+
+
 class Bus(Protocol):
     """What a service connects before all else."""
 
@@ -75,12 +113,19 @@ class Lifecycle(ServiceBase):
         super().__init__()
         self._conf = conf
         self._tasks = tasks
+        check_backend()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Be as before a start."""
         self._begun = threading.Event()
         #: Its main thread looks at the inbox, or has done so.
         self._serving = threading.Event()
         self._over = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
+        #: Whether what it was built of is out of the collector's way.
+        self._frozen = False
         self._seat: local.Seat | None = None
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
@@ -88,10 +133,18 @@ class Lifecycle(ServiceBase):
             queue.SimpleQueue())
 
     def start(self) -> None:
-        """Connect and work, in a thread of their own; returns at once.
+        """Connect and work, in a thread of their own; returns at once. A
+        service that was stopped may be started again.
 
-        :raises ConfigError: an option cannot be used.
+        :raises ConfigError: an option cannot be used, or it is started.
         """
+        check_backend()
+        if self._begun.is_set():
+            if not self._over.is_set():
+                raise exceptions.ConfigError(
+                    f'this {self._kind} is started already; call stop() '
+                    'before you start it again')
+            self._clear()
         self._settings = opts.settings(self._conf)
         if self._settings.backend_url:
             backend_url_.check(self._settings.backend_url)
@@ -145,6 +198,8 @@ class Lifecycle(ServiceBase):
             if self._problem is not None:
                 # Or it would own objects that nobody serves.
                 self._leave()
+            if self._frozen:
+                heap.unfreeze()
             self._over.set()
 
     @abc.abstractmethod
@@ -161,8 +216,10 @@ class Lifecycle(ServiceBase):
             raise self._problem
 
     def reset(self) -> None:
-        """SIGHUP, where the backend passes it on: mutable options."""
-        self._conf.mutate_config_files()
+        """SIGHUP, where the backend passes it on: read the mutable options
+        again; see :func:`read_again`.
+        """
+        read_again(self._conf)
 
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
@@ -222,6 +279,8 @@ class Lifecycle(ServiceBase):
         self._serving.set()
         if self._store is not None:
             self._store.start()
+        heap.freeze()
+        self._frozen = True
         return True
 
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service for which nothing is configured keeps its claims in a file."""
 
+import gc
 import json
+import subprocess
+import sys
 import time
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
 from tests.functional import cluster as cluster_
@@ -134,3 +142,83 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
     waiting.wait_until(lambda: 'everybody may write to it, so the claims in '
                        'it' in alone.logs(), 20)
     assert not store_of(alone).exists()
+
+
+class Tasks(periodic.PeriodicTasks):
+    """One job a second; what ran is in ``ran``."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.ran = []
+
+    @periodic.periodic_task(spacing=1, name='poll')
+    def work(self, context):
+        self.ran.append(context.tick)
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """One in this process, which the test starts."""
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(tmp_path), opts.GROUP)
+    made = service.SchedulerService(conf, Tasks(conf))
+    yield made
+    made.stop()
+
+
+def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
+    """A full collection would stop all threads in the middle of a tick."""
+    scheduler.start()
+    waiting.wait_until(gc.get_freeze_count, 20)
+
+    scheduler.stop()
+
+    waiting.wait_until(lambda: not gc.get_freeze_count(), 20)
+
+
+def test_a_service_that_was_stopped_can_be_started_again(scheduler):
+    ran = scheduler._tasks.ran
+    for _ in range(3):
+        number = len(ran)
+        scheduler.start()
+        waiting.wait_until(lambda number=number: len(ran) > number + 1, 20)
+        assert scheduler.status()['healthy']
+        scheduler.stop()
+        scheduler.wait()
+        assert not scheduler.status()['healthy']
+
+    assert len(ran) == len(set(ran))
+
+
+def test_a_service_is_not_started_twice(scheduler):
+    scheduler.start()
+
+    with pytest.raises(exceptions.ConfigError, match='is started already'):
+        scheduler.start()
+
+
+UNPATCHED = '''
+from oslo_config import cfg
+from oslo_service import service
+from distperiodic import PeriodicTasks, exceptions
+from distperiodic.service import SchedulerService
+
+conf = cfg.ConfigOpts()
+conf([])
+try:
+    SchedulerService(conf, PeriodicTasks(conf))
+except exceptions.ConfigError as exc:
+    print(exc)
+'''
+
+
+def test_eventlet_without_its_patches_is_refused_at_once():
+    """Its threads would never run, and nothing would say so."""
+    told = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,
+        capture_output=True, text=True, timeout=60)
+
+    assert 'oslo.service runs on eventlet' in told.stdout, told.stderr
+    assert 'init_backend(BackendType.THREADING)' in told.stdout

@@ -74,11 +74,12 @@ class Ends:
     @property
     def work_queue(self):
         return (messaging.work_topic(self.group, self.partition)
-                + '.worker.1')
+                + '.' + self.worker.rpartition('~')[0].rpartition('~')[0])
 
     @property
     def reports_queue(self):
-        return messaging.reports_topic(self.group) + '.api-1'
+        return messaging.reports_topic(self.group) + (
+            '.' + self.scheduler.rpartition('~')[0].rpartition('~')[0])
 
     def send(self, number, **changes):
         batch = message.Batch(
@@ -228,21 +229,36 @@ def test_the_hosts_own_options_are_left_alone(ends):
 
 
 @pytest.mark.parametrize('quorum', [True, False])
-def test_queues_of_another_type_are_named_with_what_to_do(rabbitmq, quorum):
-    group = f'switched-{quorum}'
-    with connected(rabbitmq.url, group=group, quorum=not quorum) as ends:
+def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
+        rabbitmq, quorum):
+    """A process understands those of the other type, and the queue that it
+    leaves is in nobody's way.
+    """
+    group = f'rolling-{quorum}'
+    scheduler = Ends(rabbitmq.url, group=group, quorum=not quorum)
+    worker = Ends(rabbitmq.url, group=group, quorum=quorum)
+    scheduler.back, scheduler.batches = worker.back, worker.batches
+    scheduler.worker = worker.worker
+    try:
+        scheduler.work.start(20)
+        worker.back.start(20)
+        scheduler.talk('1')
+    finally:
+        scheduler.work.close(3)
+        worker.back.close(3)
+
+
+def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
+    with connected(rabbitmq.url) as ends:
         ends.talk('1')
-        other = Ends(rabbitmq.url, group=group, quorum=quorum)
+        other = Ends(f'{rabbitmq.url}?amqp_durable_queues=false')
         with pytest.raises(exceptions.BusUnavailable) as raised:
             other.work.start(5)
 
     told = str(raised.value)
-    queue = f'distperiodic.{group}.reports'
-    assert f"has the queue '{queue}' with another x-queue-type" in told
-    assert ("ours: 'quorum'; there: none" if quorum else
-            "ours: none; there: 'quorum'") in told
-    assert f'rabbitmqctl delete_queue {queue}, ' in told
-    assert f'begin with distperiodic.{group}.)' in told
+    assert "has the exchange 'distperiodic' with another durable" in told
+    assert "(here: 'false', there: 'true')" in told
+    assert '; give all processes the same options' in told
     assert 'password' not in told
     assert '\n' not in told
 
@@ -276,11 +292,53 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     assert ends.sent == []
 
 
-def test_what_is_meant_for_another_process_is_dropped_aloud(ends, caplog):
+@pytest.mark.parametrize('quorum', [False, True])
+def test_two_processes_of_one_name_do_not_share_a_queue(rabbitmq, quorum):
+    with (connected(rabbitmq.url, quorum=quorum) as ends,
+          connected(rabbitmq.url, quorum=quorum, group=ends.group) as others):
+        for number in range(20):
+            ends.send(number)
+            ends.report(number)
+        ends.talk('last')
+        wait_until(lambda: len(ends.reported) == 21)
+
+    assert ends.got == [*map(str, range(20)), 'last']
+    assert others.got == others.reported == []
+    assert others.work.dropped == others.back.dropped == {}
+
+
+def test_no_queue_is_made_but_one_for_each_process(mortal):
+    with connected(mortal.url) as ends:
+        ends.talk(1)
+        listed = mortal.ctl('-q', 'list_queues', 'name', 'arguments')
+        lines = [line.split('\t') for line in listed.splitlines()
+                 if ends.group in line]
+
+    assert {name for name, _ in lines} == {
+        ends.work_queue, ends.reports_queue}
+    # Who is killed cannot delete it.
+    assert all('x-expires' in arguments for _, arguments in lines)
+
+
+def test_a_process_changes_to_quorum_queues_beside_classic_ones(rabbitmq):
+    with (connected(rabbitmq.url) as ends,
+          connected(rabbitmq.url, quorum=True, group=ends.group) as others):
+        ends.talk(1)
+        others.talk(2)
+
+
+def test_what_is_meant_for_another_process_is_dropped_aloud(
+        rabbitmq, ends, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     for number in range(5):
-        ends.send(number, worker=entry('worker.1'))
-        ends.report(number, entry('api-1'))
+        batch = message.Batch(
+            str(number), 'poll', 1_700_000_000_000_000, ['a'], [1], [1],
+            ends.scheduler, entry('worker.1'), 'lease-1', ends.partition)
+        publish(rabbitmq, ends.work_queue,
+                cast_of(message.encode_batch(batch)))
+        publish(rabbitmq, ends.reports_queue, cast_of(message.encode_reports(
+            [message.Report(str(number), ends.worker, [0])],
+            to=entry('api-1'))))
     ends.send('last')
     wait_until(lambda: ends.got)
     wait_until(lambda: sum(ends.work.dropped.values()) == 5)
