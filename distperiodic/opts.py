@@ -166,8 +166,10 @@ OPTS = [
         sample_default='/var/lib/my-service',
         help='Directory for the locks that give the processes of this host '
              'their numbers (see member_id), and for the claims of a '
-             'service that has neither backend_url nor connection. Empty: a '
-             'directory of this user under the system\'s temporary '
+             'service that has neither backend_url nor connection. It is made '
+             'if it is not there; one that belongs to another user, that '
+             'everybody may write, or that is a symbolic link is refused. '
+             'Empty: a directory of this user under the system\'s temporary '
              'directory, which a host may clear when it starts.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
