@@ -374,6 +374,16 @@ def _check_known(path: str) -> None:
                     f'{", ".join(known)}: correct the name, or remove it')
 
 
+def value(conf: cfg.ConfigOpts, name: str) -> Any:
+    """One option by itself, whatever the others are.
+
+    :raises ConfigError: its value cannot be used.
+    """
+    register_opts(conf)
+    return _values(conf, GROUP, [
+        opt for opt in OPTS if opt.dest == name])[name]
+
+
 def settings(conf: cfg.ConfigOpts) -> Settings:
     """Read all options of *conf* at once, and hold them against each other.
 

@@ -42,6 +42,14 @@ _FIRST = operator.itemgetter(0)
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
+# Columns of the history, by what they count.
+_BECAME = {
+    reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
+    reason.Reason.SUPERSEDED: 'superseded',
+    reason.Reason.CANCELLED: 'cancelled',
+    reason.Reason.PASSED_OVER: 'by_misfire', reason.Reason.LOST: 'by_lost',
+    reason.Reason.SKIPPED_BY_OVERLAP: 'by_overlap',
+    reason.Reason.SKIPPED_BY_PAUSE: 'by_pause'}
 
 
 class Account(NamedTuple):
@@ -100,6 +108,24 @@ class Object(NamedTuple):
     failed: Sequence[Failed] = ()
 
 
+class Tick(NamedTuple):
+    """What the store has of one tick of an object."""
+
+    #: The text of the schedule that the object follows; empty: not recorded.
+    schedule: str
+    #: Since when the job has its schedule.
+    schedule_since: int
+    #: The first tick that the history can tell of.
+    begins: int
+    #: The object's run for this tick that failed for good. None: none did.
+    failed: Failed | None
+    #: Number of objects of this tick, by what became of them. Where nothing
+    #: is recorded of it: what was given up of earlier ticks with the next.
+    counts: dict[reason.Reason, int]
+    #: Why the last ones were skipped; empty: none were.
+    told: str
+
+
 class Unserved(NamedTuple):
     """An object, and when it was served."""
 
@@ -152,6 +178,67 @@ class Accounts(control.Control):
                 row.fence, row.attempt, row.worker or '', row.previous,
                 row.served, row.told or '',
                 [Failed(*one) for one in failed])
+        return self._at_one_moment(work)
+
+    def schedule_of(self, job: str, key: str) -> tuple[str, bool, int]:
+        """Return the text of the schedule that an object follows (empty: not
+        recorded), whether it is its own, and since when the job has its own.
+
+        :raises ConfigError: there is no such job.
+        """
+        [number] = self._named(job)
+
+        def work(connection: sa.Connection) -> tuple[str, bool, int]:
+            row = connection.execute(
+                sa.select(_job.c.schedule, _job.c.schedule_since,
+                          _claim.c.rule)
+                .select_from(_job.outerjoin(_claim, sa.and_(
+                    _claim.c.job == _job.c.id, _claim.c.object == key)))
+                .where(_job.c.id == number)).one()
+            since = (due.ALWAYS if row.schedule_since is None
+                     else row.schedule_since)
+            return row.rule or row.schedule or '', bool(row.rule), since
+        return self._database.look(work)
+
+    def tick(self, job: str, key: str, tick: int) -> Tick:
+        """Return what the store has of one tick of an object.
+
+        :raises ConfigError: there is no such job.
+        """
+        [number] = self._named(job)
+        schedule, _, since = self.schedule_of(job, key)
+
+        def work(connection: sa.Connection) -> Tick:
+            begins = connection.scalar(
+                sa.select(_job.c.pruned_before).where(_job.c.id == number))
+            failed = connection.execute(
+                sa.select(_failure.c.tick, _failure.c.attempt,
+                          sa.func.coalesce(_failure.c.worker, ''),
+                          _failure.c.error)
+                .where(_failure.c.job == number, _failure.c.object == key,
+                       _failure.c.tick == tick)
+                .order_by(_failure.c.id.desc()).limit(1)).one_or_none()
+            sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+                    .label(name) for name in (*_BECAME.values(), 'missed')]
+            # The tick itself, or else the next that anything is recorded of.
+            row = connection.execute(
+                sa.select(_history.c.tick, *sums,
+                          sa.func.max(_history.c.reason).label('reason'))
+                .where(_history.c.job == number, _history.c.tick >= tick)
+                .group_by(_history.c.tick).order_by(_history.c.tick)
+                .limit(1)).one_or_none()
+            counts: dict[reason.Reason, int] = {}
+            if row is not None and row.tick == tick:
+                counts = {of: getattr(row, name)
+                          for of, name in _BECAME.items()}
+            elif row is not None:
+                lost = min(row.missed, row.by_lost)
+                counts = {reason.Reason.LOST: lost,
+                          reason.Reason.PASSED_OVER: row.missed - lost}
+            return Tick(
+                schedule, since, due.ALWAYS if begins is None else begins,
+                None if failed is None else Failed(*failed),
+                counts, '' if row is None else row.reason or '')
         return self._at_one_moment(work)
 
     def unserved(self, job: str, seconds: float,

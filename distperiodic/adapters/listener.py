@@ -21,12 +21,12 @@ from typing import Any
 
 LOG = logging.getLogger(__name__)
 
-#: Bytes of a message: what the longest of ours takes, twice in JSON, with
-#: each letter of its ids outside of what 16 bits can say.
-LONGEST = 20 * 2 ** 20
 # Milliseconds without a listener after which the broker deletes a queue. What
 # it holds then was taken back by its sender long ago.
 _EXPIRES = 30 * 60 * 1000
+#: Bytes of a message: what the longest of ours takes, twice in JSON, with
+#: each letter of its ids outside of what 16 bits can say.
+LONGEST = 20 * 2 ** 20
 
 
 @functools.cache

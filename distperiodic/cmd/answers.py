@@ -55,7 +55,7 @@ SENTENCES = {
     Reason.CANCELLED: 'its claim for {tick} was ended without a run',
     Reason.DEAD:
         'it failed for good for {tick}, at attempt {attempt}: {error}; it '
-        'runs at its next tick, or: distperiodic dead requeue --job {job} '
+        'runs at its next tick, or: distperiodic dead requeue {job} '
         '--object {object}',
     Reason.WAITS_FOR_WORKER:
         'it is claimed for {tick} and waits in {holder} for a worker that '
@@ -93,6 +93,37 @@ SENTENCES = {
         'others of the job were claimed for its tick {due} and it was not, '
         'though it was listed then; a scheduler that looks again claims it, '
         'or distperiodic audit counts it as lost',
+    Reason.SUPERSEDED:
+        'its claim for {at} was superseded: a later tick was claimed before '
+        'a worker took it',
+    Reason.OTHER_SCHEDULE:
+        'its job had another schedule at {at}: the present one holds since '
+        '{schedule_since}',
+    Reason.PRUNED:
+        'the history of {at} is pruned: it begins at {begins}; see '
+        '[distperiodic] history_retention',
+    Reason.ONE_OF_SEVERAL:
+        'the store keeps the last two ticks of each object, and of {at} the '
+        'numbers only, so it is one of these: {several}',
+}
+
+#: The same of an earlier tick, where the sentence differs.
+PAST = {
+    Reason.RAN: 'it ran: all {number} that were claimed for {at} were done',
+    Reason.DEAD:
+        'it failed for good for {at}, at attempt {attempt}{on}: {error}',
+    Reason.NOT_LISTED:
+        'the catalogue did not list it at {at}: {since}',
+    Reason.PASSED_OVER: 'it was passed over for {at}, by misfire: {told}',
+    Reason.LOST:
+        'it was due for {at}, schedulers attended the job, and it was not '
+        'claimed: {told}; please report it, with distperiodic audit --ticks',
+    Reason.SKIPPED_BY_OVERLAP:
+        'it was skipped for {at}, by overlap: {told}',
+    Reason.SKIPPED_BY_PAUSE: 'it was skipped for {at}: {told}',
+    Reason.CANCELLED: 'its claim for {at} was ended without a run',
+    Reason.NOBODY_CLAIMS:
+        'nothing is recorded of it for {at}: no scheduler claimed it then',
 }
 
 
@@ -108,8 +139,8 @@ class Case:
     settings: 'opts.Settings'
 
 
-def rows(case: Case) -> list[tuple[str, Any]]:
-    """What is told, by name."""
+def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
+    """Return the reason, and all that is known of the object, by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
@@ -122,7 +153,7 @@ def rows(case: Case) -> list[tuple[str, Any]]:
         ('answer', sentence + (f' ({remark})' if remark else '')),
         ('reason', reason.value)]
     if claim is None:
-        return told
+        return reason, told
     told += [
         ('last tick', _moment(claim.tick)),
         ('state', claim.state.value),
@@ -139,11 +170,11 @@ def rows(case: Case) -> list[tuple[str, Any]]:
             f'{_moment(one.tick)} attempt {one.attempt}'
             f'{" on " * bool(one.worker)}{one.worker}: '
             f'{configured.one_line(one.error)}' for one in found.failed))]
-    return told
+    return reason, told
 
 
 def _or_never(micros: int | None) -> str:
-    return 'never' if micros is None else _moment(micros)
+    return configured.NEVER if micros is None else _moment(micros)
 
 
 def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
@@ -252,3 +283,42 @@ def _words(case: Case, facts: reason_.Facts,
         'paused_by': job.paused_by if job else '',
         'paused_why': job.paused_why if job else '',
     }
+
+
+def past_rows(job: str, found: 'accounts.Object', tick: int,
+              kept: 'accounts.Tick') -> tuple[Reason, list[tuple[str, Any]]]:
+    """Return what became of an object for an earlier tick, and the evidence.
+
+    :param kept: what the store has of that tick.
+    """
+    assert found.claim is not None
+    several = reason_.reasons_of(reason_.Past(
+        tick, found.claim, found.previous, found.served,
+        kept.failed is not None, kept.counts, kept.begins,
+        kept.schedule_since))
+    reason = several[0] if len(several) == 1 else Reason.ONE_OF_SEVERAL
+    failed, since = kept.failed, found.claim.since
+    words = {
+        'at': _moment(tick), 'told': kept.told or 'nothing was recorded',
+        'number': kept.counts.get(Reason.RAN, 0),
+        'several': ', '.join(
+            f'{one.value} ({configured.plural(kept.counts[one], "object")})'
+            for one in several)
+        if len(several) > 1 else '',
+        'since': 'it is not listed' if since is None
+        else f'it is listed since {_moment(since)}',
+        'schedule_since': _moment(max(0, kept.schedule_since)),
+        'begins': _moment(max(0, kept.begins)),
+        'attempt': failed.attempt if failed else 0,
+        'on': f' on {failed.worker}' if failed and failed.worker else '',
+        'error': configured.one_line(failed.error) if failed else '',
+    }
+    sentence = PAST.get(reason) or SENTENCES[reason]
+    return reason, [
+        ('answer', sentence.format(**words)), ('reason', reason.value),
+        ('tick', _moment(tick)),
+        ('all objects', ', '.join(
+            f'{number:,} {one.value}' for one, number in kept.counts.items()
+            if number)),
+        ('last tick', _moment(found.claim.tick)),
+        ('last served', _or_never(found.served))]

@@ -79,12 +79,13 @@ class Audit(configured.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
+        named = configured.job_of(parsed)
         with self.accounts(parsed) as accounts:
             names = [job.name for job in accounts.jobs()]
-            if parsed.job is not None:
+            if named is not None:
                 # It says which ones there are.
-                accounts.check_job(parsed.job)
-                names = [parsed.job]
+                accounts.check_job(named)
+                names = [named]
             since = parsed.since.before(accounts.now())
             audited = [_audit(accounts, name, since, tasks, settings)
                        for name in names]
@@ -93,7 +94,7 @@ class Audit(configured.Table, lister.Lister):
         self.wrong = any(total[fate] for fate in audit.FINDINGS)
         self.sentence = _sentence(
             audited, total, parsed.since,
-            [] if parsed.job is not None else _missing(tasks, names))
+            [] if named is not None else _missing(tasks, names))
         if parsed.ticks:
             return ('Job', 'Tick', *_COLUMNS), [
                 (one.job, configured.moment(tick),

@@ -11,6 +11,10 @@ import contextlib
 import datetime
 import difflib
 import os
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -18,6 +22,8 @@ from typing import Any
 from typing import NamedTuple
 from typing import NoReturn
 from typing import TypeVar
+
+from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
@@ -27,11 +33,20 @@ if TYPE_CHECKING:
 
     from distperiodic import opts
     from distperiodic.adapters import accounts
+    from distperiodic.adapters import activity
     from distperiodic.adapters import control
     from distperiodic.adapters import pruning
 
     _Store = TypeVar('_Store', bound=control.Control)
 
+
+#: Exit codes, as those of oslo.upgradecheck: done and nothing found; a
+#: finding, or it could not be done; a command, an option or the configuration
+#: that cannot be used; an error that nobody expected.
+FINE, FINDING, UNUSABLE, CRASHED = 0, 1, 2, 255
+
+# Characters in a line that everything fits into.
+_NARROWEST = 40
 
 #: What is counted in rows or seconds: every database and clock takes it.
 _MOST = 1_000_000_000
@@ -40,6 +55,22 @@ _MOST = 1_000_000_000
 def one_line(text: object) -> str:
     """*text* without line ends, for an error message."""
     return ' '.join(str(text).split())
+
+
+class Nothing(str):
+    """What people read where programs read null."""
+
+
+NEVER = Nothing('never')
+#: The formats that programs read.
+FOR_PROGRAMS = ('json', 'yaml', 'csv')
+
+
+def key(title: str) -> str:
+    """The title of a column as programs read it: 'Mean late (ms)' is
+    'mean_late_ms'.
+    """
+    return re.sub('[^a-z0-9]+', '_', title.lower()).strip('_')
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -109,7 +140,7 @@ class Since(NamedTuple):
             return max(0, now - round(self.seconds * 1e6))
         if self.instant > now:
             raise exceptions.ConfigError(
-                f'--since {self.text} is still to come: by the clock of the '
+                f'{self.text} is still to come: by the clock of the '
                 f'database it is {moment(now)}; give an earlier instant, in '
                 'UTC unless it says otherwise')
         return max(0, self.instant)
@@ -141,9 +172,31 @@ def days(text: str) -> float:
     return number
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """The option that names one job."""
-    parser.add_argument('--job', metavar='JOB', help='of this job only')
+def add_job(parser: argparse.ArgumentParser,
+            required: bool = False) -> None:
+    """The argument that names one job; ``--job`` names it as well."""
+    parser.add_argument(
+        'job', metavar='JOB', nargs='?',
+        help='of this job' if required else 'of this job; default: of all')
+    parser.add_argument(
+        '--job', dest='named_job', metavar='JOB', help=argparse.SUPPRESS)
+
+
+def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
+    """The job that was named; None: none was.
+
+    :raises ConfigError: two were, or none and it is required.
+    """
+    if None not in (parsed.job, parsed.named_job):
+        raise exceptions.ConfigError(
+            f'--job {parsed.named_job!r} and JOB {parsed.job!r} name a job '
+            'twice; leave --job out')
+    found = parsed.job if parsed.named_job is None else parsed.named_job
+    if found is None and required:
+        raise exceptions.ConfigError(
+            'no job is named; give its name, see what there is: '
+            'distperiodic job list')
+    return found
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
@@ -286,6 +339,12 @@ class Configured:
         from distperiodic.adapters import accounts
         return self._store(parsed, accounts.Accounts)
 
+    def activity(self, parsed: argparse.Namespace
+                 ) -> 'contextlib.closing[activity.Activity]':
+        """The same, for a command that looks at the present."""
+        from distperiodic.adapters import activity
+        return self._store(parsed, activity.Activity)
+
     def pruner(self, parsed: argparse.Namespace
                ) -> 'contextlib.closing[pruning.Pruner]':
         """The same, for the command that deletes what is old."""
@@ -299,7 +358,68 @@ class Configured:
             kind(settings.connection, space=settings.group))
 
 
-class Table(Configured):
+class Display(Configured):
+    """A part of a cliff command that shows a list or a record.
+
+    People read titles, and lines that fit their terminal. Programs read keys
+    in snake_case, which end in the unit where there is one, and null where
+    nothing is known.
+    """
+
+    #: The columns that are left of a table that is too wide; none: each row
+    #: becomes a block of lines.
+    essential: Sequence[str] = ()
+
+    _normalize_column_name = staticmethod(key)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        for action in parser._actions:
+            if action.choices and action.metavar is None:
+                # Lists of choices do not break into lines.
+                action.metavar = action.dest.upper()
+                action.help = (f'{action.help} '
+                               f'({", ".join(map(str, action.choices))})')
+            if '--sort-ascending' in action.option_strings:
+                # That is how it is sorted anyway.
+                action.help = argparse.SUPPRESS
+        return parser
+
+    def _generate_columns_and_selector(
+            self, parsed: argparse.Namespace,
+            columns: Sequence[str]) -> Any:
+        """:raises ConfigError: -c names no column that there is."""
+        command: Any = super()
+        try:
+            return command._generate_columns_and_selector(parsed, columns)
+        except ValueError:
+            raise exceptions.ConfigError(
+                f'there is no column {listed(parsed.columns)}; the columns '
+                f'are {", ".join(map(key, columns))}') from None
+
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        command: Any = super()
+        if parsed.formatter in FOR_PROGRAMS:
+            return command.produce_output(
+                parsed, list(map(key, columns)), _known(data))
+        line = _line(parsed)
+        if line is None:
+            return command.produce_output(parsed, columns, data)
+        if not isinstance(self, lister.Lister):
+            parsed.max_width = line
+            return command.produce_output(parsed, columns, data)
+        rows = [list(row) for row in data]
+        if not parsed.columns and not _fits(columns, rows, line):
+            columns, rows = _shortened(columns, rows, self.essential)
+        if _fits(columns, rows, line):
+            return command.produce_output(parsed, columns, rows)
+        app: Any = self.app
+        print(_blocks(columns, rows, line), file=app.stdout)
+        return 0
+
+
+class Table(Display):
     """A part of a cliff lister: a sentence above its table."""
 
     #: What is said above the table; on stderr where a program reads it.
@@ -307,14 +427,75 @@ class Table(Configured):
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
-        command: Any = super()
         # It refuses columns that are not there.
-        command._generate_columns_and_selector(parsed, columns)
+        self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
             app: Any = self.app  # type: ignore[attr-defined]
-            print(self.sentence, file=app.stdout
-                  if parsed.formatter == 'table' else app.stderr)
-        return command.produce_output(parsed, columns, data)
+            line = _line(parsed)
+            print(self.sentence if line is None else '\n'.join(
+                textwrap.fill(part, line)
+                for part in self.sentence.splitlines()),
+                  file=app.stdout if parsed.formatter == 'table'
+                  else app.stderr)
+        return super().produce_output(parsed, columns, data)
+
+
+def _known(data: Any) -> Any:
+    """The same with None for what there is not, in a list or a record."""
+    return [
+        _known(one) if isinstance(one, (list, tuple)) else
+        None if one == '' or isinstance(one, Nothing) else one
+        for one in data]
+
+
+def _line(parsed: argparse.Namespace) -> int | None:
+    """Characters in a line for people; None: as many as it takes."""
+    if parsed.formatter != 'table' or parsed.max_width > 0:
+        return None
+    if os.environ.get('COLUMNS', '').isdigit() or sys.stdout.isatty():
+        return width(default=80)
+    return None
+
+
+def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+          line: int) -> bool:
+    """Whether a table of it is no wider than *line*."""
+    widest = [max(len(part) for cell in cells
+                  for part in str(cell).splitlines() or [''])
+              for cells in zip(columns, *rows, strict=True)]
+    return sum(widest) + 3 * len(widest) + 1 <= line
+
+
+def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+               essential: Sequence[str]
+               ) -> tuple[Sequence[str], list[list[Any]]]:
+    """The columns of a narrow table; all, where none are essential."""
+    kept = [at for at, name in enumerate(columns)
+            if not essential or name in essential]
+    return ([columns[at] for at in kept],
+            [[row[at] for at in kept] for row in rows])
+
+
+def _blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]],
+            line: int) -> str:
+    """A block of lines for each row, without what is empty."""
+    indent = max(map(len, columns)) + 2
+    return '\n\n'.join(
+        '\n'.join(
+            textwrap.fill(
+                str(cell), line, initial_indent=f'{name:<{indent}}',
+                subsequent_indent=' ' * indent, break_on_hyphens=False)
+            for name, cell in zip(columns, row, strict=True)
+            if str(cell) not in ('', 'None'))
+        for row in rows)
+
+
+def width(default: int) -> int:
+    """Characters in a line of the terminal; COLUMNS goes first.
+
+    :param default: where there is neither.
+    """
+    return max(_NARROWEST, shutil.get_terminal_size((default, 24)).columns)
 
 
 def percent(part: float, whole: float = 1.0) -> str:
@@ -332,6 +513,29 @@ def listed(names: Sequence[str], most: int = 5) -> str:
     """The first *most* names, and how many more there are."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
+
+
+def identity(holder: str) -> str:
+    """The process that a holder of leases is, without its number."""
+    return holder.partition('~')[0]
+
+
+def second(micros: int) -> str:
+    """The same in whole seconds."""
+    return moment(micros // 1_000_000 * 1_000_000)
+
+
+def age(seconds: float) -> str:
+    """A length of time for people, in its two largest units: '3h12m'."""
+    left = int(seconds)
+    if left < 1:
+        return f'{seconds:.1f}s'
+    parts = []
+    for unit, length in reversed(_UNITS.items()):
+        number, left = divmod(left, length)
+        parts.append(f'{number}{unit}' if number else '')
+    first = next(at for at, part in enumerate(parts) if part)
+    return ''.join(parts[first:first + 2])
 
 
 def moment(micros: int) -> str:

@@ -40,7 +40,7 @@ class DbSync(configured.Configured, command.Command):
         print(told, file=app.stdout)
 
 
-class DbVersion(configured.Configured, show.ShowOne):
+class DbVersion(configured.Display, show.ShowOne):
     """Show the version of the tables, and the one this release needs.
 
     The exit code is 0 if they are the same, and 1 if not.

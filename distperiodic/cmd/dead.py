@@ -33,7 +33,8 @@ class DeadList(configured.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         with self.control(parsed) as control:
             found = control.dead(
-                job=parsed.job, limit=parsed.limit, key=parsed.object,
+                job=configured.job_of(parsed), limit=parsed.limit,
+                key=parsed.object,
                 tracebacks=parsed.traceback)
         if not found:
             self.sentence = (
@@ -69,7 +70,8 @@ class DeadRequeue(configured.Configured, command.Command):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.control(parsed) as control:
-            number = control.requeue(job=parsed.job, key=parsed.object)
+            number = control.requeue(
+                job=configured.job_of(parsed), key=parsed.object)
         if not number and parsed.object is not None:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} is not dead, so nothing was '

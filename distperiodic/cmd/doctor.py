@@ -7,7 +7,7 @@ like any other.
 """
 
 import argparse
-import shutil
+import os
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
             findings.Result.FAIL: '31', findings.Result.SKIP: '90'}
 
 
-class Doctor(configured.Configured, lister.Lister):
+class Doctor(configured.Display, lister.Lister):
     """Check options, coordination service, group, ring, clocks, broker and
     store.
 
@@ -47,7 +47,8 @@ class Doctor(configured.Configured, lister.Lister):
                 # one is for this list alone.
                 action.choices = ['text', *(action.choices or ())]
                 action.default = 'text'
-                action.help = 'the output format, defaults to text'
+                action.help = ('the output format, defaults to text '
+                               f'({", ".join(action.choices)})')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -85,9 +86,9 @@ class Doctor(configured.Configured, lister.Lister):
     def _print(self, check: findings.Check, finding: findings.Finding) -> None:
         out = self.app.stdout
         mark = f'{finding.result:<4}'
-        if out.isatty():
+        if out.isatty() and not os.environ.get('NO_COLOR'):
             mark = f'\x1b[{_COLOURS[finding.result]}m{mark}\x1b[0m'
-        width = max(60, min(110, shutil.get_terminal_size((96, 24)).columns))
+        width = min(110, configured.width(default=96))
         lines = [textwrap.fill(check.text, width - 6)]
         lines.append(textwrap.fill(finding.text, width - 6))
         if finding.remedy:

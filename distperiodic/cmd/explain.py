@@ -19,20 +19,18 @@ from distperiodic.cmd import answers
 from distperiodic.cmd import configured
 from distperiodic.cmd import listed
 from distperiodic.cmd import ring as ring_cmd
+from distperiodic.core import reason as reason_
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic import periodic
     from distperiodic.cmd import status as status_
     from distperiodic.core import job as job_
     from distperiodic.core import member as member_
 
 
-class RingExplain(ring_cmd.OfMembers, show.ShowOne):
-    """Say who owns an object and why, and if it did not run, why not.
-
-    A job of scope 'group' has no objects: its place is that of its own
-    name, so leave OBJECT out. The ring places an object alike for every job.
-    """
+class Explained(configured.Display, show.ShowOne):
+    """A part of a command about one object of a job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -44,18 +42,58 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
             'what should have been')
         return parser
 
+    def run(self, parsed: argparse.Namespace) -> int:
+        self.code = configured.FINE
+        return super().run(parsed) or self.code
+
+    def begin(self, parsed: argparse.Namespace
+              ) -> 'tuple[str, periodic.PeriodicTasks | None]':
+        """The key of the object's claim, and the tasks that were named.
+
+        :raises ConfigError: the job has objects and none is named, or has
+            none and one is.
+        """
+        from distperiodic.core import catalogue
+        tasks = listed.load(self, parsed)
+        if tasks is not None and parsed.job in tasks.jobs:
+            _check_object(tasks.jobs[parsed.job], parsed.object)
+        return catalogue.id_of(
+            parsed.job if parsed.object is None else parsed.object), tasks
+
+    def answer(self, case: answers.Case) -> list[tuple[str, Any]]:
+        """Whether the object ran for its last tick, and why not."""
+        return self.judged(*answers.rows(case))
+
+    def judged(self, reason: reason_.Reason,
+               rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """*rows*; the exit code says what *reason* does."""
+        if reason is reason_.Reason.JOB_UNKNOWN:
+            self.code = configured.UNUSABLE
+        elif reason not in reason_.FINE:
+            self.code = configured.FINDING
+        return rows
+
+
+class RingExplain(ring_cmd.OfMembers, Explained):
+    """Say who owns an object and why, and if it did not run, why not.
+
+    A job of scope 'group' has no objects: its place is that of its own
+    name, so leave OBJECT out. The ring places an object alike for every job.
+    Exit code 1: it did not run for its last tick; 2: there is no such job.
+    """
+
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
         from distperiodic import opts
-        from distperiodic.core import catalogue
         settings = opts.settings(self.configuration(parsed))
-        key = catalogue.id_of(
-            parsed.job if parsed.object is None else parsed.object)
+        key, tasks = self.begin(parsed)
         group: status_.Group | None = None
         rows: list[tuple[str, Any]] = [
             ('job', parsed.job), ('object', parsed.object or
                                   '(the job itself)')]
-        if parsed.members is not None:
+        if _is_of_members(tasks, parsed.job):
+            ring = [('owner', 'each member: the job runs in every one')]
+        elif parsed.members is not None:
             ring = placed(key, self.named(parsed))
         elif settings.backend_url or not settings.connection:
             group, ring = self._placed(parsed, key, settings)
@@ -63,7 +101,10 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
             ring = [('owner', 'the one process there is: backend_url is '
                      'empty')]
         if settings.connection and parsed.members is None:
-            rows += self._answer(parsed, key, group, settings)
+            with self.accounts(parsed) as accounts:
+                found = accounts.object(parsed.job, key)
+            rows += self.answer(answers.Case(
+                parsed.job, key, found, tasks, group, settings))
         rows += ring
         return tuple(name for name, _ in rows), tuple(
             value for _, value in rows)
@@ -75,7 +116,7 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
         object can be told though nobody is there, or nobody knows who is.
         """
         try:
-            group, _ = self.group(parsed)
+            group, _ = ring_cmd.group_of(self, parsed)
         except exceptions.CoordinationUnavailable as exc:
             if not settings.connection:
                 raise
@@ -84,16 +125,12 @@ class RingExplain(ring_cmd.OfMembers, show.ShowOne):
             return group, []
         return group, placed(key, ring_cmd.on_ring(group, settings))
 
-    def _answer(self, parsed: argparse.Namespace, key: str,
-                group: 'status_.Group | None',
-                settings: 'opts.Settings') -> list[tuple[str, Any]]:
-        tasks = listed.load(self, parsed)
-        if tasks is not None and parsed.job in tasks.jobs:
-            _check_object(tasks.jobs[parsed.job], parsed.object)
-        with self.accounts(parsed) as accounts:
-            found = accounts.object(parsed.job, key)
-        return answers.rows(answers.Case(
-            parsed.job, key, found, tasks, group, settings))
+
+def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
+    """Whether each member runs the job by itself, as far as is known."""
+    from distperiodic.core import job as job_
+    return (tasks is not None and job in tasks.jobs
+            and tasks.jobs[job].scope is job_.Scope.MEMBER)
 
 
 def _check_object(job: 'job_.Job', key: str | None) -> None:

@@ -9,7 +9,7 @@ from cliff import lister
 
 from distperiodic.cmd import configured
 
-_ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean', 'Latest')
+_ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
 
 
 class History(configured.Table, lister.Lister):
@@ -17,7 +17,8 @@ class History(configured.Table, lister.Lister):
 
     Due is the sum of done, dead, skipped, superseded, cancelled and open;
     skipped is that of misfire, overlap and paused.
-    Mean and latest tell how late objects were claimed, in milliseconds.
+    How late objects were claimed is told in milliseconds after the tick.
+    Retried and taken over count times, and processes those that had a part.
     A table leaves out what is nowhere; name columns with -c to have them.
     """
 
@@ -35,7 +36,8 @@ class History(configured.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         with self.control(parsed) as control:
             ticks = control.history(
-                job=parsed.job, since=parsed.since.before(control.now()),
+                job=configured.job_of(parsed),
+                since=parsed.since.before(control.now()),
                 limit=parsed.limit)
         if not ticks:
             self.sentence = (
@@ -49,7 +51,8 @@ class History(configured.Table, lister.Lister):
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
                  'Misfire', 'Overlap', 'Paused', 'Lost', 'Superseded',
                  'Cancelled', 'Open', 'Retried', 'Taken over',
-                 'Members', 'Mean', 'Latest', 'Reason'),
+                 'Processes', 'Mean late (ms)',
+                 'Most late (ms)', 'Reason'),
                 [(tick.job, configured.moment(tick.tick), tick.due,
                   tick.done, tick.dead, tick.skipped, tick.by_misfire,
                   tick.by_overlap, tick.by_pause, tick.by_lost,

@@ -20,6 +20,9 @@ from distperiodic.cmd import listed
 from distperiodic.core import due
 
 if TYPE_CHECKING:
+    from distperiodic import periodic
+    from distperiodic.adapters import accounts as accounts_
+    from distperiodic.adapters import control as control_
     from distperiodic.core import job as job_
 
 
@@ -83,10 +86,40 @@ class _OfJob(configured.Configured, command.Command):
         print(text, file=app.stdout)
 
 
-class JobPause(_OfJob):
-    """Have the ticks of a job skipped until it is resumed.
+class _OfJobs(_OfJob):
+    """A command about one job, or about all of them."""
 
-    What was claimed before goes on to its end.
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = configured.Configured.get_parser(self, prog_name)
+        which = parser.add_mutually_exclusive_group(required=True)
+        which.add_argument('job', metavar='JOB', nargs='?', help='its name')
+        which.add_argument(
+            '--all', action='store_true',
+            help='all jobs that the database has of this group')
+        return parser
+
+    def names(self, parsed: argparse.Namespace,
+              control: 'control_.Control') -> 'list[control_.Job]':
+        """The jobs that are meant.
+
+        :raises ConfigError: there is none.
+        """
+        if parsed.job is not None:
+            control.check_job(parsed.job)
+        jobs = [job for job in control.jobs()
+                if parsed.all or job.name == parsed.job]
+        if not jobs:
+            raise exceptions.ConfigError(
+                'no scheduler of this group has claimed anything yet, so '
+                'there is no job to name; look at [distperiodic] group')
+        return jobs
+
+
+class JobPause(_OfJobs):
+    """Have the ticks of a job, or of all jobs, skipped until it is resumed.
+
+    What was claimed before goes on to its end. A new reason replaces the one
+    before, which is printed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -100,9 +133,13 @@ class JobPause(_OfJob):
         from distperiodic.adapters import local
         by = f'{_user()}@{local.host_name()}'
         with self.control(parsed) as control:
-            control.pause(parsed.job, by=by, why=parsed.why)
-        self.say(f'paused {parsed.job}; schedulers notice at their next '
-                 'sweep')
+            for job in self.names(parsed, control):
+                control.pause(job.name, by=by, why=parsed.why)
+                before = '' if job.paused_since is None else (
+                    f' (it was paused since {_moment(job.paused_since)} by '
+                    f'{job.paused_by}: {job.paused_why}; this replaces it)')
+                self.say(f'paused {job.name}{before}; schedulers notice at '
+                         'their next sweep')
 
 
 def _user() -> str:
@@ -113,35 +150,46 @@ def _user() -> str:
         return f'uid-{os.getuid()}'
 
 
-class JobResume(_OfJob):
-    """Let a job go on with its next tick."""
+class JobResume(_OfJobs):
+    """Let a job, or all jobs, go on with the next tick."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.control(parsed) as control:
-            paused = control.resume(parsed.job)
-        if not paused:
-            self.say(f'{parsed.job} was not paused; nothing was changed')
-            return
-        self.say(f'resumed {parsed.job}; it goes on with its next tick')
+            for job in self.names(parsed, control):
+                if control.resume(job.name):
+                    self.say(f'resumed {job.name}; it goes on with its next '
+                             'tick')
+                else:
+                    self.say(f'{job.name} was not paused; nothing was '
+                             'changed')
 
 
 class JobTrigger(_OfJob):
     """Have a job run once at the next sweep, paused or not.
 
-    Objects are those that were claimed before. One whose earlier tick has not
-    come to its end is left out. What was due before and nobody has claimed
-    yet stays due: misfire decides on it.
+    Objects are those that schedulers have listed, and with --tasks those that
+    the catalogue lists now, too, even before the first tick of the job. One
+    whose earlier tick has not ended is left out. What was due before and
+    nobody has claimed yet stays due: misfire decides on it.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--object', metavar='OBJECT', help='the id of one object')
+        listed.add_option(
+            parser, 'its catalogue is read, and what no scheduler has listed '
+            'yet runs as well')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.control(parsed) as control:
-            told = control.trigger(parsed.job, key=parsed.object)
+        tasks = listed.load(self, parsed)
+        with self.accounts(parsed) as accounts:
+            if tasks is not None:
+                self._list(accounts, tasks, parsed)
+            elif parsed.job not in [job.name for job in accounts.jobs()]:
+                self._refuse_unknown(accounts, parsed.job)
+            told = accounts.trigger(parsed.job, key=parsed.object)
         if not told.objects:
             what = (f'no object of job {parsed.job!r} can'
                     if parsed.object is None else
@@ -149,9 +197,52 @@ class JobTrigger(_OfJob):
             raise exceptions.ConfigError(
                 f'{what} run now: '
                 + ('an earlier tick is not over; wait for its end' if told.busy
-                   else 'nobody ever claimed it; a scheduler has to find it '
-                   'in the catalogue first'))
+                   else 'the catalogue lists none' if tasks is not None
+                   else 'no scheduler has listed it; give --tasks, and the '
+                   'catalogue is read'))
         left_out = (f', left out {told.busy} whose earlier tick is not over'
                     if told.busy else '')
         self.say(f'triggered {configured.plural(told.objects, "object")} for '
                  f'tick {configured.moment(told.tick)}{left_out}')
+
+    def _refuse_unknown(self, accounts: 'accounts_.Accounts',
+                        job: str) -> None:
+        """:raises ConfigError: always."""
+        try:
+            accounts.check_job(job)
+        except exceptions.ConfigError as exc:
+            raise exceptions.ConfigError(
+                f'{exc}. If the name is right, its first tick is still to '
+                'come: give --tasks MODULE:CLASS, and it runs before') from exc
+
+    def _list(self, accounts: 'accounts_.Accounts',
+              tasks: 'periodic.PeriodicTasks',
+              parsed: argparse.Namespace) -> None:
+        """List what the catalogue lists, as a scheduler would.
+
+        :raises ConfigError: there is no such job or object, or the catalogue
+            cannot be read.
+        """
+        from distperiodic.core import job as job_
+        job = tasks.jobs.get(parsed.job)
+        if job is None:
+            raise exceptions.ConfigError(
+                f'--tasks {parsed.tasks!r} has no job {parsed.job!r}'
+                + (configured.did_you_mean(parsed.job, tasks.jobs)
+                   or f'; it has {", ".join(tasks.jobs)}'))
+        if job.scope is job_.Scope.MEMBER or not job.enabled:
+            raise exceptions.ConfigError(
+                f'job {job.name!r} '
+                + ('is disabled in its code; enable it' if not job.enabled
+                   else 'runs in each member by itself, and nobody claims '
+                   "it; give it scope='group' or objects="))
+        found = listed.read(tasks, job, accounts.now())
+        if isinstance(found, str):
+            raise exceptions.ConfigError(
+                f'job {job.name!r}: {found}; without --tasks those run that '
+                'schedulers have listed')
+        if parsed.object is not None and parsed.object not in found.ids:
+            raise exceptions.ConfigError(
+                f'object {parsed.object!r} of job {job.name!r} cannot run '
+                f'now: {job.objects or "the job"} does not list it')
+        listed.record(accounts, job, found, parsed.object)

@@ -12,11 +12,14 @@ from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import periodic
+    from distperiodic.adapters import accounts as accounts_
     from distperiodic.core import job as job_
     from distperiodic.core import schedule
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
+# Objects that are listed in one transaction.
+_AT_A_TIME = 1000
 
 
 class Listed(NamedTuple):
@@ -33,6 +36,38 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
         '--tasks', metavar='MODULE:CLASS',
         help='the PeriodicTasks class of the service, as schedulers have it: '
              f'{what}')
+
+
+def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
+           only: str | None = None) -> None:
+    """List in the store what a job lists now, as its schedulers would.
+
+    What the store has of a job or an object stays as it is.
+
+    :param only: this object; None: all.
+    """
+    from distperiodic import ports
+    from distperiodic.core import due
+    from distperiodic.core import job as job_
+    from distperiodic.core import ring
+    if job.name not in [known.name for known in accounts.jobs()]:
+        accounts.adopt({job.name: job.schedule_text()})
+    at = accounts.now()
+
+    def new(key: str) -> ports.Listed:
+        own = found.own.get(key)
+        settled = at - 1
+        if not job.run_immediately:
+            settled = job.plan(own=own).floor(
+                due.ALWAYS, at, ring.position_of(key))
+        return ports.Listed(
+            key, '' if own is None else job_.text_of(own), settled)
+    keys = sorted(accounts.not_listed(
+        job.name, found.ids if only is None else {only}))
+    for begin in range(0, len(keys), _AT_A_TIME):
+        accounts.sync(
+            job.name, [new(key) for key in keys[begin:begin + _AT_A_TIME]],
+            [], at=at)
 
 
 def load(command: configured.Configured, parsed: argparse.Namespace

@@ -20,8 +20,7 @@ class Objects(configured.Table, lister.Lister):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--job', metavar='JOB', required=True, help='of this job')
+        configured.add_job(parser, required=True)
         parser.add_argument(
             '--older-than', type=configured.duration, default=0.0,
             metavar='TIME',
@@ -32,15 +31,16 @@ class Objects(configured.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        job = configured.job_of(parsed, required=True)
         with self.accounts(parsed) as accounts:
             found = accounts.unserved(
-                parsed.job, parsed.older_than, parsed.limit)
+                job, parsed.older_than, parsed.limit)
         if not found:
             self.sentence = 'Each object was served since.'
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
         return ('Object', 'Last served', 'Last tick', 'State'), [
             (one.object,
-             'never' if one.served is None
+             configured.NEVER if one.served is None
              else configured.moment(one.served),
              configured.moment(one.tick), one.state.value) for one in found]

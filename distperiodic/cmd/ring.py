@@ -54,7 +54,7 @@ class OfMembers(configured.Configured):
         """
         if parsed.members is not None:
             return self.named(parsed)
-        return on_ring(*self.group(parsed))
+        return on_ring(*group_of(self, parsed))
 
     def named(self, parsed: argparse.Namespace
               ) -> 'tuple[member_.Member, ...]':
@@ -63,20 +63,22 @@ class OfMembers(configured.Configured):
         return _named(parsed.members, opts.settings(
             self.configuration(parsed)))
 
-    def group(self, parsed: argparse.Namespace
-              ) -> 'tuple[status_.Group, opts.Settings]':
-        """The group as the coordination service has it.
 
-        :raises ConfigError: no such service is named.
-        """
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import survey
-        from distperiodic.cmd import status
-        _, settings = self.backend(parsed)
-        with survey.Survey(
-                settings.backend_url, clock=clock.SystemClock(),
-                session_timeout=settings.session_timeout) as looking:
-            return status.look(looking, settings.group), settings
+def group_of(command: configured.Configured, parsed: argparse.Namespace
+             ) -> 'tuple[status_.Group, opts.Settings]':
+    """The group as the coordination service has it.
+
+    :raises ConfigError: no such service is named.
+    :raises CoordinationUnavailable: it does not answer.
+    """
+    from distperiodic.adapters import clock
+    from distperiodic.adapters import survey
+    from distperiodic.cmd import status
+    _, settings = command.backend(parsed)
+    with survey.Survey(
+            settings.backend_url, clock=clock.SystemClock(),
+            session_timeout=settings.session_timeout) as looking:
+        return status.look(looking, settings.group), settings
 
 
 def on_ring(group: 'status_.Group', settings: 'opts.Settings'
@@ -119,6 +121,8 @@ def _named(text: str,
 class RingShow(OfMembers, configured.Table, lister.Lister):
     """Show who is on the ring, with points, share and arcs."""
 
+    essential = ('Member', 'Points', 'Share', 'Of fair')
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
@@ -145,7 +149,9 @@ class RingShow(OfMembers, configured.Table, lister.Lister):
             fair = member.points / len(ring)
             rows.append((
                 member.identity, member.points, _share(share, parsed),
-                _share(fair, parsed), f'{share / fair:.2f}',
+                _share(fair, parsed),
+                f'{share / fair:.2f}' if parsed.formatter == 'table'
+                else round(share / fair, 4),
                 len(ring.arcs(member.identity)), member.ring_format))
         self.sentence = (
             f'{configured.plural(len(members), "member")}, '
@@ -160,7 +166,7 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
         round(share, 9))
 
 
-class RingSimulate(configured.Configured, show.ShowOne):
+class RingSimulate(configured.Display, show.ShowOne):
     """Say how even a ring would be, and what a change would move.
 
     Pure arithmetic: it asks nobody. The members are called member-1 and so

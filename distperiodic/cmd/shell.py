@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``distperiodic``: finds the command, says errors in one line.
+"""The program ``distperiodic``: finds the command, reports errors in one line.
 
-Exit code 0: done; 1: it could not be done, and one line on stderr says why
-and what to do. ``status`` and ``doctor`` have 0, 1, 2 for fine, warning and
-failure. With ``--debug`` an error comes with its traceback.
+Exit code 0: it was done, and nothing was found; 1: there is a finding, or it
+could not be done; 2: a command, an option or the configuration cannot be
+used; 255: an error that nobody expected. ``status`` and ``doctor`` have 0, 1,
+2 for fine, warning and failure. With ``--debug`` an error comes with its
+traceback.
 """
 
 import argparse
+import difflib
 import importlib.metadata
+import inspect
 import io
+import itertools
 import logging
 import os
 import sys
+import textwrap
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
 
 from cliff import app
+from cliff import command
 from cliff import commandmanager
 
 from distperiodic import exceptions
@@ -21,6 +31,23 @@ from distperiodic.cmd import configured
 
 #: The exit code of a program that SIGPIPE ends, as the shell has it.
 _NOBODY_READS = 141
+#: The same of SIGINT.
+_INTERRUPTED = 130
+
+#: The commands in the order in which ``--help`` lists them; those that a
+#: plug-in brings come last.
+GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ('Run', ('demo', 'scheduler', 'worker')),
+    ('See whether all is well', ('status', 'doctor', 'audit')),
+    ('See what runs, what ran, and why not', (
+        'running', 'next', 'why', 'history', 'objects', 'dead list',
+        'job list')),
+    ('Control jobs', (
+        'job pause', 'job resume', 'job trigger', 'dead requeue')),
+    ('The ring', ('ring show', 'ring explain', 'ring simulate')),
+    ('The database', ('db sync', 'db version', 'db prune')),
+    ('This program', ('help', 'complete')),
+)
 
 
 class _OneLine(logging.Formatter):
@@ -31,19 +58,52 @@ class _OneLine(logging.Formatter):
             return super().format(record)
         error = record.msg
         text = configured.one_line(record.getMessage())
-        if isinstance(error, Exception) and not isinstance(
-                error, (exceptions.DistperiodicError, ValueError)):
+        if isinstance(error, Exception) and _code_of(error) == (
+                configured.CRASHED):
             text = (f'{type(error).__name__}: {text}; nobody expected this '
                     'error here, run distperiodic --debug ... to see where '
                     'it came from')
         return f'distperiodic: {text}'
 
 
+def _code_of(error: Exception) -> int:
+    """The exit code of a command that *error* ended."""
+    if isinstance(error, exceptions.ConfigError):
+        return configured.UNUSABLE
+    if isinstance(error, exceptions.DistperiodicError):
+        return configured.FINDING
+    return configured.CRASHED
+
+
+class Help(command.Command):
+    """Show the options of a command, or the commands there are."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('command', nargs='*', metavar='COMMAND')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> int:
+        shell: Any = self.app
+        return int(shell.help(parsed.command))
+
+
+class Complete(command.Command):
+    """Print the completion of commands and options for bash."""
+
+    def take_action(self, parsed: argparse.Namespace) -> Any:
+        from cliff import complete
+        found: Any = complete.CompleteCommand(
+            self.app, argparse.Namespace())
+        parser = found.get_parser(self.cmd_name or 'complete')
+        return found.take_action(parser.parse_args([]))
+
+
 class Shell(app.App):
     """Periodic work over very many objects, on many processes."""
 
     NAME = 'distperiodic'
-    # Not the library's own logger: what that says while a command runs is
+    # Not the library's own logger: what that logs while a command runs is
     # for those who ask for it with -v.
     LOG = logging.getLogger('distperiodic-command')
     DEFAULT_VERBOSE_LEVEL = 0
@@ -53,8 +113,13 @@ class Shell(app.App):
             description=self.__doc__,
             version=importlib.metadata.version('distperiodic'),
             command_manager=commandmanager.CommandManager(
-                'distperiodic.cli'))
+                'distperiodic.cli'),
+            deferred_help=True)
+        self.command_manager.add_command('help', Help)
+        self.command_manager.add_command('complete', Complete)
         configured.refuse_in_one_line(self.parser, self.NAME)
+        self.parser.usage = (
+            f'{self.NAME} [options] COMMAND [options of COMMAND]')
         errors = logging.StreamHandler(self.stderr)
         errors.setFormatter(_OneLine())
         self.LOG.handlers[:] = [errors]
@@ -63,7 +128,7 @@ class Shell(app.App):
         self.options = argparse.Namespace(debug=False)
 
     def configure_logging(self) -> None:
-        """What the library logs, only with -v (INFO) and -vv (DEBUG)."""
+        """Show what the library logs, only with -v (INFO) and -vv (DEBUG)."""
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
         places: list[logging.Handler] = []
@@ -78,22 +143,128 @@ class Shell(app.App):
             root.addHandler(place)
         root.setLevel(logging.DEBUG if level > 1 else logging.INFO)
 
-    def interact(self) -> None:
-        self.run(['--help'])
+    def run(self, argv: list[str]) -> int:
+        """Run one command; returns the exit code."""
+        try:
+            self.options, rest = self.parser.parse_known_args(argv)
+            self.configure_logging()
+            if self.options.deferred_help or not rest:
+                return self.help(rest)
+            return self.run_subcommand(rest)
+        except BrokenPipeError:
+            return _NOBODY_READS
+        except KeyboardInterrupt:
+            return _INTERRUPTED
+        except Exception as exc:
+            if self.options.debug:
+                self.LOG.exception(exc)
+            else:
+                self.LOG.error(exc)
+            return _code_of(exc)
 
     def run_subcommand(self, argv: list[str]) -> int:
+        factory, name, rest = self._find(argv)
+        found = factory(self, self.options, cmd_name=name)
+        parser = found.get_parser(f'{self.NAME} {name}')
+        return found.run(parser.parse_args(rest))
+
+    def help(self, argv: list[str]) -> int:
+        """Print the help of a command, of those that begin alike, or of the
+        program; never through a pager, which a script cannot leave.
+
+        :raises ConfigError: there is no such command.
+        """
+        words = _leading_words(argv)
+        if words[:1] == ['help']:
+            words = words[1:] or ['help']
+        if not words:
+            self.parser.print_help(self.stdout)
+            self._print_commands(self._grouped())
+            print('\nThe options of one command: '
+                  f'{self.NAME} COMMAND --help', file=self.stdout)
+        elif alike := self._within(words):
+            self._print_commands([(' '.join(words), alike)])
+        else:
+            factory, name, _ = self._find(words)
+            parser = factory(self, self.options, cmd_name=name).get_parser(
+                f'{self.NAME} {name}')
+            parser.print_help(self.stdout)
+        return 0
+
+    def _names(self) -> list[str]:
+        return sorted(name for name, _ in self.command_manager)
+
+    def _grouped(self) -> list[tuple[str, Sequence[str]]]:
+        """The commands there are, by group."""
+        names = self._names()
+        grouped: list[tuple[str, Sequence[str]]] = [
+            (title, [name for name in listed if name in names])
+            for title, listed in GROUPS]
+        known = {name for _, listed in GROUPS for name in listed}
+        others = [name for name in names if name not in known]
+        return [*grouped, *([('Others', others)] if others else [])]
+
+    def _within(self, words: Sequence[str]) -> list[str]:
+        """The commands that *words* are the beginning of."""
+        start = ' '.join(words) + ' '
+        return [name for name in self._names() if name.startswith(start)]
+
+    def _print_commands(
+            self, groups: Iterable[tuple[str, Sequence[str]]]) -> None:
+        width = configured.width(default=80)
+        for title, names in groups:
+            print(f'\n{title}:', file=self.stdout)
+            for name in names:
+                factory, _, _ = self.command_manager.find_command(
+                    name.split())
+                print(textwrap.fill(
+                    _summary(factory), width, initial_indent=f'  {name:<15} ',
+                    subsequent_indent=' ' * 18), file=self.stdout)
+
+    def _find(self, argv: list[str]
+              ) -> tuple[type[command.Command], str, list[str]]:
+        """The command, its full name, and its arguments.
+
+        :raises ConfigError: there is none; the message names those near.
+        """
+        words = _leading_words(argv)
         try:
-            self.command_manager.find_command(argv)
+            factory, given, rest = self.command_manager.find_command(argv)
         except ValueError:
-            what = 'option' if argv[0].startswith('-') else 'command'
-            near = '' if what == 'option' else (
-                'did you mean '
-                f'{configured.listed(self.get_fuzzy_matches(argv[0]), 3)}? ')
-            self.LOG.error(
-                'there is no %s %r; %ssee: distperiodic --help', what,
-                argv[0], near)
-            return 1
-        return super().run_subcommand(argv)
+            what = 'option' if not words else 'command'
+            # A word too many is an argument, to whoever mistyped the first.
+            known = {name.partition(' ')[0] for name in self._names()}
+            wrong = ' '.join(words[:2] if words and words[0] in known
+                             else words[:1]) or argv[0]
+            near = self._within(words[:1]) if len(words) == 1 else []
+            hint = (f'one of {configured.listed(near, 9)}'
+                    if near else self._nearest(wrong) if words else '')
+            raise exceptions.ConfigError(
+                f'there is no {what} {wrong!r}; '
+                + (f'did you mean {hint}? ' if hint else '')
+                + f'see: {self.NAME} --help') from None
+        # It may have been shortened.
+        full = next(name for name in self._names()
+                    if self.command_manager.commands[name].load() is factory)
+        return factory, full, rest
+
+    def _nearest(self, wrong: str) -> str:
+        names = self._names()
+        near = difflib.get_close_matches(wrong, names, 3, 0.5) or [
+            name for name in names if name.startswith(wrong[:1])]
+        return configured.listed(near, 3)
+
+
+def _leading_words(argv: Sequence[str]) -> list[str]:
+    """What comes before the first option."""
+    return list(itertools.takewhile(
+        lambda word: not word.startswith('-'), argv))
+
+
+def _summary(factory: type[command.Command]) -> str:
+    """The first sentence of what a command says of itself."""
+    text = (inspect.getdoc(factory) or '').partition('\n\n')[0]
+    return ' '.join(text.split()).partition('. ')[0].removesuffix('.')
 
 
 def main(argv: list[str] | None = None) -> int:

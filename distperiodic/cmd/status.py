@@ -1,30 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic status``: who is there, and who has how much.
+"""``distperiodic status``: who is there, who has how much, what is wrong.
 
-All of it is read from the coordination service at the moment of asking; the
-command keeps nothing and asks no member, so it cannot show yesterday's news.
+All of it is read from the coordination service and the store at the moment of
+asking; the command keeps nothing and asks no member, so it cannot show
+yesterday's news. The store remembers who worked: a process that was there a
+minute ago and is not there now is missed.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import sys
 import threading
+from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
 
 from cliff import lister
 
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import opts
+    from distperiodic.adapters import activity as activity_
     from distperiodic.adapters import survey as survey_
     from distperiodic.core import member as member_
     from distperiodic.core import ring as ring_
 
 FINE, WARNING, FAILURE = 0, 1, 2
+_RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
+
+#: Seconds for which a process that is gone is missed.
+MISSED_FOR = 600.0
 
 #: A share above this many times the fair one is worth a remark.
 UNEVEN = 1.5
@@ -52,6 +62,53 @@ class Group:
         points = self.ring.members
         fair = points[identity] / sum(points.values())
         return self.ring.share(identity) / fair
+
+
+@dataclasses.dataclass(frozen=True)
+class Book:
+    """What the store adds to the group, or why it cannot."""
+
+    #: Identity of each process that is gone, and the tick in which it had a
+    #: part last, in microseconds.
+    gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    failing: 'Sequence[activity_.Failing]' = ()
+    paused: Sequence[str] = ()
+    #: Why the store cannot be asked; empty: it was, or there is none.
+    trouble: str = ''
+
+
+def read_book(settings: 'opts.Settings', group: Group) -> Book:
+    """Read what the store knows of the last minutes."""
+    from distperiodic.adapters import activity as activity_
+    if not settings.connection:
+        return Book()
+    try:
+        configured.check_file(settings.connection)
+        with contextlib.closing(activity_.Activity(
+                settings.connection, space=settings.group)) as store:
+            holders = store.recent_holders(
+                store.now() - round(MISSED_FOR * 1e6))
+            return Book(
+                _gone(group, holders), store.failing(),
+                [job.name for job in store.jobs()
+                 if job.paused_since is not None])
+    except exceptions.DistperiodicError as exc:
+        return Book(trouble=configured.one_line(exc))
+
+
+def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
+    """Those of *holders* that are not in the group. One that came back
+    under its name is there.
+    """
+    there = {one.identity
+             for some in (group.members, *group.workers.values())
+             for one in some}
+    gone: dict[str, int] = {}
+    for holder, tick in holders.items():
+        identity = holder.partition('~')[0]
+        if identity not in there:
+            gone[identity] = max(tick, gone.get(identity, tick))
+    return gone
 
 
 def look(survey: 'survey_.Survey', name: str) -> Group:
@@ -82,14 +139,24 @@ def look(survey: 'survey_.Survey', name: str) -> Group:
 
 
 class Status(configured.Table, lister.Lister):
-    """Show members with their shares, and workers by partition.
+    """Show members with their shares, workers by partition, and what is
+    wrong with them.
 
-    Exit code 0: all is well; 1: somebody is there, but something is odd;
+    Exit code 0: all is well; 1: somebody is there, but something is wrong;
     2: nobody is there, or it cannot be known.
     """
 
+    essential = ('Role', 'Member', 'Up', 'Share', 'Slots')
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--expect', type=configured.positive, metavar='N',
+            help='schedulers that there should be; fewer are a warning')
+        parser.add_argument(
+            '--expect-workers', type=configured.positive, metavar='N',
+            help='workers that there should be, in all partitions together; '
+                 'fewer are a warning')
         parser.add_argument(
             '--watch', type=configured.seconds, metavar='N',
             help='show it again every N seconds, until Ctrl-C')
@@ -98,18 +165,20 @@ class Status(configured.Table, lister.Lister):
     def run(self, parsed: argparse.Namespace) -> int:
         self.code = FAILURE
         pause = threading.Event()
+        #: Who was there at an earlier look of this command, and when last.
+        self._seen: dict[str, int] = {}
         while True:
             again = parsed.watch is not None
             try:
                 super().run(parsed)
             except BrokenPipeError:
                 raise
-            except Exception as exc:
+            except exceptions.ConfigError:
+                raise
+            except exceptions.DistperiodicError as exc:
+                # That is what this command is there to report.
                 self.app.LOG.error(exc)
-                if self.app_args is not None and self.app_args.debug:
-                    raise
-                self.code = _code_of(exc)
-                again = again and self.code == FAILURE
+                self.code = FAILURE
             if not again:
                 return self.code
             pause.wait(parsed.watch)
@@ -124,29 +193,45 @@ class Status(configured.Table, lister.Lister):
                 settings.backend_url, clock=now,
                 session_timeout=settings.session_timeout) as looking:
             group = look(looking, settings.group)
+        book = self._missed(group, read_book(settings, group), now.now())
         if parsed.watch and parsed.formatter == 'table' and (
                 sys.stdout.isatty()):
             self.app.stdout.write('\x1b[H\x1b[2J')
-        self.code, text = judge(group, settings)
+        self.code, text = judge(
+            group, settings, book, parsed.expect, parsed.expect_workers)
         at = datetime.datetime.fromtimestamp(
             now.now() // 1000000, datetime.UTC)
         # As the table has it, wherever whoever looks may be.
         self.sentence = f'{at:%H:%M:%S}Z  {text}'
-        return (('Role', 'Member', 'Host', 'Joined', 'Points', 'Share',
-                 'Of fair', 'Partition', 'Slots'),
-                _rows(group, parsed.formatter == 'table'))
+        people = parsed.formatter == 'table'
+        rows = _rows(group, book, now.now(), people)
+        if people:
+            return tuple(_PEOPLE.get(name, name) for name in _COLUMNS), [
+                row[:len(_COLUMNS)] for row in rows]
+        return (*_COLUMNS, 'Result', 'Finding'), [
+            ('group', group.name, *(None,) * 8, _RESULTS[self.code], text),
+            *((*row, None, None) for row in rows)]
+
+    def _missed(self, group: Group, book: Book, now: int) -> Book:
+        """Add those that an earlier look of this command has seen."""
+        missed = _gone(group, {
+            name: seen for name, seen in self._seen.items()
+            if now - seen <= MISSED_FOR * 1e6})
+        for some in (group.members, *group.workers.values()):
+            self._seen.update((one.identity, now) for one in some)
+        return dataclasses.replace(book, gone={**missed, **book.gone})
 
 
-def _code_of(exc: Exception) -> int:
-    """An option that cannot be used is an error like in any command; a
-    service that does not answer is what this command is there to tell.
+def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
+          expected: int | None = None,
+          expected_workers: int | None = None) -> tuple[int, str]:
+    """Return the exit code, and the sentence that says the same.
+
+    :param book: what the store adds; None: nothing.
+    :param expected: schedulers that there should be; None: any number.
+    :param expected_workers: the same of workers.
     """
-    from distperiodic import exceptions
-    return 1 if isinstance(exc, exceptions.ConfigError) else FAILURE
-
-
-def judge(group: Group, settings: 'opts.Settings') -> tuple[int, str]:
-    """The exit code, and the sentence that says the same."""
+    book = book or Book()
     members = [m for m in group.members if m.points]
     workers = {p: w for p, w in group.workers.items() if w}
     there = ', '.join(
@@ -164,7 +249,14 @@ def judge(group: Group, settings: 'opts.Settings') -> tuple[int, str]:
         return FAILURE, (
             f'Nobody is there: group {group.name!r} has no members; start '
             f'distperiodic scheduler, or correct [distperiodic] group.{hint}')
-    odd = []
+    odd = [*_too_few('member', len(members), expected),
+           *_too_few('worker', sum(map(len, workers.values())),
+                     expected_workers)]
+    if book.gone:
+        odd.append(
+            f'gone within the last {MISSED_FOR / 60:g} minutes: '
+            f'{configured.listed(sorted(book.gone))}; unless you stopped '
+            f'{"it" if len(book.gone) == 1 else "them"}, see the log there')
     if settings.dispatcher == 'messaging' and not any(
             m.slots for w in workers.values() for m in w):
         odd.append('no worker takes work: start distperiodic worker')
@@ -183,39 +275,65 @@ def judge(group: Group, settings: 'opts.Settings') -> tuple[int, str]:
     if group.strangers:
         odd.append(f'entries that are none of ours and own nothing: '
                    f'{configured.listed(group.strangers)}')
+    odd += [
+        f'{configured.plural(one.objects, "object")} of job {one.job} failed '
+        f'for good and {"was" if one.objects == 1 else "were"} not done '
+        f'since, such as {one.example!r}: see distperiodic dead list '
+        f'{one.job}' for one in book.failing]
+    if book.trouble:
+        odd.append(f'the store cannot be asked: {book.trouble}')
     start = f'Group {group.name!r}: {there}'
+    paused = (f'; paused: {configured.listed(book.paused)}'
+              if book.paused else '')
     if odd:
-        return WARNING, f'{start}. But ' + '; '.join(odd) + '.'
-    return FINE, f'{start}; all is well.'
+        return WARNING, f'{start}. But ' + '; '.join(odd) + f'{paused}.'
+    return FINE, f'{start}; all is well{paused}.'
 
 
-def _rows(group: Group, for_people: bool) -> list[Sequence[Any]]:
+def _too_few(word: str, found: int, expected: int | None) -> list[str]:
+    if expected is None or found >= expected:
+        return []
+    return [f'{configured.plural(expected, word)} expected, '
+            f'{expected - found} missing']
+
+
+_COLUMNS = ('Role', 'Member', 'Host', 'Joined', 'Up (s)', 'Points', 'Share',
+            'Of fair', 'Partition', 'Slots')
+_PEOPLE = {'Up (s)': 'Up'}
+
+
+def _rows(group: Group, book: Book, now: int,
+          for_people: bool) -> list[Sequence[Any]]:
     rows: list[Sequence[Any]] = []
+    none = '' if for_people else None
+
+    def who(role: str, one: 'member_.Member') -> Sequence[Any]:
+        joined = group.joined.get(one.entry)
+        return (role, one.identity, _host(one.identity, none),
+                none if joined is None else configured.second(joined),
+                none if joined is None else _up(now - joined, for_people))
     for member in group.members:
         share = group.ring.share(member.identity) if member.points else 0.0
         fair = group.of_fair(member.identity) if member.points else 0.0
         rows.append((
-            'member', member.identity, _host(member.identity),
-            _moment(group.joined.get(member.entry)), member.points,
+            *who('member', member), member.points,
             configured.percent(share) if for_people else round(share, 6),
-            f'{fair:.2f}' if for_people else round(fair, 4),
-            '' if for_people else None, '' if for_people else None))
+            f'{fair:.2f}' if for_people else round(fair, 4), none, none))
     for partition, workers in sorted(group.workers.items()):
-        rows.extend((
-            'worker', worker.identity, _host(worker.identity),
-            _moment(group.joined.get(worker.entry)),
-            *(3 * ('' if for_people else None,)), partition, worker.slots)
-            for worker in workers)
+        rows.extend(
+            (*who('worker', worker), none, none, none, partition,
+             worker.slots) for worker in workers)
+    rows.extend(
+        ('gone', identity, _host(identity, none), *(none,) * 7)
+        for identity in sorted(book.gone))
     return rows
 
 
-def _host(identity: str) -> str:
+def _host(identity: str, none: str | None) -> str | None:
     """The host in an identity that the library made."""
-    return identity.partition(':')[0] if ':' in identity else '-'
+    return identity.partition(':')[0] if ':' in identity else none
 
 
-def _moment(micros: int | None) -> str:
-    if micros is None:
-        return '-'
-    return datetime.datetime.fromtimestamp(
-        micros // 1000000, datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
+def _up(micros: int, for_people: bool) -> Any:
+    seconds = max(0, micros // 1000000)
+    return configured.age(seconds) if for_people else seconds

@@ -7,6 +7,7 @@ say, one of them is the answer, and each stands in the reference.
 
 import dataclasses
 import enum
+from collections.abc import Mapping
 
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import SkippedBy
@@ -48,6 +49,18 @@ class Reason(enum.StrEnum):
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
     LEFT_BEHIND = 'left behind'
+    #: Of an earlier tick.
+    SUPERSEDED = 'superseded'
+    OTHER_SCHEDULE = 'other schedule'
+    ONE_OF_SEVERAL = 'one of several'
+    PRUNED = 'history pruned'
+
+
+#: It ran, or goes on its way: nobody need do anything.
+FINE = frozenset({
+    Reason.RAN, Reason.MEMBER_JOB, Reason.NOT_DUE_YET, Reason.NOT_LATE_YET,
+    Reason.RUNNING, Reason.WAITS_FOR_WORKER, Reason.WAITS_FOR_SWEEP,
+    Reason.WAITS_FOR_RETRY})
 
 
 _SKIPPED = {SkippedBy.MISFIRE: Reason.PASSED_OVER,
@@ -198,3 +211,58 @@ def _undecided(due: Instant, facts: Facts) -> Reason:
     if facts.newest is not None and facts.newest >= due:
         return Reason.LEFT_BEHIND
     return Reason.NOBODY_CLAIMS
+
+
+@dataclasses.dataclass(frozen=True)
+class Past:
+    """What is known of an earlier tick of an object.
+
+    The store keeps the last two ticks of each object, its failures, and of
+    each tick the number of objects by what became of them.
+    """
+
+    tick: Instant
+    claim: Standing
+    #: The tick that it was claimed for before. None: there is none.
+    previous: Instant | None
+    #: When a run of it was last done. None: never.
+    served: Instant | None
+    #: Whether a run of it failed for good for this tick.
+    failed: bool
+    #: Number of objects of this tick, by what became of them.
+    counts: Mapping[Reason, int]
+    #: The first instant that the history can tell of.
+    begins: Instant = ALWAYS
+    #: Since when the schedule holds that says it was due.
+    schedule_since: Instant = ALWAYS
+
+
+_CLAIMED = frozenset({Reason.RAN, Reason.SUPERSEDED, Reason.CANCELLED,
+                      Reason.DEAD})
+
+
+def reasons_of(past: Past) -> tuple[Reason, ...]:
+    """What may have become of an object for an earlier tick, the most frequent
+    first; one reason: it is certain.
+    """
+    tick, claim = past.tick, past.claim
+    if past.failed:
+        return (Reason.DEAD,)
+    if tick < past.begins:
+        return (Reason.PRUNED,)
+    if claim.since is None or tick < claim.since:
+        return (Reason.NOT_LISTED,)
+    if tick < past.schedule_since:
+        return (Reason.OTHER_SCHEDULE,)
+    possible = {reason for reason, number in past.counts.items() if number}
+    if tick in (claim.tick, past.previous):
+        possible &= _CLAIMED
+    elif past.previous is None or tick > past.previous:
+        # It was claimed for no tick in between.
+        possible -= _CLAIMED
+    if past.served is None or past.served < tick:
+        possible.discard(Reason.RAN)
+    if not possible:
+        return (Reason.NOBODY_CLAIMS,)
+    return tuple(sorted(
+        possible, key=lambda reason: (-past.counts[reason], reason)))

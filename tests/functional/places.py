@@ -80,7 +80,7 @@ class Place:
         """Run a command that does not; its one line."""
         told = commands.run(*argv, '--config-file', self.config,
                             cwd=self.config.parent)
-        assert (told.returncode, told.stdout) == (1, '')
+        assert (told.returncode, told.stdout) == (2, '')
         assert told.stderr.count('\n') == 1
         return told.stderr
 

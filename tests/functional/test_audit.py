@@ -26,7 +26,7 @@ from tests.functional.places import SECOND
 
 MINUTE = 60 * SECOND
 #: Of a job whose schedule the store does not have.
-UNKNOWN = {'Passed over': None, 'Lost': None, 'Not listed': None}
+UNKNOWN = {'passed_over': None, 'lost': None, 'not_listed': None}
 HOSTS = """
     def hosts(self, context):
         return ['a', 'b', 'c']
@@ -60,7 +60,7 @@ def audit(place, *argv, tasks=True):
     found = {}
     for row in rows:
         numbers = {name: row[name] for name in CLASSES if row[name] != 0}
-        key = row['Job'] if 'Tick' not in row else (row['Job'], row['Tick'])
+        key = row['job'] if 'tick' not in row else (row['job'], row['tick'])
         found[key] = numbers
     return code, found
 
@@ -119,9 +119,9 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     # From the last tick on nobody has claimed anything yet. The claims of 'a'
     # and 'c' are open, so that only 'b' has ticks that are given up.
     assert found in [{'poll': {
-        'Due': 21 + 3 * behind, 'On time': 5, 'Dead': 1, 'Superseded': 1,
-        'Cancelled': 1, 'Skipped': 2, 'Passed over': 9 + behind - 1,
-        'Pending': 2 + 2 * behind + 1}}
+        'due': 21 + 3 * behind, 'on_time': 5, 'dead': 1, 'superseded': 1,
+        'cancelled': 1, 'skipped': 2, 'passed_over': 9 + behind - 1,
+        'pending': 2 + 2 * behind + 1}}
         for now in (before, store.now())
         for behind in [(now - tick) // MINUTE - 6]]
 
@@ -139,7 +139,7 @@ def test_a_watermark_that_moved_without_a_record_is_lost(place, tick):
     lost = {key: numbers for key, numbers in found.items()
             if 'Lost' in numbers}
     assert lost == {('poll', at.replace('+00:00', 'Z')): {
-        'Due': 3, 'On time': 2, 'Lost': 1}}
+        'due': 3, 'on_time': 2, 'lost': 1}}
     told = place.show('audit', '--tasks', 'tasks:Tasks')
     assert f'Lost of poll: 1, at {at[:19]}Z.' in told.replace('+00:00', 'Z')
 
@@ -150,14 +150,14 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
     place.run('poll', tick, 'c')
     code, found = audit(place)
     assert (code, found['poll'].get('Lost')) == (0, None)
-    assert found['poll']['Passed over'] >= 8
+    assert found['poll']['passed_over'] >= 8
 
     attended(place, tick - HOUR)
     code, found = audit(place)
 
     assert code == 1
     # The last minutes are left to those who may be about to claim it.
-    assert found['poll']['Lost'] >= 6
+    assert found['poll']['lost'] >= 6
     assert set(found['poll']) <= {
         'Due', 'On time', 'Lost', 'Passed over', 'Pending'}
 
@@ -171,8 +171,8 @@ def test_what_was_recorded_as_lost_stays_lost_when_the_job_goes_on(
 
     code, found = audit(place, tasks=False)
 
-    assert (code, found['poll']['Lost']) == (1, 2)
-    assert place.tell('history', '--since', '1h')[1][-2]['Lost'] == 2
+    assert (code, found['poll']['lost']) == (1, 2)
+    assert place.tell('history', '--since', '1h')[1][-2]['lost'] == 2
 
 
 def test_an_object_that_the_store_does_not_list_is_told(place, tick):
@@ -180,21 +180,21 @@ def test_an_object_that_the_store_does_not_list_is_told(place, tick):
 
     code, found = audit(place)
 
-    assert (code, found['poll']['Not listed']) == (0, 1)
+    assert (code, found['poll']['not_listed']) == (0, 1)
 
 
 def test_an_end_that_is_missing_is_unexplained(place, tick):
     place.run('poll', tick, 'a', 'b', 'c')
     assert audit(place, tasks=False) == (0, {
-        'poll': {'Due': 3, 'On time': 3, **UNKNOWN}})
+        'poll': {'due': 3, 'on_time': 3, **UNKNOWN}})
 
     change(place, tables.history, [tables.history.c.done == 3], done=2)
     assert audit(place, tasks=False) == (1, {
-        'poll': {'Due': 2, 'On time': 2, **UNKNOWN, 'Unexplained': 1}})
+        'poll': {'due': 2, 'on_time': 2, **UNKNOWN, 'unexplained': 1}})
     change(place, tables.history, [tables.history.c.done == 2], done=5)
 
     assert audit(place, tasks=False) == (1, {
-        'poll': {'Due': 5, 'On time': 5, **UNKNOWN, 'Unexplained': 2}})
+        'poll': {'due': 5, 'on_time': 5, **UNKNOWN, 'unexplained': 2}})
 
 
 def test_what_was_claimed_too_late_is_told(place_of_sqlite, tick_of_sqlite):
@@ -206,7 +206,7 @@ def test_what_was_claimed_too_late_is_told(place_of_sqlite, tick_of_sqlite):
 
     _, found = audit(place, tasks=False)
 
-    assert found['poll'] == {'Due': 3, 'On time': 1, 'Late': 2, **UNKNOWN}
+    assert found['poll'] == {'due': 3, 'on_time': 1, 'late': 2, **UNKNOWN}
 
 
 def test_a_time_before_the_history_is_not_judged(
@@ -219,7 +219,7 @@ def test_a_time_before_the_history_is_not_judged(
     code, found = audit(place, '--since', '7d', '--job', 'poll')
 
     assert code == 0
-    assert found['poll']['On time'] in (15, 18)
+    assert found['poll']['on_time'] in (15, 18)
     assert set(found['poll']) == {'Due', 'On time'}
 
 
@@ -234,12 +234,12 @@ def test_pruning_leaves_no_unexplained_tick_of_an_open_claim(
     place.ask('db', 'prune', '--history', MINUTE / DAY)
 
     code, found = audit(place, tasks=False)
-    assert (code, found['poll']['Pending']) == (0, 1)
+    assert (code, found['poll']['pending']) == (0, 1)
     place.store.start('poll', tick, ['a'], lease='first', into='second',
                       holder='w-1', seconds=60.0)
     place.store.finish('poll', tick, ['a'], lease='second')
     code, found = audit(place, tasks=False)
-    assert (code, found['poll']['On time']) == (0, 2)
+    assert (code, found['poll']['on_time']) == (0, 2)
 
 
 def test_a_small_step_deletes_history_that_is_too_old(place_of_sqlite):
@@ -263,7 +263,7 @@ def test_since_is_a_length_or_an_instant(place_of_sqlite, tick_of_sqlite):
 
     for since in '30m', at.isoformat(), at.isoformat()[:19]:
         assert audit(place, f'--since={since}', tasks=False)[1] == {
-            'poll': {'Due': 1, 'On time': 1, **UNKNOWN}}
+            'poll': {'due': 1, 'on_time': 1, **UNKNOWN}}
     for since in 'soon', '24', '-1h', '2026-13-01':
         assert 'cannot be used' in place.refuse('audit', f'--since={since}')
     assert "it has 'poll'" in place.refuse('audit', '--job', 'pol')
@@ -327,7 +327,7 @@ def test_a_service_that_was_killed_and_came_back_has_lost_nothing(
 
     assert code == 0
     for job in 'poll', 'sync':
-        assert found[job]['Passed over'] > 1
+        assert found[job]['passed_over'] > 1
         assert set(found[job]) <= {
             'Due', 'On time', 'Late', 'Passed over', 'Pending'}
 

@@ -75,7 +75,7 @@ class Service:
     def refused(self, **environment):
         """What it says instead of starting: one line."""
         told = commands.run(*self.argv, cwd=self.place, **environment)
-        assert told.returncode == 1, told.stderr
+        assert told.returncode == 2, told.stderr
         lines = [line for line in told.stderr.splitlines()
                  if line.startswith('distperiodic: ')]
         assert [*lines] == told.stderr.splitlines()[-1:], told.stderr

@@ -68,7 +68,7 @@ class Service:
 
     def wait_members(self, number):
         waiting.wait_until(
-            lambda: sum(row['Role'] == 'member'
+            lambda: sum(row['role'] == 'member'
                         for row in self.table('status')) == number,
             30, f'the group did not come to {number} members')
 
@@ -96,8 +96,8 @@ def test_status_and_ring_see_the_schedulers_and_their_work_is_done(embedded):
 
     assert told.returncode in (0, 1)  # by chance the shares are uneven
     assert '2 members' in told.stdout
-    assert sum(row['Share'] for row in shown) == pytest.approx(1, abs=1e-6)
-    assert owner in [row['Member'] for row in shown]
+    assert sum(row['share'] for row in shown) == pytest.approx(1, abs=1e-6)
+    assert owner in [row['member'] for row in shown]
     assert embedded.ask('status').returncode == 2
     assert sorted(embedded.lines('began')) == sorted(embedded.lines('ended'))
 
@@ -148,23 +148,23 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
                            'the nodes were not polled')
         told = service.table('status')
         doctor = service.ask('doctor', '-f', 'json')
-        found = {row['Check']: row for row in json.loads(doctor.stdout)}
+        found = {row['check']: row for row in json.loads(doctor.stdout)}
         for program in (scheduler, worker):
             program.press_ctrl_c()
         assert scheduler.process.wait(30) == 0
         assert worker.process.wait(30) == 0
 
-    workers = [row for row in told if row['Role'] == 'worker']
-    assert [(w['Partition'], w['Slots']) for w in workers] == [
+    workers = [row for row in told if row['role'] == 'worker']
+    assert [(w['partition'], w['slots']) for w in workers] == [
         ('default', 10), ('default', 10)]
-    assert all(re.match('2[0-9]{3}-', row['Joined']) for row in told)
-    bad = {n: r for n, r in found.items() if r['Result'] != (
-        'skip' if r['Area'] == 'store' else 'ok')}
+    assert all(re.match('2[0-9]{3}-', row['joined']) for row in told)
+    bad = {n: r for n, r in found.items() if r['result'] != (
+        'skip' if r['area'] == 'store' else 'ok')}
     # By chance the shares of two members are uneven.
     bad.pop('ring_shares', None)
     assert not bad
     assert '4 queues, each with a listener' in (
-        found['broker_queues']['Finding'])
+        found['broker_queues']['finding'])
     assert sorted(service.lines('began')) == sorted(service.lines('ended'))
 
 
@@ -229,11 +229,11 @@ def test_doctor_finds_a_process_that_left_its_queue(
         for membership in there:
             membership.stop()
 
-    found = {row['Check']: row for row in json.loads(told.stdout)}
+    found = {row['check']: row for row in json.loads(told.stdout)}
     assert told.returncode == 2
-    assert found['broker_queues']['Result'] == 'fail'
+    assert found['broker_queues']['result'] == 'fail'
     assert f'distperiodic.{service.group}.work.default.worker-1' in (
-        found['broker_queues']['Finding'])
+        found['broker_queues']['finding'])
 
 
 @pytest.mark.parametrize('argv', [
@@ -256,11 +256,11 @@ def test_doctor_says_it_of_each_server(tmp_path, zookeeper):
 
     told = service.ask('doctor', '-f', 'json')
 
-    found = {row['Check']: row for row in json.loads(told.stdout)}
+    found = {row['check']: row for row in json.loads(told.stdout)}
     assert told.returncode == 1
-    assert found['coordination_servers']['Result'] == 'warn'
+    assert found['coordination_servers']['result'] == 'warn'
     assert '127.0.0.1:1 Connection refused' in (
-        found['coordination_servers']['Finding'])
+        found['coordination_servers']['finding'])
 
 
 def test_status_over_redis(tmp_path, redis):

@@ -32,9 +32,9 @@ def examine(capsys):
         code = shell.main(['doctor', '--config-file', str(place.config),
                            '-f', 'json', *argv])
         told = json.loads(capsys.readouterr().out)
-        found = {row['Check']: row for row in told
-                 if row['Area'] == 'store'}
-        worst = {row['Result'] for row in found.values()}
+        found = {row['check']: row for row in told
+                 if row['area'] == 'store'}
+        worst = {row['result'] for row in found.values()}
         assert code == (2 if 'fail' in worst else 1 if 'warn' in worst else 0)
         return found
     return ask
@@ -52,8 +52,8 @@ def execute(place, *statements):
 
 def wrong(found):
     """The checks that are neither fine nor skipped."""
-    return {name: row['Result'] for name, row in found.items()
-            if row['Result'] in ('warn', 'fail')}
+    return {name: row['result'] for name, row in found.items()
+            if row['result'] in ('warn', 'fail')}
 
 
 def test_a_store_that_is_well_is_fine(place, examine):
@@ -62,8 +62,8 @@ def test_a_store_that_is_well_is_fine(place, examine):
     found = examine(place)
 
     assert wrong(found) == {}
-    assert found['store_reachable']['Result'] == 'ok'
-    assert 'claim ' in found['store_size']['Finding']
+    assert found['store_reachable']['result'] == 'ok'
+    assert 'claim ' in found['store_size']['finding']
 
 
 def test_without_a_store_nothing_of_it_is_checked(tmp_path, examine):
@@ -74,8 +74,8 @@ def test_without_a_store_nothing_of_it_is_checked(tmp_path, examine):
 
     found = examine(place)
 
-    assert {row['Result'] for row in found.values()} == {'skip'}
-    assert 'connection is empty' in found['store_reachable']['Finding']
+    assert {row['result'] for row in found.values()} == {'skip'}
+    assert 'connection is empty' in found['store_reachable']['finding']
 
 
 def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
@@ -87,8 +87,8 @@ def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
     found = examine(place)
 
     assert wrong(found) == {'store_reachable': 'fail'}
-    assert 'db sync' in found['store_reachable']['Remedy']
-    assert found['store_schema']['Finding'] == 'see store_reachable'
+    assert 'db sync' in found['store_reachable']['remedy']
+    assert found['store_schema']['finding'] == 'see store_reachable'
 
 
 def test_a_store_that_is_away_is_asked_once(tmp_path, examine):
@@ -140,9 +140,9 @@ def test_a_key_that_was_dropped_is_found(
 
     found = examine(place)
 
-    assert found['store_schema']['Result'] == 'fail'
-    assert found['store_schema']['Remedy']
-    assert missing in found['store_schema']['Finding']
+    assert found['store_schema']['result'] == 'fail'
+    assert found['store_schema']['remedy']
+    assert missing in found['store_schema']['finding']
     if refused:
         with pytest.raises(exceptions.SchemaError) as caught:
             schema.check(place.url)
@@ -165,7 +165,7 @@ def test_a_key_that_was_dropped_is_found_on_a_server(
                 'ADD PRIMARY KEY (job, tick, member)')
         place.store.close()
 
-    assert 'key (job, tick, member)' in found['store_schema']['Finding']
+    assert 'key (job, tick, member)' in found['store_schema']['finding']
     assert wrong(examine(place)) == {}
 
 
@@ -188,15 +188,15 @@ def reader(postgresql, tmp_path):
 
 def test_rights_that_are_missing_are_found(reader, examine):
     found = examine(reader)
-    refused = found['store_rights']['Finding']
+    refused = found['store_rights']['finding']
 
-    assert found['store_rights']['Result'] == 'fail'
+    assert found['store_rights']['result'] == 'fail'
     assert 'INSERT of distperiodic_' in refused
     assert 'permission denied' in refused
     assert 'sesame' not in refused
     execute(reader, 'GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA '
             f'public TO {reader.reader}')
-    refused = examine(reader)['store_rights']['Finding']
+    refused = examine(reader)['store_rights']['finding']
     assert 'USAGE of the sequence of distperiodic_job' in refused
     assert 'INSERT' not in refused
     execute(reader, 'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO '
@@ -212,8 +212,8 @@ def test_a_database_that_is_read_only_is_found(reader, examine):
 
     found = examine(reader)
 
-    assert 'read-only transaction' in found['store_rights']['Finding']
-    assert 'read-only' in found['store_rights']['Remedy']
+    assert 'read-only transaction' in found['store_rights']['finding']
+    assert 'read-only' in found['store_rights']['remedy']
 
 
 def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
@@ -226,7 +226,7 @@ def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
         place.store.close()
 
     assert wrong(found) == {'store_engine': 'fail'}
-    assert 'distperiodic_lease: MyISAM' in found['store_engine']['Finding']
+    assert 'distperiodic_lease: MyISAM' in found['store_engine']['finding']
 
 
 @pytest.mark.parametrize(('seconds', 'text'), [
@@ -242,7 +242,7 @@ def test_a_clock_that_is_off_is_found(
     place.store.close()
 
     assert wrong(found) == {'store_clock': 'warn'}
-    assert text in found['store_clock']['Finding']
+    assert text in found['store_clock']['finding']
 
 
 def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
@@ -257,7 +257,7 @@ def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
 
     assert wrong(found) == {'store_leases': 'warn'}
     assert "1 lease ended and nobody took them over, the first of job 'poll'"\
-        in found['store_leases']['Finding']
+        in found['store_leases']['finding']
 
 
 def test_tables_that_are_full_are_found(
@@ -268,7 +268,7 @@ def test_tables_that_are_full_are_found(
     found = examine(place_of_sqlite)
 
     assert wrong(found) == {'store_size': 'warn'}
-    assert '--history' in found['store_size']['Remedy']
+    assert '--history' in found['store_size']['remedy']
 
 
 def test_jobs_that_the_tasks_do_not_know_are_found(
@@ -283,14 +283,14 @@ def test_jobs_that_the_tasks_do_not_know_are_found(
     monkeypatch.syspath_prepend(place.config.parent)
     place.run('poll', place.now, 'poll')
     tasks = ['--tasks', 'tasks:Tasks']
-    assert examine(place)['store_jobs']['Result'] == 'skip'
+    assert examine(place)['store_jobs']['result'] == 'skip'
     assert wrong(examine(place, *tasks)) == {}
 
     place.run('pol', place.now, 'a')
     found = examine(place, *tasks)
 
     assert wrong(found) == {'store_jobs': 'warn'}
-    assert found['store_jobs']['Finding'] == 'not in --tasks: pol'
+    assert found['store_jobs']['finding'] == 'not in --tasks: pol'
 
 
 @pytest.mark.parametrize('what', ['a network disk', 'another journal'])

@@ -85,10 +85,10 @@ class Scene:
 
     def explain(self, job='poll', *argv, tasks=True):
         argv = argv or (['a'] if job != 'whole' else [])
-        told = self.place.ask(
+        _, told = self.place.tell(
             'ring', 'explain', job, *argv,
-            *(['--tasks', 'tasks:Tasks'] if tasks else []), '-f', 'json')
-        return json.loads(told)
+            *(['--tasks', 'tasks:Tasks'] if tasks else []))
+        return told
 
 
 @pytest.fixture
@@ -112,9 +112,9 @@ def test_it_ran(scene_anywhere):
     assert told['state'] == 'done'
     assert told['attempt'] == 1
     assert told['worker'] == 'w-1'
-    assert told['last tick'] > told['tick before']
-    assert told['last served'] > told['last tick']
-    assert told['next tick'] > told['last tick']
+    assert told['last_tick'] > told['tick_before']
+    assert told['last_served'] > told['last_tick']
+    assert told['next_tick'] > told['last_tick']
     assert told['owner'].startswith('the one process')
     assert told['answer'].startswith('it ran: done at ')
 
@@ -287,13 +287,13 @@ def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
 
     rows = json.loads(place.ask('objects', '--job', 'poll', '-f', 'json'))
 
-    assert [row['Object'] for row in rows] == ['b', 'a', 'c']
-    assert rows[0]['Last served'] == 'never'
-    assert rows[0]['State'] == 'dead'
-    assert rows[1]['Last served'] < rows[2]['Last served']
+    assert [row['object'] for row in rows] == ['b', 'a', 'c']
+    assert rows[0]['last_served'] is None
+    assert rows[0]['state'] == 'dead'
+    assert rows[1]['last_served'] < rows[2]['last_served']
     assert json.loads(place.ask(
         'objects', '--job', 'poll', '--older-than', '10m', '-f', 'json',
-        '-c', 'Object')) == [{'Object': 'b'}]
+        '-c', 'Object')) == [{'object': 'b'}]
     assert "it has 'poll'" in place.refuse('objects', '--job', 'pol')
 
 
@@ -301,3 +301,66 @@ def test_this_file_brings_about_every_reason():
     with open(__file__) as source:
         text = source.read()
     assert [one for one in reason.Reason if f"'{one.value}'" not in text] == []
+
+
+def why(scene, *argv):
+    return scene.place.tell('why', 'poll', *argv)
+
+
+def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
+    scene = scene_anywhere
+    place = scene.place
+    period = scene.due - scene.before
+    place.store.adopt({'poll': f'every {period}'})
+
+    def tick(number):
+        return scene.due - number * period
+
+    def at(number):
+        return ['a', '--at', f'{(place.now - tick(number)) / SECOND:.0f}s']
+    place.run('poll', tick(9), 'a', 'b')
+    place.run('poll', tick(8), 'a', 'b', dead=['a'])
+    place.run('poll', tick(7), 'a', 'b')
+    place.store.skip('poll', tick(6), ['a', 'b'], holder='api-1',
+                     by=SkippedBy.PAUSE, reason='paused: the disks are full')
+    # Nobody was there for tick 5.
+    place.run('poll', tick(4), 'a')
+    place.store.skip('poll', tick(4), ['b'], holder='api-1',
+                     by=SkippedBy.OVERLAP, reason='its run goes on')
+    place.run('poll', tick(3), 'a', 'b')
+    place.run('poll', tick(2), 'a', 'b')
+    place.run('poll', tick(0), 'a', 'b')
+
+    told = {number: why(scene, *at(number)) for number in range(10)}
+
+    assert {number: (code, row['reason'])
+            for number, (code, row) in told.items()} == {
+        9: (0, 'ran'), 8: (1, 'dead'), 7: (0, 'ran'),
+        6: (1, 'skipped: paused'), 5: (1, 'nobody claims'),
+        4: (1, 'one of several'), 3: (0, 'ran'), 2: (0, 'ran'),
+        1: (1, 'nobody claims'), 0: (0, 'ran')}
+    assert 'at attempt 1 on w-1: a is ill' in told[8][1]['answer']
+    assert 'the disks are full' in told[6][1]['answer']
+    assert told[4][1]['answer'].endswith(
+        'ran (1 object), skipped: overlap (1 object)')
+    assert why(scene, 'a', '--at', f'{10 * period // SECOND + 2}s')[1][
+        'reason'] == 'not in the catalogue'
+
+
+def test_why_of_what_is_not_there(scene):
+    scene.ran(scene.due)
+
+    assert why(scene, 'a')[0] == 0
+    assert 'still to come' in scene.place.refuse(
+        'why', 'poll', 'a', '--at', '2100-01-01')
+    code, told = scene.place.tell('why', 'pol', 'a')
+    assert (code, told['reason']) == (2, 'job unknown')
+    code, told = scene.place.tell('ring', 'explain', 'pol', 'a')
+    assert (code, told['reason']) == (2, 'job unknown')
+
+
+def test_a_job_of_every_member_has_no_owner(scene):
+    told = scene.explain('own')
+
+    assert told['owner'] == 'each member: the job runs in every one'
+    assert 'position' not in told

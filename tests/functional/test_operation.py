@@ -80,7 +80,7 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
         'pruned history=0 dead=0 claims=2\n')
     objects = json.loads(place.ask(
         'objects', '--job', 'poll', '-f', 'json', '-c', 'Object'))
-    assert sorted(one['Object'] for one in objects) == [
+    assert sorted(one['object'] for one in objects) == [
         'here', 'runs', 'skipped']
 
 
@@ -92,7 +92,7 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
         'pruned history=0 dead=0 claims=2\n')
 
     [told] = json.loads(place.ask('history', '--since', '10d', '-f', 'json'))
-    assert (told['Due'], told['Cancelled'], told['Open']) == (2, 2, 0)
+    assert (told['due'], told['cancelled'], told['open']) == (2, 2, 0)
     assert place.rows(tables.lease) == 0
 
 
@@ -121,20 +121,20 @@ def test_the_history_tells_what_became_of_each_tick(place):
         '--config-file', place.config).stdout)
 
     assert newest == told[0]
-    assert of_sync.replace('"', '') == 'Job,Done\nsync,1\n'
+    assert of_sync.replace('"', '') == 'job,done\nsync,1\n'
     for row, lateness in zip(told, (2000, 5000), strict=True):
-        assert lateness <= row.pop('Mean') == row.pop('Latest') < (
-            lateness + 60_000)
-        assert row.pop('Tick').endswith('Z')
+        assert lateness <= row.pop('mean_late_ms') == row.pop(
+            'most_late_ms') < lateness + 60_000
+        assert row.pop('tick').endswith('Z')
     assert told == [
-        {'Job': 'poll', 'Due': 3, 'Done': 0, 'Dead': 0, 'Skipped': 1,
-         'Misfire': 0, 'Overlap': 1, 'Paused': 0, 'Lost': 0,
-         'Superseded': 0, 'Cancelled': 0, 'Open': 2, 'Retried': 0,
-         'Taken over': 0, 'Members': 1, 'Reason': 'not now'},
-        {'Job': 'poll', 'Due': 3, 'Done': 2, 'Dead': 1, 'Skipped': 0,
-         'Misfire': 0, 'Overlap': 0, 'Paused': 0, 'Lost': 0,
-         'Superseded': 0, 'Cancelled': 0, 'Open': 0, 'Retried': 0,
-         'Taken over': 0, 'Members': 2, 'Reason': ''}]
+        {'job': 'poll', 'due': 3, 'done': 0, 'dead': 0, 'skipped': 1,
+         'misfire': 0, 'overlap': 1, 'paused': 0, 'lost': 0,
+         'superseded': 0, 'cancelled': 0, 'open': 2, 'retried': 0,
+         'taken_over': 0, 'processes': 1, 'reason': 'not now'},
+        {'job': 'poll', 'due': 3, 'done': 2, 'dead': 1, 'skipped': 0,
+         'misfire': 0, 'overlap': 0, 'paused': 0, 'lost': 0,
+         'superseded': 0, 'cancelled': 0, 'open': 0, 'retried': 0,
+         'taken_over': 0, 'processes': 2, 'reason': None}]
     shown = place.ask('history')
     assert all(name in shown for name in ('Done', 'Dead', 'Overlap', 'Open'))
     assert not any(name in shown for name in ('Paused', 'Retried'))
@@ -165,8 +165,8 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     place.run('sync', second, 'd', 'e', dead=['d', 'e'])
 
     told = json.loads(place.ask('dead', 'list', '-f', 'json'))
-    assert [(row['Job'], row['Object'], row['Attempt'], row['Worker'],
-             row['Error']) for row in told] == [
+    assert [(row['job'], row['object'], row['attempt'], row['worker'],
+             row['error']) for row in told] == [
         ('sync', 'd', 1, 'w-1', 'd is ill'),
         ('sync', 'e', 1, 'w-1', 'e is ill'),
         ('poll', 'b', 1, 'w-1', 'b is ill')]
@@ -175,7 +175,7 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     assert place.ask('dead', 'requeue', '--object', 'd') == (
         'put back 1 object\n')
     [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
-    assert left['Object'] == 'e'
+    assert left['object'] == 'e'
     assert place.rows(tables.failure) == 4
 
     leases = place.store.overdue(['poll', 'sync'], into='again',
@@ -191,7 +191,7 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
         assert place.store.finish(lease.job, lease.tick, keys,
                                   lease=f'{lease.id}.1') == {*keys}
     told = json.loads(place.ask('history', '-f', 'json'))
-    assert {(row['Job'], row['Due'], row['Done'], row['Dead'], row['Open'])
+    assert {(row['job'], row['due'], row['done'], row['dead'], row['open'])
             for row in told} == {('poll', 3, 2, 1, 0), ('poll', 1, 1, 0, 0),
                                  ('sync', 2, 1, 1, 0)}
 
@@ -255,12 +255,12 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
 
     assert paused(place) == {'poll': 'disks are full', 'sync': None}
     poll, sync = json.loads(place.ask('job', 'list', '-f', 'json'))
-    assert poll['Why'] == 'disks are full'
-    assert re.fullmatch(r'.+@.+', poll['By'])
-    assert poll['Paused since'].endswith('Z')
-    assert poll['Last tick'].endswith('Z')
-    assert sync == {**poll, 'Job': 'sync', 'Paused since': '', 'By': '',
-                    'Why': ''}
+    assert poll['why'] == 'disks are full'
+    assert re.fullmatch(r'.+@.+', poll['by'])
+    assert poll['paused_since'].endswith('Z')
+    assert poll['last_tick'].endswith('Z')
+    assert sync == {**poll, 'job': 'sync', 'paused_since': None, 'by': None,
+                    'why': None}
     assert place.ask('job', 'resume', 'poll').startswith('resumed poll;')
     assert paused(place) == {'poll': None, 'sync': None}
     assert 'was not paused' in place.ask('job', 'resume', 'poll')
@@ -278,7 +278,7 @@ def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
                        str(place.config)]) == 0
 
     [poll] = json.loads(place.ask('job', 'list', '-f', 'json'))
-    assert poll['By'].startswith(f'uid-{os.getuid()}@')
+    assert poll['by'].startswith(f'uid-{os.getuid()}@')
 
 
 def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
@@ -295,15 +295,15 @@ def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
     for name in 'poll', 'gone':
         place.run(name, place.now, 'a')
 
-    told = {row.pop('Job'): row for row in json.loads(place.ask(
+    told = {row.pop('job'): row for row in json.loads(place.ask(
         'job', 'list', '--tasks', 'tasks:Tasks', '-f', 'json'))}
 
-    assert [(name, row['Schedule']) for name, row in told.items()] == [
+    assert [(name, row['schedule']) for name, row in told.items()] == [
         ('gone', 'not in --tasks'), ('off', 'every 9 s, disabled'),
         ('poll', 'every 60 s'), ('report', "cron 0 3 * * * (UTC)")]
-    assert told['report']['Next tick'].endswith('T03:00:00Z')
-    assert told['report']['Last tick'] == told['off']['Next tick'] == ''
-    assert told['poll']['Next tick'] > told['poll']['Last tick']
+    assert told['report']['next_tick'].endswith('T03:00:00Z')
+    assert told['report']['last_tick'] is told['off']['next_tick'] is None
+    assert told['poll']['next_tick'] > told['poll']['last_tick']
 
 
 def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
@@ -336,7 +336,7 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
                           into=f'{lease.id}.1', holder='w', seconds=60.0)
         place.store.finish('poll', lease.tick, keys, lease=f'{lease.id}.1')
     told = json.loads(place.ask('history', '-f', 'json'))
-    assert [(row['Due'], row['Done'], row['Superseded'], row['Open'])
+    assert [(row['due'], row['done'], row['superseded'], row['open'])
             for row in told] == [
         (698, 698, 0, 0), (1, 1, 0, 0), (1, 0, 0, 1), (700, 700, 0, 0)]
 
@@ -360,7 +360,7 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     store.finish('poll', lease.tick, ['a'], lease='two')
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
-    assert (code, told['Lost'], told['Unexplained']) == (0, 0, 0)
+    assert (code, told['lost'], told['unexplained']) == (0, 0, 0)
     answer = store.claim(
         'poll', newest, ['a', 'b'], lease='three', holder='api-1',
         seconds=60.0, supersede=True, after=newest - period)
@@ -374,7 +374,7 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 
     code, [told] = place.tell('audit', '--tasks', 'tasks:Tasks')
     assert code == 0
-    assert (told['Passed over'], told['Lost'], told['Unexplained']) == (
+    assert (told['passed_over'], told['lost'], told['unexplained']) == (
         6, 0, 0)
 
 
@@ -405,11 +405,68 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
                  ['trigger', 'pol']):
         assert "it has 'poll'" in place.refuse('job', *argv)
     assert '--why' in place.refuse('job', 'pause', 'poll')
-    assert "object 'b' of job 'poll' cannot run now: nobody ever" in (
+    assert "object 'b' of job 'poll' cannot run now: no scheduler" in (
         place.refuse('job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
     place.store.overdue(['poll'], into='again', holder='w', seconds=60.0,
                         gone=[], limit=9)
+
+
+NEVER_CLAIMED = POLL.replace('spacing=60', 'spacing=86400') + """
+    @periodic_task(spacing=86400, name='own')
+    def own(self, context):
+        pass
+
+    @periodic_task(spacing=86400, scope='group', name='whole')
+    def whole(self, context):
+        pass
+"""
+
+
+def test_a_job_is_triggered_before_its_first_tick(place):
+    place.write_tasks(NEVER_CLAIMED)
+    trigger = ['job', 'trigger', '--tasks', 'tasks:Tasks']
+
+    assert 'give --tasks' in place.refuse('job', 'trigger', 'poll')
+    assert 'does not list it' in place.refuse(
+        *trigger, 'poll', '--object', 'c')
+    assert 'in each member' in place.refuse(*trigger, 'own')
+    one = place.ask(*trigger, 'poll', '--object', 'b')
+    rest = place.ask(*trigger, 'poll')
+    whole = place.ask(*trigger, 'whole')
+
+    assert one.startswith('triggered 1 object for tick ')
+    assert rest.startswith('triggered 1 object for tick ')
+    assert rest.endswith('left out 1 whose earlier tick is not over\n')
+    assert whole.startswith('triggered 1 object for tick ')
+    leases = place.store.overdue(['poll', 'whole'], into='again',
+                                 holder='api-2', seconds=60.0, gone=[],
+                                 limit=9)
+    assert sorted(claim.object for lease in leases
+                  for claim in lease.claims) == ['a', 'b', 'whole']
+    # Nothing else was made due by it: the first tick is still to come.
+    code, [poll, _] = place.tell('audit', '--tasks', 'tasks:Tasks')
+    assert (code, poll['lost'], poll['not_listed']) == (0, 0, 0)
+
+
+def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
+    place = place_of_sqlite
+    assert 'no job to name' in place.refuse(
+        'job', 'pause', '--all', '--why', 'x')
+    for job in 'poll', 'sync':
+        place.run(job, place.now, 'a')
+    place.ask('job', 'pause', 'sync', '--why', 'a first reason')
+
+    told = place.ask('job', 'pause', '--all', '--why', 'a second one')
+
+    assert [line.split(';')[0] for line in told.splitlines()][0] == (
+        'paused poll')
+    assert re.search(r'paused sync \(it was paused since \S+Z by \S+: a first '
+                     r'reason; this replaces it\)', told)
+    assert {row['why'] for row in place.tell('job', 'list')[1]} == {
+        'a second one'}
+    place.ask('job', 'resume', '--all')
+    assert {row['why'] for row in place.tell('job', 'list')[1]} == {None}
 
 
 def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
@@ -455,10 +512,10 @@ def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
 
     assert len(ran) == len(set(ran))
     told = json.loads(place.ask('history', '-f', 'json'))
-    assert {row['Reason'] for row in told if row['Skipped']} == {
+    assert {row['reason'] for row in told if row['skipped']} == {
         'paused: b is ill'}
-    assert all(row['Due'] == row['Done'] + row['Dead'] + row['Skipped']
-               + row['Superseded'] + row['Cancelled'] for row in told)
+    assert all(row['due'] == row['done'] + row['dead'] + row['skipped']
+               + row['superseded'] + row['cancelled'] for row in told)
 
 
 COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
@@ -470,12 +527,13 @@ COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
 @pytest.mark.parametrize('command', COMMANDS, ids=' '.join)
 def test_a_command_without_its_tables_is_one_line(tmp_path, command):
     place = tmp_path / 'service.conf'
-    for url, told in (('none', 'so there is no database'),
-                      (f'sqlite:///{tmp_path}/none', 'db sync'),
-                      ('postgresql://me:sesame@127.0.0.1:1/db', 'refused')):
+    for url, code, told in (
+            ('none', 2, 'so there is no database'),
+            (f'sqlite:///{tmp_path}/none', 2, 'db sync'),
+            ('postgresql://me:sesame@127.0.0.1:1/db', 1, 'refused')):
         place.write_text(f'[distperiodic]\nconnection = {url}\n')
         said = commands.run(*command, '--config-file', place)
-        assert (said.returncode, said.stdout) == (1, '')
+        assert (said.returncode, said.stdout) == (code, '')
         assert said.stderr.count('\n') == 1
         assert told in said.stderr
         assert 'sesame' not in said.stderr

@@ -27,7 +27,7 @@ def doctor(tmp_path, capsys):
         code = shell.main(['doctor', '--offline', '--config-file', str(path),
                            '-f', 'json', *argv])
         told = json.loads(capsys.readouterr().out)
-        return code, {row['Check']: row for row in told}
+        return code, {row['check']: row for row in told}
     return ask
 
 
@@ -41,38 +41,38 @@ def test_nothing_wrong_is_code_0(doctor):
     code, found = doctor()
 
     assert code == 0
-    assert {row['Result'] for row in found.values()} <= {'ok', 'skip'}
+    assert {row['result'] for row in found.values()} <= {'ok', 'skip'}
 
 
 def test_checks_that_need_a_server_are_skipped_offline(doctor):
     _, found = doctor('backend_url = zookeeper://127.0.0.1:9')
 
-    assert found['coordination_servers']['Finding'] == '--offline'
-    assert found['options_usable']['Result'] == 'ok'
+    assert found['coordination_servers']['finding'] == '--offline'
+    assert found['options_usable']['result'] == 'ok'
 
 
 def test_an_option_that_cannot_be_used_is_a_failure(doctor):
     code, found = doctor('send_timeout = 70\nlease = 60')
 
     assert code == 2
-    assert found['options_usable']['Result'] == 'fail'
-    assert 'lower send_timeout' in found['options_usable']['Remedy']
+    assert found['options_usable']['result'] == 'fail'
+    assert 'lower send_timeout' in found['options_usable']['remedy']
     # What builds on the options says so, and does not fail as well.
-    assert found['state_path_writable']['Result'] == 'skip'
+    assert found['state_path_writable']['result'] == 'skip'
 
 
 def test_a_misspelt_option_is_found_with_what_was_meant(doctor):
     code, found = doctor('hash_ring_replica_count = 3')
 
     assert code == 1
-    assert "'hash_ring_replicas_count'" in found['options_known']['Finding']
+    assert "'hash_ring_replicas_count'" in found['options_known']['finding']
 
 
 def test_a_misspelt_section_is_found(doctor):
     code, found = doctor('[distperiodc]\nlease = 3')
 
     assert code == 1
-    assert "'distperiodic'" in found['options_known']['Finding']
+    assert "'distperiodic'" in found['options_known']['finding']
 
 
 def test_a_file_with_a_password_that_all_may_read_is_found(
@@ -107,8 +107,8 @@ def test_what_is_open_to_others_is_a_warning(
     code, found = doctor(options, default)
 
     assert code == 1
-    assert found[check]['Result'] == 'warn'
-    assert found[check]['Remedy']
+    assert found[check]['result'] == 'warn'
+    assert found[check]['remedy']
 
 
 @pytest.mark.parametrize(('default', 'options', 'check'), [
@@ -126,7 +126,7 @@ def test_what_is_open_to_others_is_a_warning(
 def test_what_is_private_is_fine(default, options, check, doctor):
     _, found = doctor(options, default)
 
-    assert found[check]['Result'] == 'ok'
+    assert found[check]['result'] == 'ok'
     assert 'sesame' not in str(found)
 
 
@@ -134,7 +134,7 @@ def test_a_wrong_transport_url_fails_once(doctor):
     code, found = doctor(MESSAGING, 'transport_url = rabbit://u:p@h:port/')
 
     assert code == 2
-    assert [n for n, row in found.items() if row['Result'] == 'fail'] == [
+    assert [n for n, row in found.items() if row['result'] == 'fail'] == [
         'options_usable']
 
 

@@ -114,7 +114,7 @@ def never_launched(monkeypatch):
     ('broken_twice:T', "job 'poll' is defined twice"),
 ])
 def test_tasks_that_cannot_be_had_are_one_line(path, said, capsys):
-    assert shell.main(['scheduler', '--tasks', path]) == 1
+    assert shell.main(['scheduler', '--tasks', path]) == 2
 
     told = capsys.readouterr().err
     assert said in told
@@ -153,7 +153,7 @@ def test_options_that_cannot_be_used_are_one_line(
         f'{k} = {v}\n' for k, v in options.items()))
 
     assert shell.main([*argv, '--tasks', 'good_tasks:Good',
-                       '--config-file', str(config)]) == 1
+                       '--config-file', str(config)]) == 2
 
     told = capsys.readouterr().err
     assert said in told
@@ -171,7 +171,7 @@ def test_a_wrong_transport_url_is_one_line_without_its_password(
         'backend_url = file:///tmp/x\ndispatcher = messaging\n')
 
     assert shell.main(['scheduler', '--tasks', 'good_tasks:Good',
-                       '--config-file', str(config)]) == 1
+                       '--config-file', str(config)]) == 2
 
     told = capsys.readouterr().err
     assert 'transport_url' in told

@@ -2,6 +2,7 @@
 """The program: its commands, and errors of one line."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -14,14 +15,63 @@ from distperiodic.cmd import shell
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
 
 
-def test_a_command_that_is_not_there_is_one_line(capsys):
-    assert shell.main(['ring', 'shwo']) == 1
+@pytest.mark.parametrize(('argv', 'told'), [
+    (['ring', 'shwo'], "no command 'ring shwo'; did you mean ring show"),
+    (['job', 'lst'], "no command 'job lst'; did you mean job list"),
+    (['job'], "no command 'job'; did you mean one of job list, job pause"),
+    (['help', 'job', 'lst'], "no command 'job lst'"),
+    (['xyzzy'], "no command 'xyzzy'; see: distperiodic --help"),
+    (['--xyzzy'], "no option '--xyzzy'")], ids=' '.join)
+def test_a_command_that_is_not_there_is_one_line(argv, told, capsys):
+    assert shell.main(argv) == 2
 
     said = capsys.readouterr()
     assert said.out == ''
     assert said.err.count('\n') == 1
-    assert "no command 'ring'" in said.err
-    assert 'ring show' in said.err
+    assert told in said.err
+
+
+def commands():
+    return [name for name, _ in shell.Shell().command_manager]
+
+
+@pytest.mark.parametrize('name', commands())
+def test_each_command_has_its_own_help(name, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '200')
+    monkeypatch.setenv('PAGER', 'false')
+    for argv in ([*name.split(), '--help'], [*name.split(), '-h'],
+                 ['help', *name.split()]):
+        assert shell.main(argv) == 0
+
+        told = capsys.readouterr().out
+        assert told.startswith(f'usage: distperiodic {name} [-h]')
+        assert 'Run:' not in told
+
+
+def test_a_half_of_a_command_lists_those_that_begin_so(capsys):
+    assert shell.main(['job', '--help']) == 0
+
+    told = capsys.readouterr().out
+    assert told.startswith('\njob:\n')
+    assert re.findall(r'^  (\w+ \w+)', told, re.MULTILINE) == [
+        'job list', 'job pause', 'job resume', 'job trigger']
+
+
+@pytest.mark.parametrize('columns', [60, 80])
+def test_the_help_lists_each_command_once_in_a_group(
+        columns, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', str(columns))
+    assert shell.main(['--help']) == 0
+
+    told = capsys.readouterr().out
+    listed = re.findall(r'^  ([a-z]+(?: [a-z]+)?) +[A-Z]', told, re.MULTILINE)
+    assert sorted(listed) == sorted(commands())
+    assert {name for _, names in shell.GROUPS for name in names} == set(
+        commands())
+    assert max(map(len, told.splitlines())) <= columns
+    # A summary is a whole sentence.
+    assert re.search(r'audit +Show whether .* leave\s+nothing\s+out\n', told,
+                     re.DOTALL)
 
 
 @pytest.mark.parametrize('argv', [
@@ -39,8 +89,8 @@ def test_a_command_that_is_not_there_is_one_line(capsys):
     ['ring', 'simulate', '-f', 'nonsense'],
     ['ring', 'show', '--members', 'a', '-c', 'nonsense'],
 ], ids=' '.join)
-def test_a_wrong_option_is_one_line_and_code_1(argv, capsys):
-    assert shell.main(argv) == 1
+def test_a_wrong_option_is_one_line_and_code_2(argv, capsys):
+    assert shell.main(argv) == 2
 
     said = capsys.readouterr()
     assert said.out == ''
@@ -56,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_named(content, tmp_path, capsys):
         place = tmp_path / 'latin.conf'
         place.write_bytes(b'[distperiodic]\n' + content)
 
-    assert shell.main(['job', 'list', '--config-file', str(place)]) == 1
+    assert shell.main(['job', 'list', '--config-file', str(place)]) == 2
 
     said = capsys.readouterr().err
     assert said.startswith(f'distperiodic: {place}: ')
@@ -108,7 +158,7 @@ def test_an_error_nobody_expected_names_its_kind_and_how_to_see_more(
         raise KeyError('x')
     monkeypatch.setattr(configured.Configured, 'configuration', fail)
 
-    assert shell.main(['ring', 'simulate']) == 1
+    assert shell.main(['ring', 'simulate']) == 255
     said = capsys.readouterr().err
     assert said.startswith("distperiodic: KeyError: 'x'; ")
     assert '--debug' in said
@@ -120,13 +170,12 @@ def test_with_debug_an_error_has_its_traceback(capsys, monkeypatch):
         raise exceptions.ConfigError('wrong')
     monkeypatch.setattr(configured.Configured, 'configuration', fail)
 
-    assert shell.main(['--debug', 'ring', 'simulate']) == 1
+    assert shell.main(['--debug', 'ring', 'simulate']) == 2
     assert 'Traceback' in capsys.readouterr().err
 
 
 def test_without_a_command_it_says_which_there_are(capsys):
-    with pytest.raises(SystemExit):
-        shell.main([])
+    assert shell.main([]) == 0
 
     told = capsys.readouterr().out
     for name in ('demo', 'doctor', 'ring explain', 'ring show',

@@ -5,6 +5,7 @@ import pytest
 from oslo_config import cfg
 
 from distperiodic import opts
+from distperiodic.adapters import activity
 from distperiodic.cmd import status
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
@@ -102,3 +103,72 @@ def test_a_fair_share_goes_by_points():
 
     assert found.of_fair('a') == pytest.approx(1, abs=0.2)
     assert found.of_fair('b') == pytest.approx(1, abs=0.2)
+
+
+def failing(job='poll', objects=1):
+    return activity.Failing(job, objects, 'h7')
+
+
+def test_fewer_than_expected_is_a_warning():
+    code, text = status.judge(
+        group([member('a', 400)], {'default': (worker('w'),)}), settings(),
+        expected=3, expected_workers=2)
+
+    assert code == status.WARNING
+    assert '3 members expected, 2 missing; 2 workers expected, 1 missing' in (
+        text)
+
+
+def test_as_many_as_expected_are_fine():
+    code, _ = status.judge(
+        group([member('a', 400)], {'default': (worker('w'),)}), settings(),
+        expected=1, expected_workers=1)
+
+    assert code == status.FINE
+
+
+def test_who_was_there_a_minute_ago_is_missed():
+    book = status.Book(gone={'host-2:1': 5})
+    code, text = status.judge(group([member('a', 400)]), settings(), book)
+
+    assert code == status.WARNING
+    assert 'gone within the last 10 minutes: host-2:1; unless you' in text
+
+
+@pytest.mark.parametrize(('holder', 'missed'), [
+    ('b~0011223344556677~t1', {'b': 8}),
+    # The same name came back, as a new process.
+    ('a~0011223344556677~t1', {}),
+    ('w~0011223344556677~t2', {})])
+def test_a_process_that_came_back_is_not_missed(holder, missed):
+    there = group([member('a')], {'default': (worker('w'),)})
+
+    assert status._gone(there, {holder: 8}) == missed
+
+
+def test_objects_that_die_at_every_tick_are_a_warning():
+    code, text = status.judge(
+        group([member('a', 400)]), settings(),
+        status.Book(failing=[failing(), failing('sync', 3)]))
+
+    assert code == status.WARNING
+    assert "1 object of job poll failed for good and was not done" in text
+    assert "3 objects of job sync failed for good and were not done" in text
+    assert "such as 'h7': see distperiodic dead list poll" in text
+
+
+def test_a_store_that_cannot_be_asked_is_a_warning():
+    code, text = status.judge(
+        group([member('a', 400)]), settings(),
+        status.Book(trouble='database x: refused'))
+
+    assert code == status.WARNING
+    assert 'the store cannot be asked: database x: refused' in text
+
+
+def test_a_paused_job_is_named():
+    code, text = status.judge(
+        group([member('a', 400)]), settings(), status.Book(paused=['poll']))
+
+    assert code == status.FINE
+    assert text.endswith('all is well; paused: poll.')

@@ -95,8 +95,46 @@ def test_a_reason_is_told(why, known):
     assert reason.reason_of(known) is why
 
 
+def past(tick=600, counts=None, **known):
+    return reason.Past(**{
+        'tick': tick,
+        'claim': reason.Standing(DUE, DUE, None, State.DONE, since=100),
+        'previous': BEFORE, 'served': NOW, 'failed': False,
+        'counts': {Reason.RAN: 3} if counts is None else counts, **known})
+
+
+PAST = [
+    (past(), [Reason.RAN]),
+    (past(failed=True), [Reason.DEAD]),
+    (past(begins=700), [Reason.PRUNED]),
+    (past(tick=50), [Reason.NOT_LISTED]),
+    (past(schedule_since=700), [Reason.OTHER_SCHEDULE]),
+    (past(counts={}), [Reason.NOBODY_CLAIMS]),
+    (past(counts={Reason.RAN: 1, Reason.SKIPPED_BY_PAUSE: 0,
+                  Reason.LOST: 2}), [Reason.LOST, Reason.RAN]),
+    # It was done for the last time before that tick, or never.
+    (past(counts={Reason.RAN: 3, Reason.SKIPPED_BY_OVERLAP: 1}, served=500),
+     [Reason.SKIPPED_BY_OVERLAP]),
+    (past(served=None), [Reason.NOBODY_CLAIMS]),
+    # It was claimed for that tick, so it was not skipped.
+    (past(tick=BEFORE, counts={Reason.RAN: 1, Reason.LOST: 7}),
+     [Reason.RAN]),
+    (past(tick=BEFORE, counts={Reason.SUPERSEDED: 1, Reason.LOST: 7}),
+     [Reason.SUPERSEDED]),
+    # It was claimed for no tick between the last two.
+    (past(tick=850, counts={Reason.RAN: 3, Reason.LOST: 1}), [Reason.LOST]),
+    (past(tick=850), [Reason.NOBODY_CLAIMS])]
+
+
+@pytest.mark.parametrize(('known', 'expected'), PAST)
+def test_what_became_of_an_earlier_tick_is_what_is_left(known, expected):
+    assert list(reason.reasons_of(known)) == expected
+
+
 def test_each_reason_is_told_of_something():
-    assert {why for why, _ in REASONS} == set(Reason)
+    earlier = {found[0] for _, found in PAST if len(found) == 1}
+    assert {why for why, _ in REASONS} | earlier == (
+        set(Reason) - {Reason.ONE_OF_SEVERAL})
 
 
 def test_each_reason_has_a_sentence():
@@ -116,3 +154,9 @@ def test_whatever_stands_in_a_row_has_a_reason(state, due, until):
             assert told in Reason
             if state in ENDINGS:
                 assert told is not Reason.RUNNING
+
+
+@pytest.mark.parametrize('one', sorted(reason.FINE))
+def test_what_is_fine_needs_nobody(one):
+    assert one not in (Reason.DEAD, Reason.LOST, Reason.PAUSED,
+                       Reason.NOBODY_CLAIMS, Reason.HOLDER_GONE)

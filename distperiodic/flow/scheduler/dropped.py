@@ -128,7 +128,7 @@ class DroppedTicks:
                 if by is SkippedBy.LOST:
                     LOG.warning(
                         'ticks lost: job=%s objects=%d first=%r until=%s '
-                        'reason=%s; see: distperiodic audit --job %s',
+                        'reason=%s; see: distperiodic audit %s',
                         job.name, len(objects), objects[0],
                         schedule.datetime_of(until).isoformat(), _LOST,
                         job.name)

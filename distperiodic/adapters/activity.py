@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the store knows of the moment: who works, what runs, what fails.
+
+Each question reads a bounded number of rows, but for that of how many objects
+a job has.
+"""
+
+import json
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters import control
+from distperiodic.adapters import tables
+from distperiodic.core.claim import State
+
+_claim = tables.claim
+_failure = tables.failure
+_history = tables.history
+_job = tables.job
+_lease = tables.lease
+
+# The newest failures that are examined.
+_FAILURES = 1000
+
+
+class Failing(NamedTuple):
+    """Objects of one job that failed for good and did not succeed since."""
+
+    job: str
+    objects: int
+    #: One of them.
+    example: str
+
+
+class Run(NamedTuple):
+    """An object that is at work; times in microseconds."""
+
+    job: str
+    object: str
+    #: Who was granted the run; empty: nobody yet.
+    worker: str
+    tick: int
+    attempt: int
+    #: What the run last reported of itself, as JSON. None: nothing.
+    progress: str | None
+    #: Until when its lease holds.
+    until: int
+
+
+class Listing(NamedTuple):
+    """How many objects of a job follow one schedule."""
+
+    job: str
+    #: The text of the job's schedule in force; empty: not recorded yet.
+    schedule: str
+    #: Since when it holds, or core.due.ALWAYS.
+    schedule_since: int | None
+    paused: bool
+    #: The text of the objects' own schedule; empty: they follow the job's.
+    rule: str
+    objects: int
+
+
+class Activity(control.Control):
+    """The store of one group, for commands that look at the present."""
+
+    def recent_holders(self, since: int) -> dict[str, int]:
+        """Return who had a part in a tick since *since*, and in which last.
+
+        :param since: the first tick, in microseconds.
+        """
+        names = self._named()
+        return {row.member: row.tick for row in self._database.look(
+            lambda connection: connection.execute(
+                sa.select(_history.c.member,
+                          sa.func.max(_history.c.tick).label('tick'))
+                .where(_history.c.job.in_(list(names)),
+                       _history.c.tick >= since, _history.c.member != '')
+                .group_by(_history.c.member)).all())}
+
+    def failing(self) -> list[Failing]:
+        """Return the jobs with objects that failed for good and were not
+        done since, of the newest failures.
+        """
+        names = self._named()
+        newest = (
+            sa.select(_failure.c.job, _failure.c.object, _failure.c.at)
+            .where(_failure.c.job.in_(list(names)))
+            .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
+        found = self._database.look(lambda connection: connection.execute(
+            sa.select(
+                newest.c.job,
+                sa.func.count(newest.c.object.distinct()).label('objects'),
+                sa.func.min(newest.c.object).label('example'))
+            .select_from(newest.join(_claim, sa.and_(
+                _claim.c.job == newest.c.job,
+                _claim.c.object == newest.c.object)))
+            .where(newest.c.at > sa.func.coalesce(_claim.c.served, 0),
+                   _claim.c.since.is_not(None))
+            .group_by(newest.c.job)).all())
+        return sorted(Failing(names[row.job], row.objects, row.example)
+                      for row in found)
+
+    def runs(self, job: str | None, limit: int) -> tuple[int, list[Run]]:
+        """Return the store's time and what runs, the oldest ticks first.
+
+        :param job: of this one; None: of all.
+        :raises ConfigError: there is no such job.
+        """
+        names = self._named(job)
+
+        def work(connection: sa.Connection) -> list[Run]:
+            runs: list[Run] = []
+            # Claims are not indexed by their lease: it names its objects.
+            for lease in connection.execute(
+                    sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
+                              (_lease.c.until - self._dialect.lease_now
+                               + self._dialect.now).label('until'))
+                    .where(_lease.c.job.in_(list(names)),
+                           _lease.c.state == State.RUNNING)
+                    .order_by(_lease.c.tick, _lease.c.id)).all():
+                keys = json.loads(lease.objects)
+                runs += [
+                    Run(names[lease.job], row.object, row.worker or '',
+                        row.tick, row.attempt, row.progress, lease.until)
+                    for row in connection.execute(
+                        sa.select(_claim).where(
+                            _claim.c.job == lease.job,
+                            _claim.c.object.in_(keys),
+                            _claim.c.lease == lease.id,
+                            _claim.c.state == State.RUNNING)
+                        .order_by(_claim.c.object))]
+                if len(runs) >= limit:
+                    break
+            return runs[:limit]
+        return self.now(), self._database.look(work)
+
+    def listings(self, job: str | None) -> list[Listing]:
+        """Return how many listed objects follow which schedule.
+
+        :param job: of this one; None: of all.
+        :raises ConfigError: there is no such job.
+        """
+        names = self._named(job)
+        rule = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
+        listed = (
+            sa.select(_claim.c.job, rule.label('rule'),
+                      sa.func.count().label('objects'))
+            .where(_claim.c.job.in_(list(names)),
+                   _claim.c.since.is_not(None))
+            .group_by(_claim.c.job, rule).subquery())
+        found = self._database.look(lambda connection: connection.execute(
+            sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
+                      _job.c.paused_since, listed.c.rule, listed.c.objects)
+            .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
+            .where(_job.c.id.in_(list(names)))).all())
+        return sorted(Listing(
+            names[row.id], row.schedule or '', row.schedule_since,
+            row.paused_since is not None, row.rule or '', row.objects or 0)
+            for row in found)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic next``: what is due soon."""
+
+import argparse
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import lister
+
+from distperiodic.cmd import configured
+
+if TYPE_CHECKING:
+    from distperiodic.adapters import activity as activity_
+
+# Ticks of one schedule that are listed; the sentence names those left out.
+_TICKS = 100
+
+
+class Next(configured.Table, lister.Lister):
+    """Show what is due next, and how many objects are.
+
+    It goes by the schedules and the listings in the database: a job that no
+    scheduler has attended yet is not among them. Without --within it is the
+    next tick of each schedule.
+    """
+
+    essential = ('Job', 'Tick', 'In', 'Objects')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configured.add_job(parser)
+        parser.add_argument(
+            '--within', type=configured.duration, metavar='TIME',
+            help='all ticks of the time to come, as in 90s, 5m or 1h')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        people = parsed.formatter not in configured.FOR_PROGRAMS
+        with self.activity(parsed) as activity:
+            now = activity.now()
+            listings = activity.listings(configured.job_of(parsed))
+        ticks: list[_Tick] = []
+        short = []
+        unknown = []
+        for listing in listings:
+            if not listing.schedule and not listing.rule:
+                unknown.append(listing.job)
+                continue
+            found = list(_ticks_of(listing, now, parsed.within))
+            if len(found) > _TICKS:
+                short.append(listing.job)
+            ticks += found[:_TICKS]
+        ticks.sort()
+        lines = []
+        if not ticks:
+            lines.append(
+                'Nothing is due in that time.' if listings
+                else 'No scheduler has claimed anything yet.')
+        elif parsed.within is not None:
+            runs = sum(tick.objects for tick in ticks if not tick.paused)
+            lines.append(f'{configured.plural(runs, "run")} due in '
+                         f'{configured.age(parsed.within)}, where no tick is '
+                         'missed.')
+        if short:
+            lines.append(f'The first {_TICKS} ticks only of '
+                         f'{configured.listed(short)}.')
+        if unknown:
+            lines.append('The schedule is not recorded yet of '
+                         f'{configured.listed(unknown)}.')
+        self.sentence = '\n'.join(lines)
+        return (('Job', 'Tick', 'In' if people else 'In (s)', 'Objects',
+                 'Schedule', 'Remark'),
+                [(tick.job, configured.moment(tick.at),
+                  _wait(tick.at - now, people), tick.objects, tick.schedule,
+                  tick.remark) for tick in ticks])
+
+
+class _Tick:
+    """A tick to come of the objects that follow one schedule."""
+
+    def __init__(self, at: int, listing: 'activity_.Listing', objects: int,
+                 schedule: str, spread: bool):
+        self.at = at
+        self.job = listing.job
+        self.objects = objects
+        self.schedule = schedule
+        self.paused = listing.paused
+        self.remark = '; '.join([
+            *(['paused'] if listing.paused else []),
+            *(['spread over the period'] if spread else [])])
+
+    def __lt__(self, other: '_Tick') -> bool:
+        return (self.at, self.job) < (other.at, other.job)
+
+
+def _ticks_of(listing: 'activity_.Listing', now: int,
+              within: float | None) -> Iterator[_Tick]:
+    """The ticks to come, at most one more than are listed."""
+    from distperiodic.core import audit
+    rule, spread = audit.named(listing.rule or listing.schedule)
+    end = None if within is None else now + round(within * 1e6)
+    at = now
+    if spread:
+        # Of the tick that goes on, the objects whose phase is to come.
+        at = rule.at_or_before(now) or now
+        yield from _of_spread(listing, rule, at, now, end)
+        return
+    for _ in range(_TICKS + 1 if end is not None else 1):
+        at = rule.after(at)
+        if end is not None and at > end:
+            return
+        yield _Tick(at, listing, listing.objects, rule.describe(), False)
+
+
+def _of_spread(listing: 'activity_.Listing', rule: Any, at: int, now: int,
+               end: int | None) -> Iterator[_Tick]:
+    """The ticks of a job whose objects have phases, which are even: so many
+    of them as the time is of the period.
+    """
+    for _ in range(_TICKS + 1):
+        period = rule.period_us(at)
+        begin = max(at, now)
+        until = at + period if end is None else min(at + period, end)
+        if end is not None and begin >= end:
+            return
+        share = max(0, until - begin) / period
+        yield _Tick(at, listing, round(listing.objects * share),
+                    rule.describe(), True)
+        if end is None:
+            return
+        at = rule.after(at)
+
+
+def _wait(micros: int, for_people: bool) -> Any:
+    seconds = micros / 1e6
+    if not for_people:
+        return round(seconds, 3)
+    return 'now' if seconds <= 0 else configured.age(seconds)

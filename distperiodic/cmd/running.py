@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic running``: what is at work now, where and for how long."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from cliff import lister
+
+from distperiodic.cmd import configured
+
+
+class Running(configured.Table, lister.Lister):
+    """Show the runs that are at work now, the oldest ticks first.
+
+    The age is that of the tick. A run whose lease has ended is listed until a
+    scheduler takes it over. Jobs of every member are not in the database.
+    """
+
+    essential = ('Job', 'Object', 'Worker', 'Age')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configured.add_job(parser)
+        configured.add_limit(parser, 'runs')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        people = parsed.formatter not in configured.FOR_PROGRAMS
+        with self.activity(parsed) as activity:
+            now, runs = activity.runs(
+                configured.job_of(parsed), parsed.limit)
+        if not runs:
+            self.sentence = 'Nothing is running.'
+        elif len(runs) == parsed.limit:
+            self.sentence = f'The oldest {len(runs)}; see --limit.'
+        return (('Job', 'Object', 'Worker', 'Age' if people else 'Age (s)',
+                 'Attempt', 'Tick', 'Lease ends', 'Progress'),
+                [(run.job, run.object, configured.identity(run.worker),
+                  _age(now - run.tick, people), run.attempt,
+                  configured.moment(run.tick), configured.second(run.until),
+                  _progress(run.progress, people)) for run in runs])
+
+
+def _age(micros: int, for_people: bool) -> Any:
+    seconds = max(0, micros) / 1e6
+    return configured.age(seconds) if for_people else round(seconds, 3)
+
+
+def _progress(text: str | None, for_people: bool) -> Any:
+    """What a run reported of itself; for programs as the value it is."""
+    if for_people or text is None:
+        return text or ''
+    return json.loads(text)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic why``: whether an object ran, and if not, why not."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.cmd import answers
+from distperiodic.cmd import configured
+from distperiodic.cmd import explain
+from distperiodic.cmd import ring as ring_cmd
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic import periodic
+    from distperiodic.adapters import accounts as accounts_
+    from distperiodic.cmd import status as status_
+
+
+class Why(explain.Explained):
+    """Say whether an object ran for its last tick, or for that of --at, and
+    if not, why not.
+
+    Leave OBJECT out for a job of scope 'group'. Exit code 0: it ran, or is on
+    its way; 1: it did not run; 2: there is no such job.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--at', type=configured.since, metavar='TIME',
+            help='the tick at or before an instant, in UTC, or so long ago, '
+                 'as in 90s, 30m, 24h or 7d; default: the last one')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        settings = self.database(parsed)
+        key, tasks = self.begin(parsed)
+        rows: list[tuple[str, Any]] = [
+            ('job', parsed.job),
+            ('object', parsed.object or '(the job itself)')]
+        with self.accounts(parsed) as accounts:
+            found = accounts.object(parsed.job, key)
+            tick = None
+            if parsed.at is not None and found.claim is not None:
+                tick = _tick_at(accounts, parsed, key, tasks, found.now)
+            if tick is None or not _is_past(found, tick):
+                group = self._group(parsed, settings)
+                rows += self.answer(answers.Case(
+                    parsed.job, key, found, tasks, group, settings))
+            else:
+                rows += self.judged(*answers.past_rows(
+                    parsed.job, found, tick,
+                    accounts.tick(parsed.job, key, tick)))
+        return tuple(name for name, _ in rows), tuple(
+            value for _, value in rows)
+
+    def _group(self, parsed: argparse.Namespace, settings: 'opts.Settings'
+               ) -> 'status_.Group | None':
+        """Who is there; None: nobody can say."""
+        if not settings.backend_url:
+            return None
+        try:
+            return ring_cmd.group_of(self, parsed)[0]
+        except exceptions.CoordinationUnavailable:
+            return None
+
+
+def _is_past(found: 'accounts_.Object', tick: int) -> bool:
+    """Whether the object's row tells of a later tick than this one."""
+    assert found.claim is not None
+    last = found.claim
+    return tick < min(last.tick, last.settled) or (
+        last.tick < tick < last.settled)
+
+
+def _tick_at(accounts: 'accounts_.Accounts', parsed: argparse.Namespace,
+             key: str, tasks: 'periodic.PeriodicTasks | None',
+             now: int) -> int:
+    """The newest tick for which the object was due at the instant of --at.
+
+    :raises ConfigError: nobody knows its schedule, or it has none so early.
+    """
+    from distperiodic.core import audit
+    from distperiodic.core import due
+    from distperiodic.core import ring
+    at = parsed.at.before(now)
+    text, own, _ = accounts.schedule_of(parsed.job, key)
+    if not text and tasks is not None and parsed.job in tasks.jobs:
+        text = tasks.jobs[parsed.job].schedule_text()
+    if not text:
+        raise exceptions.ConfigError(
+            f'the schedule of job {parsed.job!r} is not recorded yet, so '
+            'its ticks are not known; give --tasks')
+    rule, spread = audit.named(text)
+    tick = due.Plan(rule, spread=spread and not own).newest(
+        at, ring.position_of(key))
+    if tick is None:
+        raise exceptions.ConfigError(
+            f'{rule.describe()} has no tick before {configured.moment(at)}; '
+            'give a later --at')
+    return tick

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands show of the present and of what is to come, from a store."""
+
+import pytest
+
+from distperiodic.adapters import activity as activity_
+from tests.functional.places import HOUR
+from tests.functional.places import SECOND
+
+
+def start(place, job, tick, *objects, worker='host-1:2~00112233aabbccdd~t1'):
+    """Have objects claimed and granted to a worker."""
+    claimed, running = f'claimed-{job}-{tick}', f'running-{job}-{tick}'
+    assert len(place.store.claim(
+        job, tick, objects, lease=claimed, holder='api-1', seconds=60.0,
+        supersede=False).won) == len(objects)
+    place.store.start(job, tick, objects, lease=claimed, into=running,
+                      holder=worker, seconds=60.0)
+    return running
+
+
+def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
+    lease = start(place, 'poll', place.now - 65 * SECOND, 'a', 'b')
+    start(place, 'sync', place.now - 5 * SECOND, 'c')
+    place.store.save('poll', {'a': '{"page": 7}'}, lease=lease)
+
+    _, told = place.tell('running')
+
+    assert [(row['job'], row['object'], row['worker'], row['attempt'],
+             row['progress']) for row in told] == [
+        ('poll', 'a', 'host-1:2', 1, {'page': 7}),
+        ('poll', 'b', 'host-1:2', 1, None),
+        ('sync', 'c', 'host-1:2', 1, None)]
+    assert 65 <= told[0]['age_s'] < 400
+    assert told[0]['tick'].endswith('Z')
+    assert told[0]['lease_ends'] > told[0]['tick']
+    assert [row['object'] for row in place.tell('running', 'sync')[1]] == [
+        'c']
+    place.store.finish('poll', place.now - 65 * SECOND, ['a', 'b'],
+                       lease=lease)
+    assert 'host-1:2' not in place.show('running', 'poll')
+    assert place.show('running', 'poll').startswith('Nothing is running.')
+
+
+def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
+    place = place_of_sqlite
+    place.run('poll', place.now, 'a', 'b', 'c')
+    place.run('slow', place.now, 'a')
+    place.store.adopt({'poll': 'every 60000000', 'slow': 'cron UTC 0 3 * * *'})
+
+    _, [soon, later] = place.tell('next')
+    _, within = place.tell('next', '--within', '5m')
+
+    assert (soon['job'], soon['objects'], later['job']) == ('poll', 3, 'slow')
+    assert soon['tick'].endswith(':00Z')
+    assert 0 < soon['in_s'] <= 60
+    assert soon['schedule'] == 'every 60 s'
+    assert [row['job'] for row in within if row['job'] == 'poll'] == (
+        ['poll'] * 5)
+    place.ask('job', 'pause', 'poll', '--why', 'x')
+    assert place.tell('next', 'poll')[1][0]['remark'] == 'paused'
+    assert place.show('next', 'poll', '--within', '5m').startswith(
+        '0 runs due in 5m')
+
+
+def test_an_object_that_dies_is_seen_until_it_succeeds(place):
+    place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
+    place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
+    activity = activity_.Activity(place.url, space=place.group)
+    died = activity.failing()
+    # It is at work again, and still has not succeeded.
+    lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
+    again = activity.failing()
+    place.store.finish('poll', place.now - 7 * SECOND, ['b'], lease=lease)
+    succeeded = activity.failing()
+    activity.close()
+
+    assert died == again == [activity_.Failing('poll', 1, 'b')]
+    assert succeeded == []
+
+
+def test_who_had_a_part_in_a_tick_lately_is_known(place):
+    place.run('poll', place.now - 3 * HOUR, 'a')
+    start(place, 'sync', place.now - 5 * SECOND, 'b')
+    activity = activity_.Activity(place.url, space=place.group)
+
+    found = activity.recent_holders(place.now - HOUR)
+
+    activity.close()
+    assert found == {'api-1': place.now - 5 * SECOND}
+
+
+@pytest.mark.parametrize('command', ['running', 'next'])
+def test_a_job_that_is_not_there_is_one_line(place_of_sqlite, command):
+    place_of_sqlite.run('poll', place_of_sqlite.now, 'a')
+
+    assert "has no job 'pol'" in place_of_sqlite.refuse(command, 'pol')

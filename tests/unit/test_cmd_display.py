@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands show: keys for programs, lines that fit for people."""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from distperiodic.cmd import configured
+from distperiodic.cmd import doctor
+from distperiodic.cmd import findings
+from distperiodic.cmd import shell
+from tests.unit import test_documentation
+
+pytestmark = pytest.mark.usefixtures('logging_as_it_was')
+
+
+@pytest.mark.parametrize(('title', 'key'), [
+    ('Job', 'job'), ('Of fair', 'of_fair'), ('last tick', 'last_tick'),
+    ('Mean late (ms)', 'mean_late_ms'), ('join_moves', 'join_moves')])
+def test_programs_read_keys_of_one_style(title, key):
+    assert configured.key(title) == key
+
+
+@pytest.mark.parametrize('argv', [
+    ['ring', 'show', '--members', 'a,b'],
+    ['ring', 'show', '--arcs', '--members', 'a,b'],
+    ['ring', 'explain', 'poll', 'h1', '--members', 'a,b'],
+    ['ring', 'simulate', '--objects', '10'],
+    ['doctor', '--offline']], ids=' '.join)
+def test_each_key_is_in_snake_case(argv, capsys):
+    shell.main([*argv, '-f', 'json'])
+
+    told = json.loads(capsys.readouterr().out)
+    for row in told if isinstance(told, list) else [told]:
+        assert [key for key in row
+                if not re.fullmatch('[a-z]+(_[a-z]+)*', key)] == []
+
+
+def test_a_number_is_a_number_for_programs(capsys):
+    shell.main(['ring', 'show', '--members', 'a,b', '-f', 'json'])
+
+    [row, _] = json.loads(capsys.readouterr().out)
+    assert {name: type(value) for name, value in row.items()} == {
+        'member': str, 'points': int, 'share': float, 'fair': float,
+        'of_fair': float, 'arcs': int, 'ring_format': int}
+
+
+@pytest.mark.parametrize('name', ['Of fair', 'of_fair', 'OF_FAIR'])
+def test_a_column_is_named_by_its_title_or_its_key(name, capsys):
+    assert shell.main(['ring', 'show', '--members', 'a', '-f', 'csv',
+                       '-c', name]) == 0
+
+    assert capsys.readouterr().out.splitlines() == ['"of_fair"', '1.0']
+
+
+def test_nothing_known_is_null_for_programs():
+    assert configured._known([['', configured.NEVER, 'never', 0, None]]) == [
+        [None, None, 'never', 0, None]]
+
+
+@pytest.mark.parametrize('argv', [
+    ['ring', 'show', '--members', 'a-very-long-host-name:1,b,c'],
+    ['ring', 'show', '--arcs', '--members', 'a=2,b=1'],
+    ['ring', 'explain', 'poll', 'h1', '--members', 'a,b'],
+    ['ring', 'simulate', '--objects', '10'],
+    ['doctor', '--offline'],
+    ['job', 'pause', '--help'], ['history', '--help']], ids=' '.join)
+def test_60_columns_are_enough(argv, capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '60')
+    shell.main(argv)
+
+    told = capsys.readouterr().out
+    assert told
+    assert [line for line in told.splitlines() if len(line) > 60] == []
+
+
+def test_a_row_that_is_too_wide_becomes_a_block():
+    assert configured._blocks(
+        ('Job', 'Tick', 'Why'),
+        [('poll', '2026-01-31T06:00:00Z', 'the disks of h1 are full'),
+         ('sync', '2026-01-31T06:00:00Z', '')], 28).splitlines() == [
+        'Job   poll', 'Tick  2026-01-31T06:00:00Z',
+        'Why   the disks of h1 are', '      full', '',
+        'Job   sync', 'Tick  2026-01-31T06:00:00Z']
+
+
+class _Terminal:
+    def __init__(self):
+        self.text = ''
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+@pytest.mark.parametrize(('value', 'coloured'), [('1', False), ('', True)])
+def test_no_color_is_respected(value, coloured, monkeypatch):
+    monkeypatch.setenv('NO_COLOR', value)
+    application = shell.Shell()
+    application.stdout = _Terminal()
+    check = findings.Check('x', 'ring', True, lambda case: None)
+
+    doctor.Doctor(application, None)._print(check, findings.ok('fine'))
+
+    assert ('\x1b[' in application.stdout.text) is coloured
+
+
+@pytest.mark.parametrize(('seconds', 'text'), [
+    (0.25, '0.2s'), (59, '59s'), (60, '1m'), (3 * 3600 + 725, '3h12m'),
+    (90_000, '1d1h')])
+def test_an_age_has_two_units_at_most(seconds, text):
+    assert configured.age(seconds) == text
+
+
+def test_each_command_takes_its_job_as_an_argument():
+    """Not in one as an argument, and in the next as an option."""
+    project = tomllib.loads((
+        test_documentation.ROOT / 'pyproject.toml').read_text())['project']
+    for name in project['entry-points']['distperiodic.cli']:
+        parser = _parser(name.replace('_', ' '))
+        options = [option for action in parser._actions
+                   for option in action.option_strings
+                   if action.help != '==SUPPRESS==']
+        assert '--job' not in options, name
+
+
+def _parser(name):
+    application = shell.Shell()
+    factory, _, _ = application.command_manager.find_command(name.split())
+    return factory(application, application.options).get_parser(name)
+
+
+def test_a_job_that_is_named_twice_is_refused(capsys):
+    assert shell.main(['history', 'poll', '--job', 'sync']) == 2
+
+    assert 'name a job twice' in capsys.readouterr().err
