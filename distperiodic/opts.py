@@ -168,14 +168,17 @@ OPTS = [
         sample_default='/var/lib/my-service',
         help='Directory for the locks that give the processes of this host '
              'their numbers (see member_id), and for the claims of a '
-             'service that has neither backend_url nor connection. Empty: a '
-             'directory of this user under the system\'s temporary '
+             'service that has neither backend_url nor connection. It is made '
+             'if it is not there; one that belongs to another user, that '
+             'everybody may write, or that is a symbolic link is refused. '
+             'Empty: a directory of this user under the system\'s temporary '
              'directory, which a host may clear when it starts.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, replicated in a RabbitMQ '
-             'cluster, rather than durable ones on one node. Queues that '
-             'exist must be deleted first: their type cannot change.'),
+             'cluster, rather than durable ones on one node. Each process '
+             'declares its own, and those with and without this option '
+             'understand each other.'),
     cfg.MultiStrOpt(
         'signing_key', secret=True, default=[],
         help='Keys with which messages are signed (HMAC-SHA-256). The first '

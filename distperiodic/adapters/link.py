@@ -115,13 +115,11 @@ class Link:
         if other is not None:
             raise BusUnavailable(
                 f'{self._shown} has the {other["kind"]} {other["name"]!r} '
-                f'with another {other["what"]} than ours would have (ours: '
-                f'{other["ours"]}; there: {other["there"]}), and it cannot '
-                'change; if quorum_queues was changed, set it as it was, or '
-                'stop all processes of the group, delete its queues '
-                f'(rabbitmqctl delete_queue {other["name"]}, and all others '
-                f'that begin with {".".join(self._topic.split(".")[:2])}.) '
-                'and start them again')
+                f'with another {other["what"]} than this process would make '
+                f'it with (here: {other["ours"]}, there: {other["there"]}), '
+                'and it cannot change; give all processes the same options '
+                'in transport_url and [oslo_messaging_rabbit], or stop all '
+                f'of them, delete the {other["kind"]}, and start them again')
         raise BusUnavailable(
             f'no broker at {self._shown} let us in within {timeout:g} s '
             f'({self._trouble}); check that it runs, and the host, port, '
@@ -272,6 +270,7 @@ class Link:
             except BusUnavailable as exc:
                 self._trouble = str(exc)
                 if ('ACCESS_REFUSED' in self._trouble
+                        or _INEQUIVALENT.search(self._trouble)
                         or self._monotonic() >= deadline):
                     raise
                 self._closed.wait(0.2)

@@ -23,6 +23,7 @@ from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
+from distperiodic.adapters import private
 from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
 from distperiodic.core import message
@@ -79,7 +80,8 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
         return
     from distperiodic.adapters import schema
     if settings.embedded:
-        local.make_own_directory(settings.state_path)
+        private.make_directory(settings.state_path)
+        private.make_file(settings.store_file)
         schema.sync(settings.connection)
     try:
         schema.check(settings.connection)

@@ -141,8 +141,8 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'everybody may write to it, so the claims in '
-                       'it' in alone.logs(), 20)
+    waiting.wait_until(lambda: 'can be written by everybody, so what it holds '
+                       'is not safe' in alone.logs(), 20)
     assert not store_of(alone).exists()
 
 

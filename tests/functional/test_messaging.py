@@ -229,21 +229,36 @@ def test_the_hosts_own_options_are_left_alone(ends):
 
 
 @pytest.mark.parametrize('quorum', [True, False])
-def test_queues_of_another_type_are_named_with_what_to_do(rabbitmq, quorum):
-    group = f'switched-{quorum}'
-    with connected(rabbitmq.url, group=group, quorum=not quorum) as ends:
+def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
+        rabbitmq, quorum):
+    """A process understands those of the other type, and the queue that it
+    leaves is in nobody's way.
+    """
+    group = f'rolling-{quorum}'
+    scheduler = Ends(rabbitmq.url, group=group, quorum=not quorum)
+    worker = Ends(rabbitmq.url, group=group, quorum=quorum)
+    scheduler.back, scheduler.batches = worker.back, worker.batches
+    scheduler.worker = worker.worker
+    try:
+        scheduler.work.start(20)
+        worker.back.start(20)
+        scheduler.talk('1')
+    finally:
+        scheduler.work.close(3)
+        worker.back.close(3)
+
+
+def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
+    with connected(rabbitmq.url) as ends:
         ends.talk('1')
-        other = Ends(rabbitmq.url, group=group, quorum=quorum)
+        other = Ends(f'{rabbitmq.url}?amqp_durable_queues=false')
         with pytest.raises(exceptions.BusUnavailable) as raised:
             other.work.start(5)
 
     told = str(raised.value)
-    queue = f'distperiodic.{group}.reports'
-    assert f"has the queue '{queue}' with another x-queue-type" in told
-    assert ("ours: 'quorum'; there: none" if quorum else
-            "ours: none; there: 'quorum'") in told
-    assert f'rabbitmqctl delete_queue {queue}, ' in told
-    assert f'begin with distperiodic.{group}.)' in told
+    assert "has the exchange 'distperiodic' with another durable" in told
+    assert "(here: 'false', there: 'true')" in told
+    assert '; give all processes the same options' in told
     assert 'password' not in told
     assert '\n' not in told
 
