@@ -236,7 +236,8 @@ class TestTheDecorator:
     @pytest.mark.parametrize(
         ('options', 'method', 'told'),
         [
-            ({}, lambda self: None, r'wrong\(context\), and is wrong\(self\)$'),
+            ({}, lambda self: None,
+             r'wrong\(context\), and is wrong\(self\)$'),
             ({}, lambda self, context, node: None,
              r"; give objects='METHOD' to run it for each object$"),
             ({'objects': 'nodes'}, lambda self, context: None,
