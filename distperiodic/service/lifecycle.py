@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -251,6 +252,46 @@ class Lifecycle(ServiceBase):
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
         """Be no member any more; bounded by *timeout*, in seconds."""
+
+    def run(self) -> None:
+        """Start, serve until SIGTERM or Ctrl-C, and stop in order.
+
+        It is the whole of a program that has this service and no launcher;
+        call it in the main thread. SIGHUP reads the mutable options again. A
+        second Ctrl-C ends the process at once.
+
+        :raises ConfigError: an option cannot be used.
+        :raises Exception: what stopped the service, if nobody asked it to.
+        """
+        # oslo.messaging would choose eventlet for the whole process.
+        backend.register_backend_default_hook(
+            lambda: backend.BackendType.THREADING)
+        arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        before: dict[int, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A shell has SIGINT ignored in what it runs in the background.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(
+                    number, lambda number, frame: arrived.put(number))
+        try:
+            self.start()
+            threading.Thread(
+                target=self._report_end, args=(arrived,), daemon=True,
+                name='distperiodic-run').start()
+            while (asked := arrived.get()) == signal.SIGHUP:
+                self.reset()
+            if asked is not None:
+                if signal.SIGINT in before:
+                    signal.signal(signal.SIGINT, signal.SIG_DFL)
+                self.stop()
+            self.wait()
+        finally:
+            for known, handler in before.items():
+                signal.signal(known, handler)
+
+    def _report_end(self, arrived: 'queue.SimpleQueue[int | None]') -> None:
+        self._over.wait()
+        arrived.put(None)
 
     def wait(self) -> None:
         """Wait until the service has stopped.
