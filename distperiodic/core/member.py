@@ -134,9 +134,9 @@ def parse_entry(entry: str) -> Member | None:
 
 def sign_of(jobs: Iterable[str]) -> int:
     """A number that is the same for the same names of jobs, and hardly ever
-    for others; 1 to 999,999,999.
+    for others; 1 to 99,999, as an entry has to be short.
     """
-    return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 999_999_999
+    return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
 @functools.lru_cache(maxsize=16384)
