@@ -7,6 +7,7 @@ all, on whatever loaded machine; how fast it is, the figures say.
 """
 
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -647,6 +648,34 @@ def test_an_ensemble_that_loses_one_and_then_its_quorum(
     figure('the quorum is back, all are sure again after',
            time.monotonic() - back)
     wait_until(lambda: shared(rings))
+
+
+def test_a_rolling_restart_of_the_ensemble_is_no_leave(
+        zookeeper_ensemble, spawn, observe, figure):
+    """One server after the other, the leader last."""
+    servers = zookeeper_ensemble
+    members_ = [spawn(servers.url, name, session_timeout=10) for name in 'ab']
+    watcher = observe(servers.url, session_timeout=10)
+    watcher.wait('a', 'b')
+    entries = [one.do('entry') for one in members_]
+    for one in members_:
+        one.asked_until_sure(time.monotonic())
+
+    for server in [*servers.followers(), servers.leader()]:
+        server.stop()
+        server.start()
+    back = time.monotonic()
+    asked = [one.asked_until_sure(back) for one in members_]
+
+    assert [one.do('entry') for one in members_] == entries
+    assert {tuple(names(view)) for _, view in watcher.seen} == {('a', 'b')}
+    for one in asked:
+        longest = unsure = 0.0
+        for call, following in itertools.pairwise(one):
+            unsure = 0.0 if call.known else (
+                unsure + following.at - call.at)
+            longest = max(longest, unsure)
+        figure('restarted one by one, a member was not sure for', longest)
 
 
 # Forks.
