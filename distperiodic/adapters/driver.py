@@ -6,6 +6,8 @@ timed out, whatever kept it from connecting. So each attempt is noted here,
 and the last one says why.
 """
 
+import logging
+import re
 import ssl
 import warnings
 from collections.abc import Callable
@@ -59,7 +61,35 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
         made.GROUP_PREFIX = f'{backend_url_.NAMESPACE}/groups/'.encode()
     elif scheme in backend_url_.PUSHING:
         made.timeout = min(made.timeout, _CONNECT)
+        made._coord.logger = made._coord._connection.logger = _LOG
     return made
+
+
+class _Masking(logging.Filter):
+    """Takes out of a log line what lets others in.
+
+    kazoo logs its requests as they are: user and password, the digest of
+    both that guards what we make, the password of the session.
+    """
+
+    _SECRETS = tuple(re.compile(pattern) for pattern in (
+        # As repr() shows text and bytes.
+        r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'''(scheme='digest', id=)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'(session_passwd: )\S+'))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = masked = record.getMessage()
+        for pattern in self._SECRETS:
+            masked = pattern.sub(r'\1***', masked)
+        if masked != text:
+            record.msg, record.args = masked, ()
+        return True
+
+
+# Below kazoo's own, so that it has the level that is set for that.
+_LOG = logging.getLogger('kazoo.client.distperiodic')
+_LOG.addFilter(_Masking())
 
 
 class Explainer:
