@@ -151,6 +151,20 @@ def _let_ctrl_c_end_it_cleanly() -> None:
                      daemon=True).start()
 
 
+def _titled(kind: type[Any], what: str) -> type[Any]:
+    """The same service, which shows in ps what it is."""
+    class Titled(kind):
+        def start(self) -> None:
+            super().start()
+            # It comes with cotyledon, which runs our processes, and calls
+            # all of them by the name of a class of oslo.service.
+            with contextlib.suppress(ImportError):
+                import setproctitle
+                setproctitle.setproctitle(
+                    f'distperiodic: {what} {self.member_id}')
+    return Titled
+
+
 class _Serve(configured.Configured, command.Command):
     """What both have in common: check all, then launch, then wait."""
 
@@ -283,7 +297,7 @@ class Scheduler(_Serve):
                 'job: name=%s schedule=%r scope=%s partition=%s enabled=%s '
                 'defined=%s', job.name, job.schedule.describe(),
                 job.scope.value, job.topic, job.enabled, job.defined_at)
-        return service.SchedulerService(conf, tasks)
+        return _titled(service.SchedulerService, 'scheduler')(conf, tasks)
 
 
 class Worker(_Serve):
@@ -321,4 +335,6 @@ class Worker(_Serve):
                  tasks: 'periodic.PeriodicTasks',
                  parsed: argparse.Namespace) -> Any:
         from distperiodic import service
-        return service.WorkerService(conf, tasks, parsed.partition)
+        return _titled(
+            service.WorkerService, f'worker of {parsed.partition}'
+        )(conf, tasks, parsed.partition)
