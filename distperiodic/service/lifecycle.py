@@ -253,6 +253,16 @@ class Lifecycle(ServiceBase):
     def _leave(self, timeout: float = CLOSING) -> None:
         """Be no member any more; bounded by *timeout*, in seconds."""
 
+    @property
+    @abc.abstractmethod
+    def member_id(self) -> str:
+        """This process's name in its group, once it was started."""
+
+    @property
+    def title(self) -> str:
+        """What ps shows of a process that is nothing but this service."""
+        return f'distperiodic: {self._kind} {self.member_id}'
+
     def run(self) -> None:
         """Start, serve until SIGTERM or Ctrl-C, and stop in order.
 
