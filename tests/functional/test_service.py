@@ -272,6 +272,31 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
     assert 'reason=no worker is there any more' in remote.logs()
 
 
+def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
+        tmp_path, zookeeper, rabbitmq_server):
+    """Else it is taken for alive for as long as its session lasts."""
+    hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq_server.url, objects=8, pool_size=4,
+        session_timeout=30, behaves=hang)
+    made.default['graceful_shutdown_timeout'] = 6
+    made.set()
+    try:
+        with made.observe('default') as workers:
+            made.start('scheduler')
+            worker = made.start('worker')
+            workers.wait_members(1)
+            waiting.wait_until(
+                lambda: len({r.object for r in made.runs()} & {
+                    f'192.168.10.{n}' for n in range(1, 5)}) == 4, 40)
+            rabbitmq_server.freeze()
+            worker.terminate()
+            workers.wait_members(0, timeout=12)
+    finally:
+        rabbitmq_server.thaw()
+        made.close()
+
+
 def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
                                                 rabbitmq_server):
     broker = rabbitmq_server
