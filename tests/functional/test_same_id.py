@@ -20,11 +20,11 @@ OBJECTS = 20
 REFUSED = 'give each process its own member_id'
 
 
-@pytest.fixture(params=['ring only', 'store'])
+@pytest.fixture
 def cluster(request, tmp_path, zookeeper, rabbitmq):
-    """One scheduler; the test starts what shares an id."""
+    """Ring only, or with a store; the test starts what shares an id."""
     options = {}
-    if request.param == 'store':
+    if getattr(request, 'param', 'ring only') == 'store':
         url = request.getfixturevalue('postgresql').url
         schema.sync(url)
         options = {'connection': url}
@@ -33,6 +33,10 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
         **options)
     yield made
     made.close()
+
+
+either = pytest.mark.parametrize(
+    'cluster', ['ring only', 'store'], indirect=True)
 
 
 def runs_since(cluster, moment):
@@ -87,6 +91,7 @@ def test_a_second_scheduler_takes_no_report_of_the_first(cluster):
     assert not doubled(runs_since(cluster, refused))
 
 
+@either
 def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
     cluster.start('scheduler')
     with cluster.observe('default') as workers:
@@ -114,6 +119,7 @@ def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
     assert len({run.tick for run in runs}) >= 5
 
 
+@either
 def test_nothing_is_lost_while_one_replaces_another(cluster):
     """The new process is started before the old one has left."""
     cluster.set(misfire='all', overlap='wait', takes=0.1)
