@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 
 from distperiodic import exceptions
 from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.core import masking
 
 # Seconds until a connection that cannot be made is reported. It is tried
 # again after that.
@@ -42,7 +43,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
     :raises ConfigError: the driver refuses the URL, or is not installed.
     """
     scheme = backend_url_.check(url)
-    shown = backend_url_.mask(url)
+    shown = masking.mask(url)
     try:
         made: Any = coordination.get_coordinator(
             backend_url_.complete(url, seconds), entry)
@@ -100,7 +101,7 @@ class Explainer:
     """
 
     def __init__(self, coordinator: Any, url: str):
-        self._shown = backend_url_.mask(url)
+        self._shown = masking.mask(url)
         self._last: BaseException | None = None
         self._place = ''
         if url.partition('://')[0] in backend_url_.PUSHING:
