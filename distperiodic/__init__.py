@@ -6,24 +6,68 @@ oslo.service fix the whole process on first import, and that choice is the
 program's. The names below are loaded when they are first used.
 """
 
+from typing import TYPE_CHECKING
 from typing import Any
 
-__all__ = ['HashRing', 'PeriodicTasks', 'periodic_task']
+if TYPE_CHECKING:
+    from distperiodic.coordinator import Coordinator
+    from distperiodic.coordinator import HashRing
+    from distperiodic.core.context import Context
+    from distperiodic.exceptions import ConfigError
+    from distperiodic.exceptions import CoordinationUnavailable
+    from distperiodic.exceptions import DistperiodicError
+    from distperiodic.exceptions import InvalidJob
+    from distperiodic.exceptions import InvalidProgress
+    from distperiodic.exceptions import InvalidSchedule
+    from distperiodic.exceptions import RunReplaced
+    from distperiodic.exceptions import StoreUnavailable
+    from distperiodic.exceptions import ViewUnknown
+    from distperiodic.periodic import PeriodicTasks
+    from distperiodic.periodic import periodic_task
+    from distperiodic.service import SchedulerService
+    from distperiodic.service import WorkerService
+
+__all__ = [
+    'ConfigError',
+    'Context',
+    'CoordinationUnavailable',
+    'Coordinator',
+    'DistperiodicError',
+    'HashRing',
+    'InvalidJob',
+    'InvalidProgress',
+    'InvalidSchedule',
+    'PeriodicTasks',
+    'RunReplaced',
+    'SchedulerService',
+    'StoreUnavailable',
+    'ViewUnknown',
+    'WorkerService',
+    'periodic_task',
+]
 
 _HOMES = {
-    'HashRing': 'distperiodic.coordinator',
-    'PeriodicTasks': 'distperiodic.periodic',
-    'periodic_task': 'distperiodic.periodic',
+    'distperiodic.coordinator': ('Coordinator', 'HashRing'),
+    'distperiodic.core.context': ('Context',),
+    'distperiodic.exceptions': (
+        'ConfigError', 'CoordinationUnavailable', 'DistperiodicError',
+        'InvalidJob', 'InvalidProgress', 'InvalidSchedule', 'RunReplaced',
+        'StoreUnavailable', 'ViewUnknown'),
+    'distperiodic.periodic': ('PeriodicTasks', 'periodic_task'),
+    'distperiodic.service': ('SchedulerService', 'WorkerService'),
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    import importlib
-    return getattr(importlib.import_module(home), name)
+# Else a type checker would take every name to be there, and be Any.
+if not TYPE_CHECKING:
+    def __getattr__(name: str) -> Any:
+        for home, names in _HOMES.items():
+            if name in names:
+                import importlib
+                return getattr(importlib.import_module(home), name)
+        raise AttributeError(
+            f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *__all__})

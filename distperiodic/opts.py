@@ -157,10 +157,12 @@ OPTS = [
              'session_timeout where that is less than the default.'),
     cfg.IntOpt(
         'pool_size', default=10, min=1, max=1000,
-        help='Threads that run handlers in this process. Workers publish '
-             'this number, and the schedulers send no more than it can take '
-             'soon. Higher: more handlers that wait for I/O at a time; '
-             'handlers that compute gain nothing above the number of cores.'),
+        help='Threads that run handlers in this process; in a scheduler so '
+             'many for each partition whose jobs it runs itself. Workers '
+             'publish this number, and the schedulers send no more than it '
+             'can take soon. Higher: more handlers that wait for I/O at a '
+             'time; handlers that compute gain nothing above the number of '
+             'cores.'),
     cfg.StrOpt(
         'state_path', default='',
         sample_default='/var/lib/my-service',

@@ -20,6 +20,7 @@ oslo.service here would fix the whole process on its default backend.
 """
 
 import difflib
+import functools
 import inspect
 import logging
 import os
@@ -28,14 +29,18 @@ import types
 from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeVar
 from typing import cast
+from typing import overload
 
 from distperiodic.adapters.clock import SystemClock
+from distperiodic.core.context import Context
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.job import check_ended
 from distperiodic.core.job import schedule_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -53,8 +58,40 @@ LOG = logging.getLogger(__name__)
 # longest time that run_periodic_tasks() lets its caller sleep.
 DEFAULT_SPACING = 60.0
 
+#: A method, whose type stays as it is.
+Method = TypeVar('Method', bound=Callable[..., Any])
+
 _MARK = '_distperiodic_job'
 _DOORS = ('jobs', 'handler', 'catalogue')
+
+
+@overload
+def periodic_task(method: Method, /) -> Method: ...
+
+
+@overload
+def periodic_task(
+    *,
+    spacing: float | None = None,
+    cron: str | None = None,
+    timezone: str | None = None,
+    objects: str | None = None,
+    scope: Scope | str | None = None,
+    misfire: Misfire | str = Misfire.LATEST,
+    overlap: Overlap | str = Overlap.SKIP,
+    spread: bool = False,
+    retries: int = 0,
+    retry_backoff: float = 1.0,
+    timeout: float | None = None,
+    priority: int = 0,
+    topic: str = 'default',
+    max_in_flight: int | None = None,
+    delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
+    name: str | None = None,
+    enabled: bool = True,
+    run_immediately: bool = False,
+    grace: float | None = None,
+) -> Callable[[Method], Method]: ...
 
 
 def periodic_task(
@@ -70,6 +107,7 @@ def periodic_task(
     overlap: Overlap | str = Overlap.SKIP,
     spread: bool = False,
     retries: int = 0,
+    retry_backoff: float = 1.0,
     timeout: float | None = None,
     priority: int = 0,
     topic: str = 'default',
@@ -79,6 +117,7 @@ def periodic_task(
     enabled: bool = True,
     run_immediately: bool = False,
     grace: float | None = None,
+    **unknown: Any,
 ) -> Any:
     """Make a method a periodic job, with or without parentheses.
 
@@ -99,6 +138,8 @@ def periodic_task(
         running: ``'skip'`` (default) or ``'wait'``.
     :param spread: give each object its own phase inside the period.
     :param retries: how often a failed run is tried again; default 0.
+    :param retry_backoff: seconds before the first retry; each further one
+        waits twice as long, at most 60; default 1.
     :param timeout: seconds after which a run is cancelled; default None.
     :param priority: higher ones are dispatched first; default 0.
     :param topic: the partition whose workers run it; default ``'default'``.
@@ -113,15 +154,16 @@ def periodic_task(
     :param grace: seconds that ``misfire='skip'`` allows a tick to be late;
         default one period, at most 60.
     :raises InvalidSchedule: spacing, cron line or time zone yield no ticks.
-    :raises InvalidJob: any other argument has no legal value.
+    :raises InvalidJob: any other argument has no legal value, or there is no
+        argument of that name.
     """
 
+    if unknown:
+        raise InvalidJob(f'{_caller()}: {_no_such_argument(min(unknown))}')
     if method is not None and not _is_method(method):
-        caller = sys._getframe(1)
         raise InvalidJob(
-            f'{_place(caller.f_code.co_filename, caller.f_lineno)}: '
-            f'periodic_task({method!r}) is not a method; pass options by '
-            'name, e.g. periodic_task(spacing=60)'
+            f'{_caller()}: periodic_task({method!r}) is not a method; pass '
+            'options by name, e.g. periodic_task(spacing=60)'
         )
 
     def decorate(function: Any) -> Any:
@@ -154,6 +196,7 @@ def periodic_task(
             overlap=cast(Overlap, overlap),
             spread=spread,
             retries=retries,
+            retry_backoff=retry_backoff,
             timeout=timeout,
             priority=priority,
             topic=topic,
@@ -179,8 +222,15 @@ class PeriodicTasks:
 
     :param conf: the service's configuration, or None.
     :raises JobNameTaken: two methods define a job of one name.
-    :raises InvalidJob: ``objects=`` names no method of this class.
+    :raises InvalidJob: ``objects=`` names no method of this class. A decorated
+        method that cannot be called as its job is called is refused when the
+        class is made.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for member in _members_of(cls).values():
+            _check_arguments(member)
 
     def __init__(self, conf: Any = None) -> None:
         super().__init__()
@@ -195,12 +245,7 @@ class PeriodicTasks:
                     f'{type(self).__name__}.{door} hides a part of '
                     'PeriodicTasks that the services call; rename it'
                 )
-        # Bases first, so that jobs keep their order when a method of theirs
-        # is overridden.
-        members: dict[str, Any] = {}
-        for cls in reversed(type(self).__mro__):
-            members.update(vars(cls))
-        for attribute, member in members.items():
+        for attribute, member in _members_of(type(self)).items():
             job = _job_of(member, conf)
             if job is not None:
                 self._add(job, getattr(self, attribute))
@@ -216,7 +261,7 @@ class PeriodicTasks:
         :raises InvalidJob: there is no such job.
         """
         self._job(name)
-        return self._handlers[name]
+        return self._in_context(self._handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """The method that lists the objects of job *name*, bound.
@@ -225,7 +270,29 @@ class PeriodicTasks:
         :raises InvalidJob: there is no such job.
         """
         method = self._job(name).objects
-        return None if method is None else getattr(self, method)
+        return None if method is None else self._in_context(
+            getattr(self, method))
+
+    def make_context(self, context: Context) -> Any:
+        """What a service hands to a method of this class as its context.
+
+        Override it to hand on a context of your own, such as the
+        ``RequestContext`` that the rest of your service expects. It is called
+        before each run and each read of a catalogue, in their thread; if it
+        raises, the run or the read has failed.
+
+        :param context: of this run; see :class:`distperiodic.Context`.
+        """
+        return context
+
+    def _in_context(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        if type(self).make_context is PeriodicTasks.make_context:
+            return method
+
+        @functools.wraps(method)
+        def call(context: Context, *args: Any) -> Any:
+            return method(self.make_context(context), *args)
+        return call
 
     def add_periodic_task(self, task: Callable[..., Any]) -> None:
         """Add a job that is not a method of this class.
@@ -242,6 +309,7 @@ class PeriodicTasks:
                 f'{_defined_at(task)}: {task!r} is not a periodic task; '
                 'decorate it with periodic_task'
             )
+        _check_arguments(task)
         if not inspect.ismethod(task):
             task = types.MethodType(task, self)
         self._add(job, task)
@@ -330,6 +398,14 @@ class PeriodicTasks:
                 'a coroutine function, which nothing here awaits; write it '
                 'with def'
             )
+        parameters = inspect.signature(found).parameters
+        wanted = ('context', *(['arcs'] if 'arcs' in parameters else []))
+        if not _takes(found, len(wanted), follow_wrapped=True):
+            raise InvalidJob(
+                f'{job.defined_at}: job {job.name!r}: {method}() is called '
+                f'as {method}({", ".join(wanted)}), and has other '
+                f'parameters: {_defined_at(found)}'
+            )
 
     def _take_due(self, job: Job) -> tuple[Instant, ...]:
         """The ticks that *job* runs now; the others count as settled."""
@@ -372,7 +448,7 @@ class PeriodicTasks:
         self, job: Job, tick: Instant, context: Any, raise_on_error: bool
     ) -> None:
         try:
-            self._handlers[job.name](context)
+            check_ended(job.name, self._handlers[job.name](context))
         except Exception:
             if raise_on_error:
                 raise
@@ -393,6 +469,74 @@ class PeriodicTasks:
             job.name,
             job.scope,
         )
+
+
+def _members_of(cls: type) -> dict[str, Any]:
+    """All that *cls* has by name, bases first: jobs keep their order when a
+    method of theirs is overridden.
+    """
+    members: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        members.update(vars(base))
+    return members
+
+
+def _check_arguments(member: Any) -> None:
+    """See that a handler can be called as its job is.
+
+    :raises InvalidJob: it cannot; the message says where it is.
+    """
+    plain = _plain(member)
+    job = getattr(plain, _MARK, None)
+    if not isinstance(job, Job):
+        return
+    wanted = ['context', *(['object_id'] if job.objects is not None else [])]
+    bound = isinstance(member, staticmethod) or inspect.ismethod(member)
+    called = member if bound else plain
+    if _takes(called, len(wanted) + (not bound)):
+        return
+    raise InvalidJob(
+        f'{job.defined_at}: {plain.__name__} is called as '
+        f'{plain.__name__}({", ".join(wanted)})'
+        f'{" for each object" if job.objects is not None else ""}, and is '
+        f'{plain.__name__}{inspect.signature(plain, follow_wrapped=False)}'
+        + ('' if job.objects is not None or not _takes(
+            called, len(wanted) + 1 + (not bound))
+           else "; give objects='METHOD' to run it for each object")
+    )
+
+
+def _takes(function: Any, number: int, follow_wrapped: bool = False) -> bool:
+    """Whether *function* can be called with *number* arguments."""
+    try:
+        signature = inspect.signature(
+            function, follow_wrapped=follow_wrapped)
+    except ValueError:
+        # Written in C: nobody can say.
+        return True
+    try:
+        signature.bind(*[None] * number)
+    except TypeError:
+        return False
+    return True
+
+
+def _no_such_argument(name: str) -> str:
+    known = [
+        parameter.name
+        for parameter in inspect.signature(periodic_task).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = (f'did you mean {near[0]!r}?' if near
+            else f'there are {", ".join(known)}')
+    return f'periodic_task has no argument {name!r}; {hint}'
+
+
+def _caller() -> str:
+    """The place that called who calls this."""
+    frame = sys._getframe(2)
+    return _place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _job_of(member: Any, conf: Any) -> Job | None:

@@ -262,6 +262,16 @@ class Accounts(control.Control):
                           _claim.c.object).limit(limit))]
         return self._database.look(work)
 
+    def lists(self, job: str) -> bool:
+        """Return whether anything of *job* was ever listed.
+
+        :raises ConfigError: there is no such job.
+        """
+        [number] = self._named(job)
+        return self._database.look(lambda connection: connection.execute(
+            sa.select(_claim.c.object).where(_claim.c.job == number)
+            .limit(1)).first() is not None)
+
     def account(self, job: str, since: int, schedule: str = '') -> Account:
         """What became of the ticks of *job*.
 

@@ -13,6 +13,7 @@ import os
 import random
 import threading
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 from typing import NoReturn
 from typing import TypeVar
@@ -43,6 +44,8 @@ _LOOKS = 'distperiodic looks'
 
 #: PostgreSQL's code for what a user may not do.
 _NO_RIGHTS = '42501'
+# MySQL's codes for the same of a database, a table and a column.
+_MYSQL_NO_RIGHTS = (1044, 1142, 1143)
 #: And for statements it has prepared: the tables they were prepared for have
 #: changed, or somebody between us and it has given us another's session.
 _UNPREPARED = '0A000', '26000'
@@ -356,6 +359,12 @@ class Database:
         return self._connection
 
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
+        if _refuses_user(exc):
+            raise exceptions.StoreUnavailable(
+                f'database {self.shown}: {reason_of(exc)}; it answers, and '
+                'refuses this user, so nothing is claimed until the user has '
+                'the right; see distperiodic doctor, which names each right '
+                'that is missing') from exc
         raise exceptions.StoreUnavailable(
             f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
             'claimed until it answers again; see that it runs, may be written '
@@ -403,6 +412,15 @@ def _fault_of_database(exc: Exception) -> bool:
     # no database, or a connection that ended within an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
         _code(exc) == _NO_RIGHTS)
+
+
+def _refuses_user(exc: Exception) -> bool:
+    """Whether the database answered that its user may not do this."""
+    if _code(exc) == _NO_RIGHTS:
+        return True
+    orig: Any = getattr(_from_driver(exc), 'orig', None)
+    said: Sequence[Any] = getattr(orig, 'args', ())
+    return bool(said) and said[0] in _MYSQL_NO_RIGHTS
 
 
 def reason_of(exc: Exception) -> str:

@@ -52,7 +52,8 @@ class Statements:
         named = dialect.among(_lease.c.id)
         #: Those of some jobs, and those of some names.
         self.find = sa.select(
-            _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state
+            _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
+            _lease.c.holder
         ).where(some, over | named).order_by(
             sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id
         ).limit(sa.bindparam('at_most', type_=sa.Integer))
@@ -130,7 +131,10 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
     if not anew:
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
-    sql_history.count(tx, old.job, old.tick, holder, taken_over=len(anew))
+    if old.holder:
+        # Retries, and what an operator put back, wait in leases of nobody.
+        sql_history.count(tx, old.job, old.tick, holder,
+                          taken_over=len(anew))
     tx.connection.execute(
         sa.update(_lease).where(_lease.c.id == name)
         .values(remaining=len(anew), objects=json.dumps(list(anew))))

@@ -35,7 +35,11 @@ class Objects(configured.Table, lister.Lister):
         with self.accounts(parsed) as accounts:
             found = accounts.unserved(
                 job, parsed.older_than, parsed.limit)
-        if not found:
+            lists = bool(found) or accounts.lists(job)
+        if not lists:
+            self.sentence = (f'No object of job {job!r} was ever listed; see '
+                             'that a scheduler runs it: distperiodic status')
+        elif not found:
             self.sentence = 'Each object was served since.'
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'

@@ -152,7 +152,7 @@ class _Serve(configured.Configured, command.Command):
             conf.set_override('debug', True)
         settings = opts.settings(conf)
         self._check_backend(settings, parsed.workers)
-        self._check_store(settings)
+        self._check_store(conf, settings)
         tasks = load_tasks(parsed.tasks, conf)
         self._check_jobs(tasks, parsed)
         self._check_places(conf, settings, parsed)
@@ -193,12 +193,13 @@ class _Serve(configured.Configured, command.Command):
                     f'one process, and --workers {workers} are to run; unset '
                     'it, then each gets a number of this host')
 
-    def _check_store(self, settings: 'opts.Settings') -> None:
+    def _check_store(self, conf: 'cfg.ConfigOpts',
+                     settings: 'opts.Settings') -> None:
         """:raises ConfigError: the store cannot be used as it is."""
         from distperiodic.service import lifecycle
         # One that is away is waited for, by processes that say so.
         with contextlib.suppress(exceptions.StoreUnavailable):
-            lifecycle.check_store(settings)
+            lifecycle.check_store(settings, conf)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'

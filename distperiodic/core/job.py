@@ -8,6 +8,7 @@ reads it at start-up is rarely the one who wrote the decorator.
 import dataclasses
 import enum
 import functools
+import inspect
 import re
 from typing import TypeVar
 
@@ -225,6 +226,20 @@ def own_schedule(obj: object) -> Schedule | None:
     except InvalidSchedule as error:
         key = getattr(obj, 'id', obj)
         raise InvalidSchedule(f'object {key!r}: {error}') from None
+
+
+def check_ended(name: str, returned: object) -> None:
+    """See that a handler has done its work, and not promised to.
+
+    :param returned: what it returned.
+    :raises InvalidJob: it is a coroutine, whose body never ran.
+    """
+    if inspect.iscoroutine(returned):
+        returned.close()
+        raise InvalidJob(
+            f'job {name!r}: the handler returned a coroutine, which nothing '
+            'awaits, so its body did not run; write it with def, or have a '
+            'decorator run it')
 
 
 def text_of(schedule: Schedule) -> str:

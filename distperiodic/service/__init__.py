@@ -12,8 +12,10 @@ adapters.
 """
 
 from distperiodic.service.launcher import launch
+from distperiodic.service.lifecycle import check
 from distperiodic.service.lifecycle import worker_group
 from distperiodic.service.scheduler import SchedulerService
 from distperiodic.service.worker import WorkerService
 
-__all__ = ['SchedulerService', 'WorkerService', 'launch', 'worker_group']
+__all__ = ['SchedulerService', 'WorkerService', 'check', 'launch',
+           'worker_group']

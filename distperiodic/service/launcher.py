@@ -15,6 +15,7 @@ import threading
 from typing import Any
 
 import cotyledon
+import setproctitle
 from oslo_config import cfg
 from oslo_service import opts as service_opts
 from oslo_service.backend import base
@@ -38,6 +39,9 @@ class _Process(cotyledon.Service):
     def run(self) -> None:
         try:
             self._service.start()
+            if isinstance(self._service, lifecycle.Lifecycle):
+                # cotyledon's names the class, and all are of one.
+                setproctitle.setproctitle(self._service.title)
             self._service.wait()
         except Exception as exc:
             LOG.critical(

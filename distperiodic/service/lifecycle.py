@@ -2,9 +2,11 @@
 """How a service of ours begins and ends; the same for both of them."""
 
 import abc
+import contextlib
 import logging
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -48,21 +50,77 @@ def worker_group(group: str, partition: str) -> str:
     return f'{group}.workers.{partition}'
 
 
-def check_store(settings: opts.Settings) -> None:
+def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
+    """The options of *conf* for a service of that kind.
+
+    :raises ConfigError: they cannot be used.
+    """
+    settings = opts.settings(conf)
+    if settings.backend_url:
+        backend_url_.check(settings.backend_url)
+    elif settings.dispatcher == 'messaging' or kind == 'worker':
+        raise exceptions.ConfigError(
+            '[distperiodic] backend_url is empty, but schedulers and workers '
+            'find each other through it; set it, or set dispatcher = local')
+    if settings.connection:
+        # SQLAlchemy is only loaded where there is a database.
+        from distperiodic.adapters import database
+
+        database.check(settings.connection)
+    return settings
+
+
+def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     """See that the store has our tables; an embedded one is made.
 
+    :param conf: where *settings* are from.
     :raises ConfigError: it cannot be used as it is.
     :raises StoreUnavailable: it does not answer.
     """
     if not settings.connection:
         return
-    # SQLAlchemy is only loaded where there is a database.
     from distperiodic.adapters import schema
     if settings.embedded:
         private.make_directory(settings.state_path)
         private.make_file(settings.store_file)
         schema.sync(settings.connection)
-    schema.check(settings.connection)
+    try:
+        schema.check(settings.connection)
+    except exceptions.SchemaError as exc:
+        text = str(exc)
+        if text.endswith('distperiodic db sync'):
+            # Without the files it would make tables somewhere else.
+            text += ''.join(f' --config-file {path}'
+                            for path in opts.files(conf))
+        if not conf[opts.GROUP].connection:
+            text += (
+                '; this database is the one of [database] connection, set '
+                '[distperiodic] connection to use another one, or to none to '
+                'go without a store')
+        raise exceptions.SchemaError(text) from None
+
+
+def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
+    """See whether a scheduler of *tasks* can start, before it is forked: a
+    mistake that shows itself in a forked process is made again by the next.
+
+    What is merely away (the database, the broker) is no mistake.
+
+    :raises ConfigError: an option, a URL, a job or the store's tables cannot
+        be used; the message names the remedy.
+    """
+    check_backend()
+    settings = check_options(conf, 'scheduler')
+    if not tasks.jobs:
+        raise exceptions.ConfigError(
+            f'{type(tasks).__name__} has no jobs; decorate its methods with '
+            'distperiodic.periodic_task')
+    with contextlib.suppress(exceptions.StoreUnavailable):
+        check_store(settings, conf)
+    if settings.dispatcher == 'messaging':
+        from distperiodic.adapters import broker
+
+        broker.Broker(conf)
 
 
 def check_backend() -> None:
@@ -147,20 +205,7 @@ class Lifecycle(ServiceBase):
                     f'this {self._kind} is started already; call stop() '
                     'before you start it again')
             self._clear()
-        self._settings = opts.settings(self._conf)
-        if self._settings.backend_url:
-            backend_url_.check(self._settings.backend_url)
-        elif (self._settings.dispatcher == 'messaging'
-              or self._kind == 'worker'):
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through it; set it, or set '
-                'dispatcher = local')
-        if self._settings.connection:
-            # SQLAlchemy is only loaded where there is a database.
-            from distperiodic.adapters import database
-
-            database.check(self._settings.connection)
+        self._settings = check_options(self._conf, self._kind)
         self._tell_unknown_partitions()
         self._clock = clock_.SystemClock()
         self._prepare()
@@ -207,6 +252,56 @@ class Lifecycle(ServiceBase):
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
         """Be no member any more; bounded by *timeout*, in seconds."""
+
+    @property
+    @abc.abstractmethod
+    def member_id(self) -> str:
+        """This process's name in its group, once it was started."""
+
+    @property
+    def title(self) -> str:
+        """What ps shows of a process that is nothing but this service."""
+        return f'distperiodic: {self._kind} {self.member_id}'
+
+    def run(self) -> None:
+        """Start, serve until SIGTERM or Ctrl-C, and stop in order.
+
+        It is the whole of a program that has this service and no launcher;
+        call it in the main thread. SIGHUP reads the mutable options again. A
+        second Ctrl-C ends the process at once.
+
+        :raises ConfigError: an option cannot be used.
+        :raises Exception: what stopped the service, if nobody asked it to.
+        """
+        # oslo.messaging would choose eventlet for the whole process.
+        backend.register_backend_default_hook(
+            lambda: backend.BackendType.THREADING)
+        arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        before: dict[int, Any] = {}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # A shell has SIGINT ignored in what it runs in the background.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(
+                    number, lambda number, frame: arrived.put(number))
+        try:
+            self.start()
+            threading.Thread(
+                target=self._report_end, args=(arrived,), daemon=True,
+                name='distperiodic-run').start()
+            while (asked := arrived.get()) == signal.SIGHUP:
+                self.reset()
+            if asked is not None:
+                if signal.SIGINT in before:
+                    signal.signal(signal.SIGINT, signal.SIG_DFL)
+                self.stop()
+            self.wait()
+        finally:
+            for known, handler in before.items():
+                signal.signal(known, handler)
+
+    def _report_end(self, arrived: 'queue.SimpleQueue[int | None]') -> None:
+        self._over.wait()
+        arrived.put(None)
 
     def wait(self) -> None:
         """Wait until the service has stopped.
@@ -267,7 +362,7 @@ class Lifecycle(ServiceBase):
         return finish
 
     def _check_store(self) -> None:
-        check_store(self._settings)
+        check_store(self._settings, self._conf)
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Have the bus and the store ready; False: the service stops
@@ -292,7 +387,7 @@ class Lifecycle(ServiceBase):
             try:
                 start()
                 return True
-            except (exceptions.BusUnavailable,
+            except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
             # Behind the handler: oslo.log would add the error once more.

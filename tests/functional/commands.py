@@ -15,6 +15,9 @@ ENVIRONMENT = {
     **os.environ,
     'PYTHONPATH': os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get('PYTHONPATH')])])}
+#: What starts a program as a terminal does: a script that runs the tests in
+#: the background, or under nohup, has SIGINT ignored in all that they start.
+HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
 
 
@@ -39,7 +42,7 @@ class Running:
         self.log = log
         with open(log, 'wb') as output:
             self.process = subprocess.Popen(
-                [*before, *PROGRAM, *map(str, argv)], cwd=cwd,
+                [*HEARS_CTRL_C, *before, *PROGRAM, *map(str, argv)], cwd=cwd,
                 env={**ENVIRONMENT, **environment}, stdin=subprocess.DEVNULL,
                 stdout=output, stderr=output, process_group=0)
 

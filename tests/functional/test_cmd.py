@@ -119,6 +119,42 @@ def test_ctrl_c_ends_schedulers_cleanly(embedded):
             sorted(embedded.lines('ended')))
 
 
+def test_ps_names_what_a_process_is(embedded):
+    with embedded.start('scheduler') as scheduler:
+        embedded.wait_members(1)
+        [member] = [row['member'] for row in embedded.table('status')
+                    if row['role'] == 'member']
+        titles = [' '.join(process.cmdline()).strip()
+                  for process in scheduler.family()]
+
+    assert titles == [f'distperiodic: scheduler {member}']
+
+
+def test_status_misses_who_was_there_and_who_is_expected(embedded):
+    with embedded.start('scheduler', '--workers', '2') as scheduler:
+        embedded.wait_members(2)
+        enough = embedded.ask('status', '--expect', '2')
+        few = embedded.ask('status', '--expect', '3', '-f', 'json')
+        with commands.Running(
+                embedded.place / 'watch.log', 'status', '--watch', '0.2',
+                '--config-file', embedded.config) as watch:
+            waiting.wait_until(lambda: '2 members' in watch.said(), 20,
+                               'nobody was there')
+            # Frozen out: neither it nor the launcher does anything.
+            for process in scheduler.family()[:1]:
+                process.suspend()
+            waiting.wait_until(
+                lambda: 'gone within the last 10 minutes' in watch.said(), 30,
+                'nobody was missed')
+            watch.press_ctrl_c()
+
+    assert 'expected' not in enough.stdout
+    assert few.returncode == 1
+    [verdict, *_] = json.loads(few.stdout)
+    assert (verdict['role'], verdict['result']) == ('group', 'warn')
+    assert '3 members expected, 1 missing' in verdict['finding']
+
+
 def test_status_is_printed_again_until_somebody_stops_it(embedded):
     with commands.Running(
             embedded.place / 'watch.log', 'status', '--watch', '0.2',

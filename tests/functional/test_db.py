@@ -631,7 +631,11 @@ def test_a_user_without_rights_is_one_line(postgresql):
     url = postgresql.url.replace('tests:loopback-only', 'reader:sesame')
     store = sql_store.SqlClaimStore(url, space='tests')
 
-    assert 'permission denied' in unavailable(store)
+    told = unavailable(store)
+    assert 'permission denied' in told
+    # It answers: waiting for an answer mends nothing.
+    assert 'refuses this user' in told
+    assert 'until it answers again' not in told
     store.close()
 
 

@@ -7,6 +7,8 @@ Each program logs what it has done, and with what it logs it is judged.
 import collections
 import contextlib
 import datetime
+import itertools
+import json
 import os
 import pathlib
 import re
@@ -285,21 +287,76 @@ def test_the_service_sends_its_nodes_to_workers(
         *conductors[1:], *workers[1:])] == [0, 0, 0, 0]
 
 
-def test_the_first_program_of_the_tutorial_pings_all_hosts(tmp_path):
+def section(page, first):
+    """The configuration that a page shows, from its line *first* on."""
+    lines = (ROOT / page).read_text().splitlines()
+    begin = next(at for at, line in enumerate(lines)
+                 if line.strip() == '[distperiodic]' and (
+                     lines[at + 1].strip() == first))
+    shown = itertools.takewhile(str.strip, lines[begin:])
+    return ''.join(f'{line.strip()}\n' for line in shown)
+
+
+def start_first_program(place, *argv):
+    return subprocess.Popen(
+        [*commands.HEARS_CTRL_C, sys.executable, '-u', '-W', 'ignore',
+         ROOT / 'doc' / 'source' / 'tutorial' / 'first_job.py', *argv],
+        cwd=place, env=os.environ | of_reader(place),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def of_reader(place):
+    return {'PYTHONPATH': str(ROOT), 'TMPDIR': str(place)}
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_the_first_program_of_the_tutorial_pings_all_hosts(
+        number, tmp_path):
     """Alone, and stopped as a reader stops it. What ran is kept."""
-    of_reader = {'PYTHONPATH': str(ROOT), 'TMPDIR': str(tmp_path)}
-    program = subprocess.Popen(
-        [sys.executable, '-u', '-W', 'ignore',
-         ROOT / 'doc' / 'source' / 'tutorial' / 'first_job.py'],
-        cwd=tmp_path, env=os.environ | of_reader,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    (tmp_path / 'first_job.conf').write_text(section(
+        'doc/source/tutorial/first-job.rst', 'group = first-job'))
+    program = start_first_program(tmp_path)
     try:
         lines = [program.stdout.readline().split() for _ in HOSTS]
     finally:
-        program.send_signal(signal.SIGINT)
-        program.wait(20)
+        program.send_signal(number)
+        _, errors = program.communicate(timeout=30)
 
+    assert (program.returncode, errors) == (0, '')
     assert {host for _, host in lines} == HOSTS
     assert len({tick for tick, _ in lines}) == 1
-    told = commands.run('history', '--job', 'ping', cwd=tmp_path, **of_reader)
+    asked = ['ping', '--config-file', 'first_job.conf']
+    told = commands.run('history', *asked, cwd=tmp_path,
+                        **of_reader(tmp_path))
     assert f'|  {len(HOSTS)} |' in told.stdout
+    assert [path.name for path in tmp_path.glob('*/*.sqlite')] == [
+        'first-job.sqlite']
+    # A program without its file does not begin with what another left.
+    (tmp_path / 'first_job.conf').unlink()
+    program = start_first_program(tmp_path)
+    _, errors = program.communicate(timeout=30)
+    assert program.returncode == 1
+    assert 'first_job.conf' in errors.splitlines()[-1]
+
+
+def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
+    """And not when its session is over."""
+    (tmp_path / 'first_job.conf').write_text(
+        '[distperiodic]\ngroup = leaves\nsession_timeout = 60\n'
+        f'backend_url = file://{tmp_path}/members\n')
+    program = start_first_program(tmp_path)
+
+    def members():
+        told = commands.run(
+            'status', '-f', 'json', '--config-file', 'first_job.conf',
+            cwd=tmp_path, **of_reader(tmp_path))
+        return sum(row['role'] == 'member'
+                   for row in json.loads(told.stdout))
+    try:
+        wait_until(lambda: members() == 1, 30, 'it did not join')
+    finally:
+        program.send_signal(signal.SIGTERM)
+        _, errors = program.communicate(timeout=30)
+
+    assert (program.returncode, errors) == (0, '')
+    assert members() == 0

@@ -518,6 +518,36 @@ def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
                + row['superseded'] + row['cancelled'] for row in told)
 
 
+def test_a_retry_is_not_taken_over_from_anybody(place):
+    place.store.claim('poll', place.now, ['a', 'b'], lease='claimed',
+                      holder='api-1', seconds=60.0, supersede=False)
+    place.store.start('poll', place.now, ['a', 'b'], lease='claimed',
+                      into='running', holder='w-1', seconds=60.0)
+    place.store.fail('poll', place.now, [Failure('a', 'it is ill')],
+                     lease='running', into='waits', seconds=0.0)
+    retried = place.store.overdue(['poll'], into='again', holder='api-2',
+                                  seconds=60.0, gone=[], limit=9)
+    [one] = place.tell('history')[1]
+    # The worker is gone with what it runs.
+    lost = place.store.overdue(['poll'], into='once-more', holder='api-2',
+                               seconds=60.0, gone=['w-1'], silent=0.0,
+                               limit=9)
+    [two] = place.tell('history')[1]
+
+    assert [claim.object for lease in retried for claim in lease.claims] == [
+        'a']
+    assert (one['retried'], one['taken_over']) == (1, 0)
+    assert [claim.object for lease in lost for claim in lease.claims] == ['b']
+    assert (two['retried'], two['taken_over']) == (1, 1)
+
+
+def test_objects_of_a_job_that_lists_none_were_not_served(place_of_sqlite):
+    place_of_sqlite.store.adopt({'poll': 'every 60000000'})
+
+    assert place_of_sqlite.show('objects', 'poll').startswith(
+        "No object of job 'poll' was ever listed")
+
+
 COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
             ['dead', 'requeue', '--all'], ['job', 'list'],
             ['job', 'pause', 'poll', '--why', 'x'],

@@ -22,8 +22,10 @@ IMAGE = 'zookeeper:3.9'
 
 # A short tick makes short sessions possible; the longest stays what it is
 # with ZooKeeper's own default tick.
+#: Milliseconds.
+TICK = 500
 SETTINGS = {
-    'tickTime': '500',
+    'tickTime': str(TICK),
     'minSessionTimeout': '1000',
     'maxSessionTimeout': '40000',
     'initLimit': '20',
@@ -63,6 +65,14 @@ class ZooKeeper(server.Server):
             if key == 'Mode':
                 return value
         return None
+
+    def connections(self) -> int:
+        """Return how many clients it has, whoever asks left out."""
+        for line in self.ask('srvr').splitlines():
+            key, _, value = line.partition(': ')
+            if key == 'Connections':
+                return int(value) - 1
+        return 0
 
     def answers(self) -> bool:
         return self.mode() is not None
@@ -145,12 +155,15 @@ class Divided(NamedTuple):
 
 
 @contextlib.contextmanager
-def zookeeper_divided(leads: bool) -> Iterator[Divided]:
+def zookeeper_divided(leads: bool, notices_after: int = 10
+                      ) -> Iterator[Divided]:
     """An ensemble of which one server can be cut off from the others, and
     not from its clients. Always of the Debian package: a container that is
     cut off has no clients.
 
     :param leads: whether that one leads the others; else it follows.
+    :param notices_after: seconds after which a server that is cut off takes
+        note of it; until then it answers its clients.
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(server.directory('ensemble'))
@@ -160,9 +173,9 @@ def zookeeper_divided(leads: bool) -> Iterator[Divided]:
         far = [tuple(way.port for way in pair) for pair in ways]
 
         def lines(*places: tuple[int, ...]) -> tuple[str, ...]:
-            return tuple(
+            return (f'syncLimit={notices_after * 1000 // TICK}', *(
                 f'server.{number}={ports.HOST}:{one}:{other}'
-                for number, (one, other) in enumerate(places, 1))
+                for number, (one, other) in enumerate(places, 1)))
         servers = [_started_here(
             place, ports.free_port(), number,
             lines(*far[:2], near[2]) if number == 3

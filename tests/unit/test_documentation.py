@@ -155,9 +155,37 @@ def test_the_picture_of_a_claims_moves_is_that_of_the_table():
 
 def test_the_readme_shows_the_first_program_of_the_tutorial():
     program = (SOURCE / 'tutorial' / 'first_job.py').read_text()
-    shown = program[program.index('from oslo_config'):]
+    shown = program[program.index('from oslo_config'):].replace(
+        'first_job.conf', 'ping.conf')
 
     assert textwrap.indent(shown, '    ') in (ROOT / 'README.rst').read_text()
+
+
+def test_no_program_that_is_shown_has_the_group_of_another():
+    """Or what one has claimed would be claimed for the next."""
+    pages = [ROOT / 'README.rst', *(SOURCE / 'tutorial').glob('*.rst'),
+             *(ROOT / 'examples').rglob('*.conf')]
+    sections = [
+        section for page in pages for section in re.findall(
+            r'^ *\[distperiodic\]\n((?: *\S.*\n)+)', page.read_text(),
+            re.MULTILINE)]
+    groups = [re.findall(r'^ *group = (\S+)$', section, re.MULTILINE)
+              for section in sections]
+
+    assert len(groups) == 5
+    assert all(len(found) == 1 for found in groups)
+    assert len({found[0] for found in groups} - {'distperiodic'}) == 5
+
+
+@pytest.mark.parametrize('path', [
+    'README.rst', 'doc/source/tutorial/first_job.py'])
+def test_a_program_that_is_shown_does_not_start_without_its_file(path):
+    """Which names its group; oslo.config refuses a file that is not there."""
+    text = (ROOT / path).read_text()
+
+    assert 'cfg.CONF()' not in text
+    assert re.search(r"cfg\.CONF\(default_config_files=\['\w+\.conf'\]\)",
+                     text)
 
 
 def test_the_arcs_of_all_members_read_every_row_once():

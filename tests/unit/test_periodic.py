@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decorator, the class, and services that drive their tasks themselves."""
 
+import functools
+import inspect
 import logging
 import pickle
 import subprocess
@@ -198,10 +200,6 @@ class TestTheDecorator:
             def poll(self, context):
                 pass
 
-    def test_an_option_that_does_not_exist_is_refused(self):
-        with pytest.raises(TypeError, match="'spacin'"):
-            periodic_task(spacin=5)
-
     def test_a_number_in_the_place_of_the_method_is_refused(self):
         place = here(4)
         with pytest.raises(
@@ -225,6 +223,137 @@ class TestTheDecorator:
         for function in (coroutine, generator, both):
             with pytest.raises(InvalidJob, match='calling it runs nothing'):
                 periodic_task(function)
+
+    def test_a_misspelt_argument_is_refused_where_it_stands(self):
+        place = here(4)
+        with pytest.raises(
+            InvalidJob, match="no argument 'spaceing'; did you mean 'spacing'"
+        ) as refused:
+            periodic_task(spaceing=60)
+        assert str(refused.value).startswith(place)
+        with pytest.raises(InvalidJob, match='there are spacing, cron, '):
+            periodic_task(xyzzy=60)
+
+    @pytest.mark.parametrize(
+        ('options', 'method', 'told'),
+        [
+            ({}, lambda self: None,
+             r'wrong\(context\), and is wrong\(self\)$'),
+            ({}, lambda self, context, node: None,
+             r"; give objects='METHOD' to run it for each object$"),
+            ({'objects': 'nodes'}, lambda self, context: None,
+             r'wrong\(context, object_id\) for each object, and is '
+             r'wrong\(self, context\)$'),
+            (
+                {'objects': 'nodes'},
+                lambda self, context, node, more: None,
+                'more',
+            ),
+            (
+                {'scope': 'group'},
+                lambda self, context, *, more: None,
+                'more',
+            ),
+        ],
+    )
+    def test_a_method_of_other_arguments_is_refused_at_import(
+        self, options, method, told
+    ):
+        """And not at each tick."""
+        method.__name__ = 'wrong'
+        wrong = periodic_task(spacing=5, **options)(method)
+
+        with pytest.raises(InvalidJob, match=told) as refused:
+            type('Tasks', (PeriodicTasks,), {'wrong': wrong})
+        assert str(refused.value).startswith('test_periodic.py:')
+
+    @pytest.mark.parametrize('method', [
+        lambda self, context, node: None,
+        lambda self, context, node, more=1: None,
+        lambda self, context, node, **more: None,
+        lambda self, *more: None,
+        lambda *more: None])
+    def test_a_method_that_takes_more_is_no_mistake(self, method):
+        method.__name__ = 'right'
+        right = periodic_task(objects='nodes')(method)
+
+        assert type('Tasks', (PeriodicTasks,), {
+            'right': right, 'nodes': lambda self, context: []})(None).jobs
+
+    def test_a_decorator_may_add_an_argument(self):
+        """What is called is the function that it made."""
+
+        def with_session(function):
+            @functools.wraps(function)
+            def wrapped(self, context):
+                return function(self, context, 'a session')
+
+            return wrapped
+
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=5)
+            @with_session
+            def sync(self, context, session):
+                return session
+
+        assert Tasks(None).handler('sync')(None) == 'a session'
+
+    def test_a_mixin_is_checked_with_the_class_that_uses_it(self):
+        class Mixin:
+            @periodic_task(spacing=5)
+            def beat(self):
+                pass
+
+        with pytest.raises(InvalidJob, match='beat is called as'):
+            class Tasks(Mixin, PeriodicTasks):
+                pass
+
+    def test_a_function_that_is_added_is_checked(self):
+        @periodic_task(spacing=5)
+        def beat():
+            pass
+
+        with pytest.raises(InvalidJob, match='beat is called as'):
+            PeriodicTasks(None).add_periodic_task(beat)
+
+    def test_a_catalogue_method_of_other_arguments_is_refused(self):
+        class Tasks(PeriodicTasks):
+            def nodes(self):
+                return []
+
+            @periodic_task(objects='nodes')
+            def poll(self, context, node):
+                pass
+
+        with pytest.raises(
+                InvalidJob, match=r'nodes\(\) is called as nodes\(context\)'):
+            Tasks(None)
+
+    def test_a_promise_is_no_run(self):
+        """A decorator hides that the method is a coroutine function."""
+
+        def logged(function):
+            @functools.wraps(function)
+            def wrapped(self, context):
+                return function(self, context)
+
+            return wrapped
+
+        class Tasks(PeriodicTasks):
+            @periodic_task(spacing=5, run_immediately=True)
+            @logged
+            async def beat(self, context):
+                pass
+
+        with pytest.raises(InvalidJob, match='its body did not run'):
+            Tasks(None).run_periodic_tasks(None, raise_on_error=True)
+
+    def test_the_wait_before_a_retry_is_an_option(self):
+        @periodic_task(retries=3, retry_backoff=30)
+        def beat(self, context):
+            pass
+
+        assert beat._distperiodic_job.retry_backoff == 30
 
     def test_a_method_decorated_twice_is_refused(self):
         with pytest.raises(InvalidJob, match='beat is decorated twice'):
@@ -803,3 +932,30 @@ class TestRunPeriodicTasks:
         tasks.clock.seconds = 1005
         tasks.run_periodic_tasks(None)
         assert tasks.ran == ['extra']
+
+
+def test_a_class_may_hand_its_methods_a_context_of_its_own():
+    given = []
+
+    class Tasks(PeriodicTasks):
+
+        def make_context(self, context):
+            return {'user': 'admin', 'run': context}
+
+        def nodes(self, context, arcs):
+            given.append((context, arcs))
+            return []
+
+        @periodic_task(spacing=60, objects='nodes', name='poll')
+        def poll(self, context, node):
+            given.append((context, node))
+
+    tasks = Tasks()
+    tasks.handler('poll')('of a run', 'node-1')
+    tasks.catalogue('poll')('of a read', 'arcs')
+
+    assert given == [
+        ({'user': 'admin', 'run': 'of a run'}, 'node-1'),
+        ({'user': 'admin', 'run': 'of a read'}, 'arcs')]
+    # A reader looks whether the method takes arcs.
+    assert 'arcs' in inspect.signature(tasks.catalogue('poll')).parameters

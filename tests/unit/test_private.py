@@ -34,7 +34,7 @@ def use_for_locks(settings):
 
 
 def use_for_claims(settings):
-    lifecycle.check_store(settings)
+    lifecycle.check_store(settings, cfg.ConfigOpts())
 
 
 def sync_from_outside(settings):

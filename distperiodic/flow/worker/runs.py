@@ -332,9 +332,12 @@ class Workshop:
                 if timeout is not None:
                     running.ends = monotonic() + timeout
                 if per_object:
-                    handler(context, context.object)
+                    returned = handler(context, context.object)
                 else:
-                    handler(context)
+                    returned = handler(context)
+                if returned is not None:
+                    job_.check_ended(job.name, returned)
+                    returned = None
             except BaseException as exc:
                 # A handler may exit, or be interrupted; not this thread.
                 error = text_of(exc)

@@ -3,24 +3,23 @@
 
 from oslo_config import cfg
 
+from distperiodic import Context
 from distperiodic import PeriodicTasks
+from distperiodic import SchedulerService
 from distperiodic import periodic_task
-from distperiodic.service import SchedulerService
 
 
 class Tasks(PeriodicTasks):
 
-    def hosts(self, context):
+    def hosts(self, context: Context) -> list[str]:
         return [f'192.168.10.{number}' for number in range(20)]
 
     @periodic_task(spacing=5, objects='hosts')
-    def ping(self, context, host):
+    def ping(self, context: Context, host: str) -> None:
         # In one piece: many hosts have their turn at a time.
         print(f'{context.tick:%H:%M:%S} {host}\n', end='')
 
 
 if __name__ == '__main__':
-    cfg.CONF()
-    scheduler = SchedulerService(cfg.CONF, Tasks(cfg.CONF))
-    scheduler.start()
-    scheduler.wait()
+    cfg.CONF(default_config_files=['first_job.conf'])
+    SchedulerService(cfg.CONF, Tasks(cfg.CONF)).run()

@@ -3,6 +3,7 @@
 
 import sys
 
+from distperiodic import exceptions
 from distperiodic import service
 from nodewatch import conf as conf_
 from nodewatch import tasks
@@ -11,7 +12,12 @@ from nodewatch.service import ConductorService
 
 def main():
     conf = conf_.load(sys.argv[1:])
-    service.launch(conf, ConductorService(conf, tasks.NodeTasks(conf)),
+    node_tasks = tasks.NodeTasks(conf)
+    try:
+        service.check(conf, node_tasks)
+    except exceptions.ConfigError as exc:
+        sys.exit(f'nodewatch-conductor: {exc}')
+    service.launch(conf, ConductorService(conf, node_tasks),
                    workers=conf[conf_.GROUP].conductors)
 
 

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A service that is the whole of a program hears its signals."""
+
+import os
+import signal
+
+import pytest
+from oslo_config import cfg
+
+from distperiodic import periodic
+from distperiodic.service import lifecycle
+
+HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Service(lifecycle.Lifecycle):
+    """One that does nothing but be asked."""
+
+    def __init__(self, *asked, error=None):
+        super().__init__(cfg.ConfigOpts(), periodic.PeriodicTasks())
+        self.asked, self.error = asked, error
+        self.done = []
+
+    def _prepare(self):
+        pass
+
+    def _work(self):
+        pass
+
+    def _leave(self, timeout=0.0):
+        pass
+
+    def start(self):
+        self.done.append('start')
+        if self.error is not None:
+            self._problem = self.error
+            self._over.set()
+        for number in self.asked:
+            os.kill(os.getpid(), number)
+
+    def reset(self):
+        self.done.append('reset')
+
+    def stop(self, graceful=True):
+        self.done.append('stop')
+        self.second = signal.getsignal(signal.SIGINT)
+        self._stopping.set()
+        self._over.set()
+
+
+@pytest.fixture(autouse=True)
+def handlers_as_they_were():
+    before = {number: signal.signal(number, signal.SIG_DFL)
+              for number in HEARD}
+    before[signal.SIGINT] = signal.default_int_handler
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    yield
+    after = {number: signal.getsignal(number) for number in HEARD}
+    assert after == before
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_in_order(number):
+    service = Service(number)
+
+    service.run()
+
+    assert service.done == ['start', 'stop']
+    # Who presses Ctrl-C once more does not want to wait.
+    assert service.second is signal.SIG_DFL
+
+
+def test_sighup_reads_the_options_again_and_ends_nothing():
+    service = Service(signal.SIGHUP, signal.SIGHUP, signal.SIGTERM)
+
+    service.run()
+
+    assert service.done == ['start', 'reset', 'reset', 'stop']
+
+
+def test_what_ends_it_by_itself_is_raised():
+    with pytest.raises(OSError, match='no disk'):
+        Service(error=OSError('no disk')).run()
+
+
+def test_sigint_that_is_ignored_stays_so():
+    """As a shell does it with what it starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    service = Service(signal.SIGINT, signal.SIGTERM)
+    try:
+        service.run()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    assert service.done == ['start', 'stop']
