@@ -164,12 +164,12 @@ class Explainer:
                 'on this port (add use_ssl=true to backend_url)')
 
     def _any(self, causes: list[BaseException]) -> str:
-        """Of the first who says anything of itself, the last attempt to
-        connect before the time-out in which it ended.
+        """In the words of the last attempt to connect, which say more than
+        the time-out that ended it, or of the first error that has any.
         """
-        told = [str(one) for one in causes if str(one)]
-        reason = str(self._last or '') or next(
-            iter(told), type(causes[0]).__name__)
+        told = [text for one in [self._last, *causes]
+                if (text := str(one or ''))]
+        reason = told[0] if told else type(causes[0]).__name__
         return (f'{self._shown} does not answer: {reason}; check backend_url '
                 'and that the service runs')
 
