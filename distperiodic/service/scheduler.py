@@ -451,9 +451,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """How this member stands, for a health check.
 
-        ``healthy`` is false while it is not surely in its group, cannot
-        reach its store, stands still, or has stopped; ``problem`` then says
-        why, in one line.
+        It can be written as JSON: ``counts`` is a number of objects by job
+        and outcome. ``healthy`` is false while it is not surely in its group,
+        cannot reach its store, stands still, or has stopped; ``problem`` then
+        says why, in one line.
         """
         member = self._group_member
         sure = self._begun.is_set() and not self._over.is_set()
@@ -468,6 +469,9 @@ class SchedulerService(lifecycle.Lifecycle):
             if still > self._settings.session_timeout:
                 sure = False
                 problem = f'nothing was begun or looked at for {still:.0f} s'
+        counts: dict[str, dict[str, int]] = {}
+        for (job, outcome), number in self.counts.items():
+            counts.setdefault(job, {})[outcome] = number
         return {
             'member': self._member_id,
             'healthy': sure,
@@ -475,7 +479,7 @@ class SchedulerService(lifecycle.Lifecycle):
             'members': [m.identity for m in member.view(
                 self._settings.group).members] if (
                     member is not None and sure) else [],
-            'counts': self.counts,
+            'counts': counts,
         }
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:

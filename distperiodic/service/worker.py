@@ -78,6 +78,11 @@ class WorkerService(lifecycle.Lifecycle):
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
             finish=self._finisher(lambda: self._grants))
+        if settings.dispatcher == 'local':
+            LOG.warning(
+                'no work expected: dispatcher=local; with that schedulers run '
+                'the work themselves; set dispatcher = messaging in the file '
+                'that schedulers and workers read')
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,

@@ -186,7 +186,9 @@ def test_a_service_that_was_stopped_can_be_started_again(scheduler):
         number = len(ran)
         scheduler.start()
         waiting.wait_until(lambda number=number: len(ran) > number + 1, 20)
-        assert scheduler.status()['healthy']
+        told = json.loads(json.dumps(scheduler.status()))
+        assert told['healthy']
+        assert told['counts']['poll']['done'] > 0
         scheduler.stop()
         scheduler.wait()
         assert not scheduler.status()['healthy']
