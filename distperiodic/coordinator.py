@@ -26,6 +26,7 @@ from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.core import catalogue
+from distperiodic.core import masking
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 
@@ -293,7 +294,7 @@ class HashRing(Coordinator):
                 and self._clock.monotonic() < view.trusted_until):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
-                f'{backend_url_.mask(self.backend_url)} for so long that '
+                f'{masking.mask(self.backend_url)} for so long that '
                 'objects may have changed hands; it goes on by itself when '
                 'the service answers')
         return view

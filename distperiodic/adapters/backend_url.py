@@ -14,6 +14,7 @@ from collections.abc import Callable
 from oslo_utils import strutils
 
 from distperiodic import exceptions
+from distperiodic.core import masking
 
 #: Below which all of ours stands, apart from the groups that a service may
 #: have of its own in the same place.
@@ -34,7 +35,7 @@ def check(backend_url: str) -> str:
     :raises ConfigError: it is misspelt, its driver has none, or its driver
         would not do what it says.
     """
-    shown = mask(backend_url)
+    shown = masking.mask(backend_url)
     scheme, colon, rest = backend_url.partition('://')
     if not colon or not (rest or scheme == 'zookeeper'):
         raise exceptions.ConfigError(
@@ -205,19 +206,6 @@ def has_tls(backend_url: str) -> bool:
     return scheme == 'etcd3+https' or any(
         strutils.bool_from_string(query.get(name, [''])[-1])
         for name in ('use_ssl', 'ssl'))
-
-
-def mask(url: str) -> str:
-    """*url* without its passwords."""
-    scheme, colon, rest = url.partition('://')
-    user, at, hosts = rest.rpartition('@')
-    if at and ':' in user:
-        user = user.partition(':')[0] + ':***'
-    hosts, mark, query = hosts.partition('?')
-    options = [
-        f'{option.partition("=")[0]}=***' if _secret(option.partition('=')[0])
-        else option for option in query.split('&')]
-    return scheme + colon + user + at + hosts + mark + '&'.join(options)
 
 
 def complete(url: str, seconds: float) -> str:

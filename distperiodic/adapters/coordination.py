@@ -28,6 +28,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import term as term_
+from distperiodic.core import masking
 from distperiodic.core import member as member_
 from distperiodic.core import ring as ring_
 
@@ -79,7 +80,7 @@ class Membership:
                  heartbeat_interval: float = 1.0):
         self._scheme = backend_url_.check(backend_url)
         self._url = backend_url
-        self._shown = backend_url_.mask(backend_url)
+        self._shown = masking.mask(backend_url)
         self._clock = clock
         self._asked_timeout = session_timeout
         self._interval = heartbeat_interval

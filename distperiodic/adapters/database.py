@@ -11,7 +11,6 @@ import itertools
 import logging
 import os
 import random
-import re
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -29,6 +28,7 @@ from distperiodic.adapters import clock
 from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import host_clock
 from distperiodic.adapters import silence
+from distperiodic.core import masking
 
 LOG = logging.getLogger(__name__)
 
@@ -97,23 +97,12 @@ _WAITS = {
 }
 
 
-def mask(url: str) -> str:
-    """*url* without its password."""
-    scheme, colon, rest = url.partition('://')
-    user, at, place = rest.rpartition('@')
-    if at and ':' in user:
-        user = user.partition(':')[0] + ':***'
-    # Drivers take it from there, too.
-    place = re.sub(r'(?<=[?&])(pass\w*=)[^&]*', r'\1***', place)
-    return scheme + colon + user + at + place
-
-
 def check(connection_url: str) -> sa.URL:
     """The URL as the engine takes it.
 
     :raises ConfigError: it cannot work, whatever the database says.
     """
-    shown = mask(connection_url)
+    shown = masking.mask(connection_url)
     try:
         url = sa.make_url(connection_url)
     except (sa_exception.ArgumentError, ValueError):
@@ -272,7 +261,7 @@ class Database:
     def __init__(self, connection_url: str,
                  check_schema: Callable[[sa.Connection, str], None],
                  **options: Any):
-        self.shown = mask(connection_url)
+        self.shown = masking.mask(connection_url)
         self._engine = make_engine(connection_url, **options)
         self._watch: silence.Watch | None = None
         if (self._engine.dialect.name == 'postgresql'

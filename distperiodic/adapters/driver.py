@@ -25,6 +25,7 @@ with warnings.catch_warnings():
 
 from distperiodic import exceptions
 from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.core import masking
 
 # Seconds until a connection that cannot be made is reported. It is tried
 # again after that.
@@ -42,7 +43,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
     :raises ConfigError: the driver refuses the URL, or is not installed.
     """
     scheme = backend_url_.check(url)
-    shown = backend_url_.mask(url)
+    shown = masking.mask(url)
     try:
         made: Any = coordination.get_coordinator(
             backend_url_.complete(url, seconds), entry)
@@ -100,7 +101,7 @@ class Explainer:
     """
 
     def __init__(self, coordinator: Any, url: str):
-        self._shown = backend_url_.mask(url)
+        self._shown = masking.mask(url)
         self._last: BaseException | None = None
         self._place = ''
         if url.partition('://')[0] in backend_url_.PUSHING:
@@ -163,12 +164,12 @@ class Explainer:
                 'on this port (add use_ssl=true to backend_url)')
 
     def _any(self, causes: list[BaseException]) -> str:
-        """Of the first who says anything of itself, the last attempt to
-        connect before the time-out in which it ended.
+        """In the words of the last attempt to connect, which say more than
+        the time-out that ended it, or of the first error that has any.
         """
-        told = [str(one) for one in causes if str(one)]
-        reason = str(self._last or '') or next(
-            iter(told), type(causes[0]).__name__)
+        told = [text for one in [self._last, *causes]
+                if (text := str(one or ''))]
+        reason = told[0] if told else type(causes[0]).__name__
         return (f'{self._shown} does not answer: {reason}; check backend_url '
                 'and that the service runs')
 

@@ -20,6 +20,7 @@ from oslo_db import exception as db_exception
 from distperiodic import exceptions
 from distperiodic.adapters import database
 from distperiodic.adapters import tables
+from distperiodic.core import masking
 
 if TYPE_CHECKING:
     from alembic import config as alembic_config
@@ -47,7 +48,7 @@ def check(connection_url: str) -> None:
     :raises SchemaError: they are missing, older or newer, or have lost a key.
     :raises StoreUnavailable: nobody can say.
     """
-    shown = database.mask(connection_url)
+    shown = masking.mask(connection_url)
     _transaction(
         connection_url, lambda connection: check_keys(connection, shown),
         check_connection)
@@ -71,9 +72,9 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         with _alone(connection):
             before = _version_of(connection)
             if before is None:
-                _check_empty(connection, database.mask(connection_url))
+                _check_empty(connection, masking.mask(connection_url))
             elif before > VERSION:
-                raise _newer(database.mask(connection_url), before)
+                raise _newer(masking.mask(connection_url), before)
             if before != VERSION:
                 from alembic import command
                 from alembic import util
@@ -85,12 +86,12 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                         # another node of the cluster somebody has begun.
                         raise _HalfMade(
                             'somebody else makes the tables in database '
-                            f'{database.mask(connection_url)} at the same '
+                            f'{masking.mask(connection_url)} at the same '
                             'time; once that has ended, do it again: '
                             'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
                         f'the tables in database '
-                        f'{database.mask(connection_url)} have version '
+                        f'{masking.mask(connection_url)} have version '
                         f'{before}, from which this release knows no way to '
                         f'{VERSION}; see that it is a database of '
                         'distperiodic, or install the release between') from (
@@ -237,7 +238,7 @@ def _transaction(connection_url: str, work: Any,
         return place.run(work)
     except db_exception.DBNonExistentDatabase as exc:
         raise exceptions.ConfigError(
-            f'{database.mask(connection_url)}: there is no such database; '
+            f'{masking.mask(connection_url)}: there is no such database; '
             'create it') from exc
     finally:
         place.close()

@@ -23,6 +23,7 @@ from tooz import coordination as tooz
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.core import masking
 from distperiodic.core import member as member_
 
 _PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
@@ -75,7 +76,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
             name, port = host.strip(), ''
         if port and not port.isdigit():
             raise exceptions.ConfigError(
-                f'backend_url {backend_url_.mask(backend_url)!r}: the port '
+                f'backend_url {masking.mask(backend_url)!r}: the port '
                 f'{port!r} is not a number; write host:port,host:port')
         found.append((name.strip('[]') or 'localhost',
                       int(port) if port else _PORTS[scheme]))
@@ -127,7 +128,7 @@ class Survey:
                  clock: ports.Clock):
         self._scheme = backend_url_.check(backend_url)
         self._url = backend_url
-        self._shown = backend_url_.mask(backend_url)
+        self._shown = masking.mask(backend_url)
         self._timeout = session_timeout
         self._clock = clock
         self._coordinator: Any = None

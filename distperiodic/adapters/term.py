@@ -22,7 +22,7 @@ from tooz import coordination
 from tooz import utils
 
 from distperiodic import ports
-from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.core import masking
 
 LOG = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Term:
         self._wake = wake
         self._stopping = stopping
         self._clock = clock
-        self._shown = backend_url_.mask(url)
+        self._shown = masking.mask(url)
         self._asked = asked_timeout
         self._interval = interval
         self.next_probe = 0.0

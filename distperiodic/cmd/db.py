@@ -13,6 +13,7 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.core import masking
 
 
 class DbSync(configured.Configured, command.Command):
@@ -48,7 +49,6 @@ class DbVersion(configured.Display, show.ShowOne):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
-        from distperiodic.adapters import database
         from distperiodic.adapters import schema
         url = self.database(parsed).connection
         found = schema.version(url)
@@ -62,7 +62,7 @@ class DbVersion(configured.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
-                (database.mask(url), found or 'none', schema.VERSION, todo))
+                (masking.mask(url), found or 'none', schema.VERSION, todo))
 
     def run(self, parsed: argparse.Namespace) -> int:
         self.same = False

@@ -16,7 +16,6 @@ from typing import Any
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters import alone as alone_
-from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
@@ -24,6 +23,7 @@ from distperiodic.adapters import messaging
 from distperiodic.adapters import pool as pool_
 from distperiodic.core import catalogue
 from distperiodic.core import job as job_
+from distperiodic.core import masking
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
@@ -158,7 +158,7 @@ class SchedulerService(lifecycle.Lifecycle):
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
             'guarantee=%s', self._member_id, settings.group,
             len(self._jobs),
-            backend_url_.mask(settings.backend_url) or 'none',
+            masking.mask(settings.backend_url) or 'none',
             settings.dispatcher, self._guarantee())
 
     def _guarantee(self) -> str:

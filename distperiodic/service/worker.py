@@ -14,10 +14,10 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import periodic
-from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import messaging
 from distperiodic.adapters import pool as pool_
 from distperiodic.core import job as job_
+from distperiodic.core import masking
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
@@ -86,7 +86,7 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,
-                 backend_url_.mask(settings.backend_url))
+                 masking.mask(settings.backend_url))
 
     @property
     def member_id(self) -> str:

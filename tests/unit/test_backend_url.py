@@ -4,10 +4,12 @@ refused, and no password of it is shown.
 """
 
 import pytest
+from kazoo.protocol import serialization
 
 from distperiodic import exceptions
 from distperiodic.adapters import backend_url
 from distperiodic.adapters import driver
+from distperiodic.core import masking
 
 
 @pytest.fixture
@@ -84,10 +86,13 @@ def test_what_a_driver_knows_is_taken(url, file):
      'zookeeper://h?keyfile_password=***&ca=x'),
     ('redis://h?sentinel_password=hunter2', 'redis://h?sentinel_password=***'),
     ('zookeeper://u:a?hunter2@h', 'zookeeper://u:***@h'),
+    ('u:hunter2@h', 'u:***@h'), ('u:hunter2@h://', 'u:***@h://'),
+    ('mysql://u@h/db?ssl_key_passwd=hunter2',
+     'mysql://u@h/db?ssl_key_passwd=***'),
     ('zookeeper://h', 'zookeeper://h'), ('file:///x', 'file:///x'),
     ('', '')])
 def test_a_url_is_shown_without_its_passwords(url, shown):
-    assert backend_url.mask(url) == shown
+    assert masking.mask(url) == shown
 
 
 def test_a_refused_option_is_named_without_its_password():
@@ -144,3 +149,24 @@ def test_what_encrypts_is_known(url):
                                  'etcd3+http://h'])
 def test_what_does_not_encrypt_is_known(url):
     assert not backend_url.has_tls(url)
+
+
+@pytest.mark.parametrize('secret', [
+    'hunter2', "hun'ter2", 'hun"ter2', "hu'nt\"er2", 'hun\\ter2', 'hunter2\''])
+def test_no_line_of_kazoo_tells_what_lets_others_in(secret, caplog):
+    client = driver.make(f'zookeeper://me:{secret}@h', b'a', 4)._coord
+    digest = client.default_acl[0].id.id.partition(':')[2]
+    lines = [serialization.Auth(0, *client.auth_data.copy().pop()),
+             serialization.Create('/a', b'', client.default_acl, 0),
+             serialization.Connect(0, 0, 4, 7, secret.encode(), False)]
+    caplog.set_level(1, 'kazoo')
+
+    for line in lines:
+        client._connection.logger.debug('Sending request(xid=%s): %s', 1, line)
+    client.logger.log(5, 'session_id: %r session_passwd: %s', 7, b'68756e')
+
+    told = caplog.text
+    assert [part for part in (secret, repr(secret)[1:-1], digest, 'ter2',
+                              '68756e') if part in told] == []
+    assert "path='/a'" in told
+    assert 'session_id: 7' in told
