@@ -469,9 +469,10 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
                essential: Sequence[str]
                ) -> tuple[Sequence[str], list[list[Any]]]:
-    """The columns of a narrow table; all, where none are essential."""
-    kept = [at for at, name in enumerate(columns)
-            if not essential or name in essential]
+    """The columns of a narrow table; all, where it is another table."""
+    if not essential or not set(essential).issubset(columns):
+        essential = columns
+    kept = [at for at, name in enumerate(columns) if name in essential]
     return ([columns[at] for at in kept],
             [[row[at] for at in kept] for row in rows])
 

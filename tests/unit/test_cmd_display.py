@@ -76,6 +76,19 @@ def test_60_columns_are_enough(argv, capsys, monkeypatch):
     assert [line for line in told.splitlines() if len(line) > 60] == []
 
 
+def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '60')
+    shell.main(['ring', 'show', '--arcs', '--members', 'a=2,b=1'])
+
+    told = capsys.readouterr().out
+    assert re.search(r'^Low +-9223372036854775808$', told, re.MULTILINE)
+    shell.main(['ring', 'show', '--members', 'a-rather-long-host-name:1,b'])
+
+    told = capsys.readouterr().out
+    assert '| Member ' in told
+    assert 'Arcs' not in told
+
+
 def test_a_row_that_is_too_wide_becomes_a_block():
     assert configured._blocks(
         ('Job', 'Tick', 'Why'),
