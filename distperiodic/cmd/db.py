@@ -58,7 +58,8 @@ class DbVersion(configured.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
-                (database.mask(url), found or 'none', schema.VERSION, todo))
+                (database.mask(url), found or configured.Nothing('none'),
+                 schema.VERSION, todo))
 
     def run(self, parsed: argparse.Namespace) -> int:
         self.same = False
