@@ -13,6 +13,7 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 
 class DbSync(configured.Configured, command.Command):
@@ -36,7 +37,7 @@ class DbSync(configured.Configured, command.Command):
         print(told, file=app.stdout)
 
 
-class DbVersion(configured.Display, show.ShowOne):
+class DbVersion(display.Display, show.ShowOne):
     """Show the version of the tables, and the one this release needs.
 
     The exit code is 0 if they are the same, and 1 if not.
@@ -58,7 +59,7 @@ class DbVersion(configured.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
-                (database.mask(url), found or configured.Nothing('none'),
+                (database.mask(url), found or display.Nothing('none'),
                  schema.VERSION, todo))
 
     def run(self, parsed: argparse.Namespace) -> int:

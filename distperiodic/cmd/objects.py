@@ -8,9 +8,10 @@ from typing import Any
 from cliff import lister
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 
-class Objects(configured.Table, lister.Lister):
+class Objects(display.Table, lister.Lister):
     """Show the objects of which no run was done for long, those that wait the
     longest first.
 
@@ -45,6 +46,6 @@ class Objects(configured.Table, lister.Lister):
             self.sentence = f'The first {len(found)}; see --limit.'
         return ('Object', 'Last served', 'Last tick', 'State'), [
             (one.object,
-             configured.NEVER if one.served is None
+             display.NEVER if one.served is None
              else configured.moment(one.served),
              configured.moment(one.tick), one.state.value) for one in found]
