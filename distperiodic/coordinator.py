@@ -37,10 +37,14 @@ class Coordinator:
     :param group_id: the group joined at start, if any.
     :param member_id: name on the ring, else unique to this process.
     :param conf: where the other options come from; default: the global one.
+        They are read when this process connects, so *conf* need not have
+        read its files before.
     :param replicas: points on the ring; default: the option
-        ``hash_ring_replicas_count``.
+        ``hash_ring_replicas_count``, which SIGHUP may change.
     :param session_timeout: seconds; default: the option.
-    :raises ConfigError: the URL or an option cannot be used.
+    :param observe: look at the group and be no member of it. It owns
+        nothing, and can tell who does.
+    :raises ConfigError: the URL or an argument cannot be used.
     :raises InvalidMemberId: the service could not carry *member_id* or
         *group_id*.
     """
@@ -50,22 +54,29 @@ class Coordinator:
                  conf: cfg.ConfigOpts | None = None,
                  replicas: int | None = None,
                  session_timeout: float | None = None,
-                 heartbeat_interval: float | None = None):
-        settings = opts.settings(conf if conf is not None else cfg.CONF)
-        if replicas is None:
-            replicas = settings.hash_ring_replicas_count
-        if not 1 <= replicas <= member_.MAX_POINTS:
+                 heartbeat_interval: float | None = None,
+                 observe: bool = False):
+        if not (backend_url is None or isinstance(backend_url, str)):
+            raise exceptions.ConfigError(
+                f'backend_url cannot be a {type(backend_url).__name__}; '
+                'pass the URL, as in HashRing(conf.distperiodic.backend_url, '
+                'group, conf=conf)')
+        if replicas is not None and not (
+                1 <= replicas <= member_.MAX_POINTS):
             raise exceptions.ConfigError(
                 f'replicas {replicas} cannot be used; a member of a ring has '
-                f'1 to {member_.MAX_POINTS} points')
+                f'1 to {member_.MAX_POINTS} points, and who is to have none '
+                'passes observe=True')
+        if observe and not backend_url:
+            raise exceptions.ConfigError(
+                'without a backend_url there is no group to observe')
         self.backend_url = backend_url or ''
         self.group_id = group_id
+        self._conf = cfg.CONF if conf is None else conf
         self._replicas = replicas
-        self._session_timeout = session_timeout or settings.session_timeout
-        self._interval = (heartbeat_interval
-                          or settings.coordinator_heartbeat_interval)
-        # Long enough for the entry of a dead namesake to fall.
-        self._patience = self._session_timeout * 1.5 + 2.0
+        self._given_timeout = session_timeout
+        self._interval = heartbeat_interval
+        self._observe = observe
         self._clock = clock_.SystemClock()
         self._named = member_id is not None
         if member_id is not None:
@@ -77,6 +88,9 @@ class Coordinator:
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
         self._membership: coordination.Membership | None = None
+        self._stopped = False
+        #: Why the last attempt to connect failed.
+        self._failed: exceptions.DistperiodicError | None = None
         # The processes that made the membership and the name; not this one
         # after a fork.
         self._pid: int | None = None
@@ -102,40 +116,88 @@ class Coordinator:
                                    f'{secrets.token_hex(4)}')
             return self._member_id
 
+    @property
+    def _session_timeout(self) -> float:
+        return float(self._given_timeout
+                     or opts.value(self._conf, 'session_timeout'))
+
+    @property
+    def _patience(self) -> float:
+        # Long enough for the entry of a dead namesake to fall.
+        return self._session_timeout * 1.5 + 2.0
+
     def start(self, timeout: float | None = None) -> None:
         """Connect, join the group, and wait for a trusted view.
 
         :param timeout: seconds to wait; default 1.5 session timeouts + 2.
+        :raises ConfigError: an option cannot be used.
         :raises CoordinationUnavailable: the service did not answer.
         :raises DuplicateMember: another live process has our identity.
         """
-        if self.backend_url:
-            # Threads that come meanwhile wait and find it started.
-            with self._lock:
-                if not self.is_started():
-                    self._start(timeout)
+        self._stopped = False
+        self._connect(timeout)
+
+    def _connect(self, timeout: float | None = None) -> None:
+        if not self.backend_url:
+            return
+        failed = self._failed
+        # Threads that come meanwhile wait, and find it started; or, if it
+        # could not be, they do not wait for as long once more.
+        with self._lock:
+            if self.is_started():
+                return
+            if self._failed is not None and self._failed is not failed:
+                raise self._failed
+            try:
+                self._start(timeout)
+            except exceptions.DistperiodicError as exc:
+                self._failed = exc
+                raise
 
     def _start(self, timeout: float | None) -> None:
         # After a fork the parent's client stays behind untouched: closing
         # it here would end the parent's session.
         identity = self.member_id
+        points = 0
+        if not self._observe:
+            points = self._replicas or opts.value(
+                self._conf, 'hash_ring_replicas_count')
         membership = coordination.Membership(
             self.backend_url, identity, clock=self._clock,
-            points=self._replicas, session_timeout=self._session_timeout,
-            heartbeat_interval=self._interval)
+            points=points, session_timeout=self._session_timeout,
+            heartbeat_interval=self._interval or opts.value(
+                self._conf, 'coordinator_heartbeat_interval'))
         for group in self._groups:
-            membership.join(group)
+            if self._observe:
+                membership.watch(group)
+            else:
+                membership.join(group)
+        if points and not self._replicas:
+            self._conf.register_mutate_hook(self._mutated)
         self._membership, self._pid = membership, os.getpid()
         membership.start()
         try:
             membership.wait_joined(
                 self._patience if timeout is None else timeout)
         except exceptions.DistperiodicError:
-            self.stop(timeout=1.0)
+            self._leave(timeout=1.0)
             raise
 
+    def _mutated(self, conf: cfg.ConfigOpts, changes: object) -> None:
+        """Mutable options were read again."""
+        membership = self._membership
+        if membership is not None and self._pid == os.getpid():
+            membership.publish(
+                points=opts.value(conf, 'hash_ring_replicas_count'))
+
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave all groups; bounded, also while the service is away."""
+        """Leave all groups until :meth:`start` is called again; bounded,
+        also while the service is away.
+        """
+        self._stopped = True
+        self._leave(timeout)
+
+    def _leave(self, timeout: float) -> None:
         membership, self._membership = self._membership, None
         if membership is not None and self._pid == os.getpid():
             membership.stop(timeout)
@@ -153,8 +215,10 @@ class Coordinator:
         stay in, and harmless.
 
         :raises CoordinationUnavailable: not connected, and cannot be.
+        :raises ViewUnknown: it was stopped.
         """
-        self.start()
+        if self.backend_url:
+            self._started()
 
     def join_group(self, group_id: str) -> None:
         """Belong to *group_id* as well; returns when the view is there."""
@@ -165,7 +229,10 @@ class Coordinator:
             if not self.backend_url:
                 return
             membership = self._started()
-            membership.join(group_id)
+            if self._observe:
+                membership.watch(group_id)
+            else:
+                membership.join(group_id)
             membership.wait_joined(self._patience)
 
     def get_members(self, group_id: str) -> list[str]:
@@ -189,12 +256,14 @@ class Coordinator:
         return membership.view(group_id)
 
     def _started(self) -> coordination.Membership:
-        self.start()
+        if not self._stopped:
+            self._connect()
         membership = self._membership
         if membership is None:
+            # A thread that still asks must not bring it back.
             raise exceptions.ViewUnknown(
-                f'member {self.member_id!r} was stopped by another thread; '
-                'it belongs to no group until it is started again')
+                f'member {self.member_id!r} was stopped; it belongs to no '
+                'group until start() is called again')
         return membership
 
 
@@ -203,6 +272,9 @@ class HashRing(Coordinator):
 
     Objects are anything with ``.id``, or str or int. With an empty
     *backend_url* all of them are ours.
+
+    A process that only asks who owns an object, such as an API, passes
+    ``observe=True``: else it is given objects that it does not serve.
     """
 
     def __init__(self, backend_url: str | None, group_id: str, **kwargs: Any):
@@ -217,12 +289,13 @@ class HashRing(Coordinator):
         """
         assert self.group_id is not None
         view = self.view(self.group_id)
-        if not view.trusted(self._clock.monotonic()):
+        if not (view.trusted(self._clock.monotonic()) or self._observe
+                and self._clock.monotonic() < view.trusted_until):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
                 f'{backend_url_.mask(self.backend_url)} for so long that '
-                'others may have taken over its objects; it takes them up '
-                'again by itself when the service answers')
+                'objects may have changed hands; it goes on by itself when '
+                'the service answers')
         return view
 
     def get_subset(
@@ -252,11 +325,20 @@ class HashRing(Coordinator):
         return known.pick(given, ring, self.member_id)
 
     def get_owner(self, obj: Any) -> str:
-        """The identity of the member that owns *obj*."""
+        """The identity of the member that owns *obj*.
+
+        :raises ViewUnknown: the view is not known or not trusted, or the
+            group has no members.
+        """
         key = catalogue.id_of(obj)
         if not self.backend_url:
             return self.member_id
-        return self.ring_view().ring.owner_of(key)
+        ring = self.ring_view().ring
+        if not ring.members:
+            raise exceptions.ViewUnknown(
+                f'group {self.group_id!r} has no members, so nobody owns '
+                f'{key!r}')
+        return ring.owner_of(key)
 
     def owns(self, obj: Any) -> bool:
         """Whether *obj* is this process's."""

@@ -6,6 +6,7 @@ Public constructors take a ``conf``; nothing here touches the global one.
 
 import copy
 import dataclasses
+import math
 import os
 import re
 import tempfile
@@ -19,6 +20,7 @@ from distperiodic import exceptions
 from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import partition as partition_
+from distperiodic.core import times
 
 GROUP = 'distperiodic'
 #: How the name of the section of a partition begins.
@@ -37,8 +39,11 @@ OPTS = [
              'production (changes are pushed, in milliseconds); '
              'file:///DIRECTORY for the processes of one host; redis:// and '
              'etcd3+http:// work, by polling every '
-             'coordinator_heartbeat_interval. Empty: this process is alone '
-             'and owns every object.'),
+             'coordinator_heartbeat_interval. All of ours stands in the '
+             'namespace "distperiodic"; ?namespace=NAME behind the hosts '
+             'names another one, for zookeeper and redis. A path, and '
+             'options that the driver does not know, are refused. Empty: '
+             'this process is alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
         help='Name of the group that the processes of one service join; '
@@ -62,13 +67,13 @@ OPTS = [
              'and a slower rebuild of the ring (70 ms for 40,000 points). '
              'Changing it moves only the objects that must move.'),
     cfg.FloatOpt(
-        'coordinator_heartbeat_interval', default=1.0, min=0.05,
+        'coordinator_heartbeat_interval', default=1.0, min=0.05, max=3600.0,
         help='Seconds between signs of life and looks at the members, for '
              'drivers that cannot push (file, redis, etcd); never longer '
              'than session_timeout / 5. Lower: joins and leaves are seen '
              'sooner, more requests. ZooKeeper pushes and ignores it.'),
     cfg.FloatOpt(
-        'session_timeout', default=10.0, min=1.0,
+        'session_timeout', default=10.0, min=1.0, max=86400.0,
         help='Seconds without a sign of life after which the others take '
              'over the objects of a process. A dead process is replaced at '
              'most this + 1 s later; a process that is cut off stops '
@@ -76,7 +81,9 @@ OPTS = [
              'false ones under long pauses (GC, VM migration). A ZooKeeper '
              'server grants only 2 to 20 times its tickTime; "distperiodic '
              'doctor" shows what it granted. With a connection, at most '
-             'lease.'),
+             'lease; and while it is not set it follows late_claim_after, '
+             'sweep_interval and lease where these are set and need another '
+             'value.'),
     cfg.StrOpt(
         'dispatcher', default='local',
         choices=[
@@ -104,23 +111,25 @@ OPTS = [
              'the work. "none": no store in any case, and what a process '
              'has claimed goes with it.'),
     cfg.FloatOpt(
-        'late_claim_after', default=5.0, min=0.1,
+        'late_claim_after', default=5.0, min=0.1, max=86400.0,
         help='Seconds after its tick, but at most half a period, at which an '
              'object that its owner has not claimed is claimed by others. '
              'Lower: less lateness when members disagree or die, more '
-             'statements. At most session_timeout. A job whose misfire is '
-             'skip is claimed by others only if its grace is longer than '
-             'this. Without a connection it has no effect.'),
+             'statements. At most session_timeout, and half of it while this '
+             'is not set and half of it is less than the default. A job '
+             'whose misfire is skip is claimed by others only if its grace '
+             'is longer than this. Without a connection it has no effect.'),
     cfg.FloatOpt(
-        'sweep_interval', default=1.0, min=0.1,
+        'sweep_interval', default=1.0, min=0.1, max=60.0,
         help='Seconds between two looks for claims whose lease has ended: '
              'retries that are due, and the work of processes that died. '
              'Every scheduler looks, which is one short statement on a small '
              'table. Lower: retries begin more exactly. Less than lease / 3, '
-             'and at most session_timeout / 2. Without a connection it has '
-             'no effect.'),
+             'and at most session_timeout / 2; while it is not set, a tenth '
+             'of the lesser of both where that is less than the default. '
+             'Without a connection it has no effect.'),
     cfg.FloatOpt(
-        'history_retention', default=30.0, min=0.0,
+        'history_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which the history of ticks is kept. Every scheduler '
              'deletes what is older once a minute, in small steps. Higher: '
              '"distperiodic audit" and "distperiodic history" go back '
@@ -129,7 +138,7 @@ OPTS = [
              'of objects, stay until "distperiodic db prune". 0: schedulers '
              'delete nothing. Without a connection it has no effect.'),
     cfg.FloatOpt(
-        'lease', default=60.0, min=1.0,
+        'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds that work stays with a worker without a sign of life '
              'from it. The worker gives one every lease / 3. Work of a '
              'worker that left its group does not wait for this: it is taken '
@@ -137,31 +146,39 @@ OPTS = [
              'it was not renewed for session_timeout either. Lower: faster '
              'recovery from a lost report, more messages. Must be longer than '
              'the longest pause of a worker; with a connection, at least '
-             'session_timeout, and the same in all processes of the group.'),
+             'session_timeout, and the same in all processes of the group. '
+             'While it is not set, twice session_timeout or send_timeout '
+             'where that is more than the default.'),
     cfg.FloatOpt(
-        'send_timeout', default=5.0, min=0.5,
+        'send_timeout', default=5.0, min=0.5, max=3600.0,
         help='Seconds that handing one message to the broker may take before '
              'it counts as not sent and the work is kept for another try. '
-             'Lower than lease.'),
+             'Lower than lease; while it is not set, half of lease or '
+             'session_timeout where that is less than the default.'),
     cfg.IntOpt(
         'pool_size', default=10, min=1, max=1000,
-        help='Threads that run handlers in this process. Workers publish '
-             'this number, and the schedulers send no more than it can take '
-             'soon. Higher: more handlers that wait for I/O at a time; '
-             'handlers that compute gain nothing above the number of cores.'),
+        help='Threads that run handlers in this process; in a scheduler so '
+             'many for each partition whose jobs it runs itself. Workers '
+             'publish this number, and the schedulers send no more than it '
+             'can take soon. Higher: more handlers that wait for I/O at a '
+             'time; handlers that compute gain nothing above the number of '
+             'cores.'),
     cfg.StrOpt(
         'state_path', default='',
         sample_default='/var/lib/my-service',
         help='Directory for the locks that give the processes of this host '
              'their numbers (see member_id), and for the claims of a '
-             'service that has neither backend_url nor connection. Empty: a '
-             'directory of this user under the system\'s temporary '
+             'service that has neither backend_url nor connection. It is made '
+             'if it is not there; one that belongs to another user, that '
+             'everybody may write, or that is a symbolic link is refused. '
+             'Empty: a directory of this user under the system\'s temporary '
              'directory, which a host may clear when it starts.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, replicated in a RabbitMQ '
-             'cluster, rather than durable ones on one node. Queues that '
-             'exist must be deleted first: their type cannot change.'),
+             'cluster, rather than durable ones on one node. Each process '
+             'declares its own, and those with and without this option '
+             'understand each other.'),
     cfg.MultiStrOpt(
         'signing_key', secret=True, default=[],
         help='Keys with which messages are signed (HMAC-SHA-256). The first '
@@ -221,50 +238,10 @@ class Settings:
         return os.path.join(self.state_path, f'{self.group}.sqlite')
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Relation:
-    """One option that another one bounds; both are seconds."""
-
-    lesser: str
-    greater: str
-    why: str
-    #: The lesser is at most the greater divided by this.
-    parts: int = 1
-    #: Whether it may be as much as that.
-    equal: bool = False
-    #: Whether it matters only where there is a store.
-    store: bool = True
-
-    def check(self, found: Settings) -> None:
-        lesser: float = getattr(found, self.lesser)
-        greater: float = getattr(found, self.greater)
-        most = greater / self.parts
-        if (lesser < most or self.equal and lesser == most
-                or self.store and not found.connection):
-            return
-        part = {1: '', 2: 'half of ', 3: 'a third of '}[self.parts]
-        raise exceptions.ConfigError(
-            f'[{GROUP}] {self.lesser} {lesser:g} s must be '
-            f'{"at most" if self.equal else "less than"} {part}'
-            f'{self.greater} {greater:g} s, {self.why}; lower {self.lesser} '
-            f'or raise {self.greater}')
-
-
-_RELATIONS = (
-    _Relation('sweep_interval', 'lease', parts=3, why=(
-        'or work that was lost is looked for too seldom')),
-    _Relation('sweep_interval', 'session_timeout', parts=2, equal=True, why=(
-        'or the work of a dead process is found later than its session '
-        'promises')),
-    _Relation('late_claim_after', 'session_timeout', equal=True, why=(
-        'or what a dead process has not claimed is claimed later than its '
-        'session promises')),
-    _Relation('session_timeout', 'lease', equal=True, why=(
-        'or the work of a process is taken from it while it still is a '
-        'member')),
-    _Relation('send_timeout', 'lease', store=False, why=(
-        'or work is sent again while it is still being sent')),
-)
+_TIMES: dict[str, float] = {
+    opt.dest: opt.default for opt in OPTS if opt.dest in (
+        'session_timeout', 'late_claim_after', 'sweep_interval', 'lease',
+        'send_timeout')}
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
@@ -309,17 +286,31 @@ def _embedded(found: Settings) -> Settings:
 
 def _values(conf: cfg.ConfigOpts, group: str,
             registered: Iterable[cfg.Opt]) -> dict[str, Any]:
-    values = {}
+    """The values of *registered*.
+
+    :raises ConfigError: some cannot be used; the message names all of them.
+    """
+    values, refused = {}, []
     for opt in registered:
         try:
-            values[opt.dest] = getattr(conf[group], opt.dest)
+            value = values[opt.dest] = getattr(conf[group], opt.dest)
+            # It is neither below the least nor above the greatest.
+            if isinstance(value, float) and math.isnan(value):
+                raise ValueError('nan is not a number')
         except (cfg.ConfigFileValueError, ValueError) as exc:
             # oslo.config shows where it found a value as a Python object.
             reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
                             str(exc))
-            raise exceptions.ConfigError(
-                f'[{group}] {opt.dest}: {reason}') from exc
+            refused.append(f'[{group}] {opt.dest}: {reason}')
+    if refused:
+        raise exceptions.ConfigError('; '.join(refused))
     return values
+
+
+def _is_set(conf: cfg.ConfigOpts, name: str) -> bool:
+    found = conf.get_location(name, GROUP)
+    return (found is not None
+            and found.location is not cfg.Locations.opt_default)
 
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
@@ -385,6 +376,16 @@ def _check_known(path: str) -> None:
                     f'{", ".join(known)}: correct the name, or remove it')
 
 
+def value(conf: cfg.ConfigOpts, name: str) -> Any:
+    """One option by itself, whatever the others are.
+
+    :raises ConfigError: its value cannot be used.
+    """
+    register_opts(conf)
+    return _values(conf, GROUP, [
+        opt for opt in OPTS if opt.dest == name])[name]
+
+
 def settings(conf: cfg.ConfigOpts) -> Settings:
     """Read all options of *conf* at once, and hold them against each other.
 
@@ -399,9 +400,12 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     values['state_path'] = os.path.abspath(
         values['state_path'] or os.path.join(
             tempfile.gettempdir(), f'distperiodic-{os.getuid()}'))
+    store = bool(values['connection'])
+    # A default gives way to what somebody has set, also to the same value.
+    given = {name: values[name] for name in _TIMES if _is_set(conf, name)}
+    values |= times.fit(_TIMES, given, store=store)
+    times.check(values, given, store=store)
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
-    for relation in _RELATIONS:
-        relation.check(found)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
         # Who is alone need not agree with anybody on these times.

@@ -20,6 +20,7 @@ oslo.service here would fix the whole process on its default backend.
 """
 
 import difflib
+import functools
 import inspect
 import logging
 import os
@@ -33,6 +34,7 @@ from typing import cast
 from typing import overload
 
 from distperiodic.adapters.clock import SystemClock
+from distperiodic.core.context import Context
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.job import Delivery
@@ -259,7 +261,7 @@ class PeriodicTasks:
         :raises InvalidJob: there is no such job.
         """
         self._job(name)
-        return self._handlers[name]
+        return self._in_context(self._handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """The method that lists the objects of job *name*, bound.
@@ -268,7 +270,29 @@ class PeriodicTasks:
         :raises InvalidJob: there is no such job.
         """
         method = self._job(name).objects
-        return None if method is None else getattr(self, method)
+        return None if method is None else self._in_context(
+            getattr(self, method))
+
+    def make_context(self, context: Context) -> Any:
+        """What a service hands to a method of this class as its context.
+
+        Override it to hand on a context of your own, such as the
+        ``RequestContext`` that the rest of your service expects. It is called
+        before each run and each read of a catalogue, in their thread; if it
+        raises, the run or the read has failed.
+
+        :param context: of this run; see :class:`distperiodic.Context`.
+        """
+        return context
+
+    def _in_context(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        if type(self).make_context is PeriodicTasks.make_context:
+            return method
+
+        @functools.wraps(method)
+        def call(context: Context, *args: Any) -> Any:
+            return method(self.make_context(context), *args)
+        return call
 
     def add_periodic_task(self, task: Callable[..., Any]) -> None:
         """Add a job that is not a method of this class.

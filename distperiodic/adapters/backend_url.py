@@ -1,15 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The URL of a coordination service: checked, shown, completed."""
+"""The URL of a coordination service: checked, shown, completed.
 
+tooz and its drivers pass over what they do not know: a path, a misspelt
+option, a certificate without ``use_ssl``. Two services that believe to be
+apart would be one, or talk in the clear; so all of that is refused here.
+"""
+
+import difflib
+import os
 import urllib.parse
+from collections.abc import Callable
+
+from oslo_utils import strutils
 
 from distperiodic import exceptions
+
+#: Below which all of ours stands, apart from the groups that a service may
+#: have of its own in the same place.
+NAMESPACE = 'distperiodic'
 
 #: Drivers that know groups, and the option that holds their timeout.
 _DRIVERS = {
     'zookeeper': 'timeout', 'kazoo': 'timeout', 'file': 'timeout',
-    'redis': 'membership_timeout', 'rediss': 'membership_timeout',
-    'etcd3+http': 'membership_timeout', 'etcd3+https': 'membership_timeout',
+    'redis': 'membership_timeout', 'etcd3+http': 'membership_timeout',
+    'etcd3+https': 'membership_timeout',
 }
 PUSHING = frozenset(['zookeeper', 'kazoo'])
 
@@ -17,7 +31,8 @@ PUSHING = frozenset(['zookeeper', 'kazoo'])
 def check(backend_url: str) -> str:
     """The scheme of *backend_url*, if its driver has group membership.
 
-    :raises ConfigError: it is misspelt or its driver has none.
+    :raises ConfigError: it is misspelt, its driver has none, or its driver
+        would not do what it says.
     """
     shown = mask(backend_url)
     scheme, colon, rest = backend_url.partition('://')
@@ -30,32 +45,194 @@ def check(backend_url: str) -> str:
             f'backend_url {shown!r}: the tooz driver {scheme!r} has no '
             'reliable group membership, so nobody could know who owns what; '
             f'use one of {", ".join(sorted(_DRIVERS))}')
+    if scheme == 'rediss':
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r}: there is no driver {scheme!r}; for TLS '
+            'write redis://HOST?ssl=true, with zookeeper:// ?use_ssl=true')
     if scheme not in _DRIVERS:
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; use one '
             f'of {", ".join(sorted(_DRIVERS))}')
-    if scheme == 'file' and not urllib.parse.urlsplit(backend_url).path:
-        raise exceptions.ConfigError(
-            f'backend_url {shown!r} names no directory; write three slashes: '
-            'file:///var/lib/my-service')
+    try:
+        url = urllib.parse.urlsplit(backend_url)
+        reason = (_place(scheme, url, backend_url)
+                  or _options(scheme, url.query))
+    except ValueError as exc:
+        reason = f'is not a URL ({exc}); correct it'
+    if reason:
+        raise exceptions.ConfigError(f'backend_url {shown!r} {reason}')
     return scheme
 
 
+def _place(scheme: str, url: urllib.parse.SplitResult,
+           whole: str) -> str | None:
+    """What is wrong before the options."""
+    if '#' in whole:
+        return ('holds a "#", which ends a URL for its driver; give the '
+                'service a password without one')
+    if scheme == 'file':
+        if not url.path:
+            return ('names no directory; write three slashes: '
+                    'file:///var/lib/my-service')
+        if url.netloc:
+            return ('names a host before its directory; write three slashes: '
+                    'file:///var/lib/my-service')
+        return None
+    if '@' in url.path or '@' in url.query:
+        return ('has a "/" or a "?" before its last "@", which ends the hosts '
+                'for its driver; give the service a password without them')
+    path = url.path.strip('/')
+    if path:
+        option = {'zookeeper': f'?namespace={path}',
+                  'kazoo': f'?namespace={path}',
+                  'redis': f'?db={path}'}
+        return ('has a path, which its driver does not look at, so this '
+                'would be one place with all other paths; '
+                + (f'write {option[scheme]} in its stead'
+                   if scheme in option else 'leave it out'))
+    return None
+
+
+# -- options; each function returns what is wrong with a value
+
+def _text(value: str) -> str | None:
+    return None
+
+
+def _file(value: str) -> str | None:
+    return None if os.access(value, os.R_OK) and os.path.isfile(
+        value) else 'is not a file that this user can read; correct it'
+
+
+def _yes_or_no(value: str) -> str | None:
+    try:
+        strutils.bool_from_string(value, strict=True)
+    except ValueError:
+        return 'is neither true nor false; write one of them'
+    return None
+
+
+def _seconds(value: str) -> str | None:
+    return None if value.isdecimal() and int(value) > 0 else (
+        'is not a whole number of seconds above 0; write one')
+
+
+def _number(value: str) -> str | None:
+    return None if value.isdecimal() else (
+        'is not a whole number; write one')
+
+
+def _path(value: str) -> str | None:
+    return None if all(
+        part not in ('', '.', '..') and part.isascii() and part.isprintable()
+        for part in value.strip('/').split('/')) else (
+        'is not a name for a place; write one such as my-service/nodes')
+
+
+_Check = Callable[[str], str | None]
+_ZOOKEEPER: dict[str, _Check] = {
+    'ca': _file, 'certfile': _file, 'keyfile': _file,
+    'keyfile_password': _text, 'namespace': _path,
+    'randomize_hosts': _yes_or_no, 'timeout': _seconds,
+    'use_ssl': _yes_or_no, 'verify_certs': _yes_or_no,
+}
+_REDIS: dict[str, _Check] = {
+    'db': _number, 'encoding': _text, 'health_check_interval': _number,
+    'lock_timeout': _seconds, 'membership_timeout': _seconds,
+    'namespace': _path, 'retry_on_timeout': _yes_or_no, 'sentinel': _text,
+    'sentinel_fallback': _text, 'sentinel_password': _text,
+    'sentinel_ssl': _yes_or_no, 'sentinel_username': _text,
+    'socket_connect_timeout': _number, 'socket_keepalive': _yes_or_no,
+    'socket_timeout': _number, 'ssl': _yes_or_no, 'ssl_ca_certs': _file,
+    'ssl_certfile': _file, 'ssl_keyfile': _file, 'timeout': _seconds,
+}
+_ETCD: dict[str, _Check] = {
+    'api_version': _text, 'ca_cert': _file, 'cert_cert': _file,
+    'cert_key': _file, 'lock_timeout': _seconds,
+    'membership_timeout': _seconds, 'timeout': _seconds,
+}
+_OPTIONS: dict[str, dict[str, _Check]] = {
+    'zookeeper': _ZOOKEEPER, 'kazoo': _ZOOKEEPER,
+    'file': {'timeout': _seconds}, 'redis': _REDIS,
+    'etcd3+http': _ETCD, 'etcd3+https': _ETCD,
+}
+#: What has no effect without another option: those and that.
+_NEEDS = {
+    'zookeeper': (('ca', 'use_ssl'), ('certfile', 'use_ssl'),
+                  ('keyfile', 'use_ssl'), ('verify_certs', 'use_ssl'),
+                  ('certfile', 'keyfile'), ('keyfile', 'certfile')),
+    'redis': (('ssl_ca_certs', 'ssl'), ('ssl_certfile', 'ssl'),
+              ('ssl_keyfile', 'ssl')),
+}
+
+
+def _options(scheme: str, query: str) -> str | None:
+    """What is wrong with the options after the '?'."""
+    known = _OPTIONS[scheme]
+    given = urllib.parse.parse_qs(query, keep_blank_values=True)
+    for name, values in given.items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f', did you mean {near[0]}?' if near else ''
+            return (f'has an option that its driver does not know: {name}'
+                    f'{meant}; it knows {", ".join(sorted(known))}')
+        for value in values:
+            wrong = ('has no value; write one, or leave it out' if not value
+                     else known[name](value))
+            if wrong:
+                shown = '' if _secret(name) else f'={value}'
+                return f'has an option that cannot be: {name}{shown} {wrong}'
+    for name, other in _NEEDS.get('zookeeper' if scheme in PUSHING
+                                  else scheme, ()):
+        needed = given.get(other, ['no'])[-1]
+        if name in given and (
+                known[other] is _yes_or_no and not strutils.bool_from_string(
+                    needed) or other not in given):
+            value = 'true' if known[other] is _yes_or_no else 'FILE'
+            return (f'has the option {name}, which has no effect without '
+                    f'{other}; add {other}={value}, or leave {name} out')
+    return None
+
+
+def _secret(option: str) -> bool:
+    return 'password' in option
+
+
+def has_tls(backend_url: str) -> bool:
+    """Whether what goes to the service is encrypted."""
+    scheme, _, rest = backend_url.partition('://')
+    query = urllib.parse.parse_qs(rest.partition('?')[2])
+    return scheme == 'etcd3+https' or any(
+        strutils.bool_from_string(query.get(name, [''])[-1])
+        for name in ('use_ssl', 'ssl'))
+
+
 def mask(url: str) -> str:
-    """*url* without its password."""
+    """*url* without its passwords."""
     scheme, colon, rest = url.partition('://')
     user, at, hosts = rest.rpartition('@')
     if at and ':' in user:
         user = user.partition(':')[0] + ':***'
-    return scheme + colon + user + at + hosts
+    hosts, mark, query = hosts.partition('?')
+    options = [
+        f'{option.partition("=")[0]}=***' if _secret(option.partition('=')[0])
+        else option for option in query.split('&')]
+    return scheme + colon + user + at + hosts + mark + '&'.join(options)
 
 
-def with_timeout(url: str, seconds: float) -> str:
-    """*url* with its driver's session timeout, unless it names one."""
-    option = _DRIVERS[url.partition('://')[0]]
-    query = urllib.parse.urlsplit(url).query
-    if option in urllib.parse.parse_qs(query):
-        return url
-    # tooz reads it by int(); less than asked would be unsafe to trust.
-    return (f'{url}{"&" if query else "?"}{option}='
-            f'{max(1, round(seconds))}')
+def complete(url: str, seconds: float) -> str:
+    """*url* as tooz is to have it: with our namespace and its driver's
+    session timeout, unless it names them.
+    """
+    scheme = url.partition('://')[0]
+    before, _, query = url.partition('?')
+    given = urllib.parse.parse_qs(query)
+    added = [query] if query else []
+    if scheme == 'file':
+        before = os.path.join(before, NAMESPACE)
+    elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
+        added.append(f'namespace={NAMESPACE}')
+    if _DRIVERS[scheme] not in given:
+        # tooz reads it by int(); less than asked would be unsafe to trust.
+        added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
+    return f'{before}?{"&".join(added)}' if added else before

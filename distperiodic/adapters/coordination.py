@@ -62,6 +62,8 @@ class Membership:
     :param identity: this process's name on the ring.
     :param points: points on the ring; 0 for a process that owns nothing.
     :param slots: runs that it takes at a time; 0 for none.
+    :param jobs: says which jobs it schedules; see
+        :func:`distperiodic.core.member.sign_of`. 0 for none.
     :param session_timeout: seconds without a sign of life after which the
         others take over, as asked for; the server may grant another value.
     :param heartbeat_interval: seconds between looks at a service that cannot
@@ -72,6 +74,7 @@ class Membership:
 
     def __init__(self, backend_url: str, identity: str, *,
                  clock: ports.Clock, points: int = 0, slots: int = 0,
+                 jobs: int = 0,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0):
         self._scheme = backend_url_.check(backend_url)
@@ -82,7 +85,7 @@ class Membership:
         self._interval = heartbeat_interval
         self._me = member_.Member(
             member_.check_identity(identity), secrets.token_hex(8), 0,
-            points, slots)
+            points, slots, jobs=jobs)
         # What the next term is to show; written by whoever publishes, where
         # _me is written by our thread alone.
         self._points = points
@@ -293,9 +296,7 @@ class Membership:
     def _open(self) -> term_.Term:
         pushes = self._scheme in backend_url_.PUSHING
         return (term_.KazooTerm if pushes else term_.Term)(
-            backend_url_.with_timeout(self._url, self._asked_timeout),
-            self._me.entry,
-            wake=self._wake,
+            self._url, self._me.entry, wake=self._wake,
             stopping=self._stopping, clock=self._clock,
             asked_timeout=self._asked_timeout, interval=self._interval)
 

@@ -15,11 +15,12 @@ Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported when a link is opened and not before.
 
 Limits: a process that was killed leaves its queue behind, durable and empty
-or nearly so; a broker policy with ``expires`` for ``^distperiodic\\.`` removes
-it. One that is closed removes its own.
+or nearly so; the broker deletes it when nobody has listened to it for half an
+hour. One that is closed removes its own.
 """
 
 import logging
+import re
 import threading
 import urllib.parse
 from collections.abc import Callable
@@ -39,6 +40,13 @@ _METHOD = 'hear'
 #: Characters, of AMQP; all of ours are ASCII.
 ROUTING_KEY_LIMIT = 255
 
+# What a broker says of a queue or an exchange that is declared otherwise.
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
+    r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<ours>.*?)"
+    r"(?: of type '\w+')? but current is (?:the value )?"
+    r"(?P<there>'[^']*'|\w+)")
+
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
@@ -52,14 +60,14 @@ class Link:
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
-                 identity: str, quorum: bool,
+                 server: str, quorum: bool,
                  on_message: Callable[[Any], None],
                  on_garbage: Callable[[str, str], None],
                  monotonic: Callable[[], float]):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        self._own = identity
+        self._own = server
         self._quorum = quorum
         self._on_message = on_message
         self._on_garbage = on_garbage
@@ -103,6 +111,15 @@ class Link:
             raise ConfigError(
                 f'transport_url {self._shown} and [oslo_messaging_rabbit] '
                 f'contradict each other: {self._trouble}')
+        other = _INEQUIVALENT.search(self._trouble)
+        if other is not None:
+            raise BusUnavailable(
+                f'{self._shown} has the {other["kind"]} {other["name"]!r} '
+                f'with another {other["what"]} than this process would make '
+                f'it with (here: {other["ours"]}, there: {other["there"]}), '
+                'and it cannot change; give all processes the same options '
+                'in transport_url and [oslo_messaging_rabbit], or stop all '
+                f'of them, delete the {other["kind"]}, and start them again')
         raise BusUnavailable(
             f'no broker at {self._shown} let us in within {timeout:g} s '
             f'({self._trouble}); check that it runs, and the host, port, '
@@ -213,6 +230,8 @@ class Link:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
+        # Who hears us opens nothing that is compressed.
+        url.query['kombu_compression'] = ''
         # The exchange is shared, and those who declare it must agree.
         url.query.setdefault('amqp_auto_delete', 'false')
 
@@ -251,6 +270,7 @@ class Link:
             except BusUnavailable as exc:
                 self._trouble = str(exc)
                 if ('ACCESS_REFUSED' in self._trouble
+                        or _INEQUIVALENT.search(self._trouble)
                         or self._monotonic() >= deadline):
                     raise
                 self._closed.wait(0.2)

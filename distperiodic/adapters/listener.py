@@ -5,8 +5,12 @@
   of them. The window of the scheduler bounds them instead.
 * It would answer a forged call and wait a minute for an absent caller. Ours
   answers nobody, and runs no method by name: there is one, ours.
+* It makes two queues more than the one that is its own, and leaves that one
+  to the broker for ever if its process is killed.
 * It is loud about garbage, and some of it tears down the channel. Ours counts
   it and goes on.
+* It opens whatever comes, so that a small message that was compressed fills
+  the memory of who hears it. Ours looks at length and headers before that.
 """
 
 import collections
@@ -16,6 +20,13 @@ from collections.abc import Callable
 from typing import Any
 
 LOG = logging.getLogger(__name__)
+
+# Milliseconds without a listener after which the broker deletes a queue. What
+# it holds then was taken back by its sender long ago.
+_EXPIRES = 30 * 60 * 1000
+#: Bytes of a message: what the longest of ours takes, twice in JSON, with
+#: each letter of its ids outside of what 16 bits can say.
+LONGEST = 20 * 2 ** 20
 
 
 @functools.cache
@@ -36,16 +47,15 @@ def server_class() -> type:
         on_garbage: Callable[[str, str], None]
 
         def _create_listener(self):
-            listener = super()._create_listener()
             try:
-                for consumer in _connection_of(listener)._consumers:
-                    consumer._callback = _quiet_callback(
-                        consumer, self.on_garbage)
-            except AttributeError:
-                # Another driver, or another release: it logs each piece of
-                # garbage with a traceback, which is loud but works.
-                LOG.debug('garbage in the queues is left to oslo.messaging')
-            return listener
+                return _own_queue_alone(
+                    self.transport._driver, self._target, self.on_garbage)
+            except (AttributeError, TypeError):
+                # Another driver, or another release: it makes three queues,
+                # and logs each piece of garbage with a traceback. It works.
+                LOG.debug('the queues are left to oslo.messaging',
+                          exc_info=True)
+                return super()._create_listener()
 
         def _on_incoming(self, incoming):
             for received in incoming:
@@ -76,6 +86,34 @@ def server_class() -> type:
     return _Server
 
 
+def _own_queue_alone(driver: Any, target: Any,
+                     on_garbage: Callable[[str, str], None]) -> Any:
+    """Listen to the queue of *target*'s server, and make no other.
+
+    As the driver itself would, but without the queues that all servers of a
+    topic share, of which nothing is ever sent to; and ours goes by itself
+    when its process does not come back.
+    """
+    from oslo_messaging._drivers import amqpdriver
+    from oslo_messaging._drivers import base
+    from oslo_messaging._drivers import common
+
+    connection = driver._get_connection(common.PURPOSE_LISTEN)
+    listener = amqpdriver.RpcAMQPListener(driver, connection)
+    declare = connection.connection.declare_consumer
+
+    def declare_ours(consumer: Any) -> None:
+        consumer.queue_arguments['x-expires'] = _EXPIRES
+        declare(consumer)
+        consumer._callback = _quiet_callback(consumer, on_garbage)
+
+    connection.connection.declare_consumer = declare_ours
+    connection.declare_topic_consumer(
+        exchange_name=driver._get_exchange(target),
+        topic=f'{target.topic}.{target.server}', callback=listener)
+    return base.PollStyleListenerAdapter(listener, 1, None)
+
+
 def _connection_of(listener: Any) -> Any:
     return listener._poll_style_listener.conn
 
@@ -95,6 +133,12 @@ def _quiet_callback(consumer: Any,
     lately: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
+        reason = _unopened(raw)
+        if reason is not None:
+            on_garbage(f'queue {consumer.queue_name}', reason)
+            consumer.queue.channel.basic_reject(raw.delivery_tag,
+                                                requeue=False)
+            return
         convert = getattr(consumer.queue.channel, 'message_to_python', None)
         received = convert(raw) if convert else raw
         try:
@@ -115,3 +159,14 @@ def _quiet_callback(consumer: Any,
                 received.reject()
 
     return callback
+
+
+def _unopened(raw: Any) -> str | None:
+    """Why *raw*, as it came from the broker, is not even opened."""
+    compression = (getattr(raw, 'headers', None) or {}).get('compression')
+    if compression:
+        return f'compressed ({compression!r:.40}), which ours are not'
+    length = len(getattr(raw, 'body', ''))
+    if length > LONGEST:
+        return f'of {length} bytes, and {LONGEST} are the most'
+    return None

@@ -10,7 +10,6 @@ import logging
 import os
 import queue
 import socket
-import stat
 import threading
 from collections.abc import Callable
 from collections.abc import Container
@@ -19,6 +18,7 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import ports
+from distperiodic.adapters import private
 from distperiodic.core import catalogue
 from distperiodic.core import context
 from distperiodic.core import job as job_
@@ -212,17 +212,18 @@ class Seat:
     drops the lock with the process, however that ends.
 
     :param path: directory for the lock files.
+    :raises ConfigError: it cannot hold them, or is not private.
     """
 
     def __init__(self, path: str, kind: str):
         self._handle: int | None = None
+        private.make_directory(path)
         try:
-            os.makedirs(path, mode=0o700, exist_ok=True)
             for number in range(10000):
                 # POSIX locks and not flock: a child of a fork does not
                 # inherit them, so it cannot hold a seat for the dead.
-                handle = os.open(os.path.join(path, f'{kind}.{number}.lock'),
-                                 os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                handle = private.open_file(
+                    os.path.join(path, f'{kind}.{number}.lock'))
                 try:
                     fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
@@ -254,24 +255,3 @@ class Seat:
 
 
 _SEATS: set[tuple[str, str, int]] = set()
-
-
-def make_own_directory(path: str) -> None:
-    """Make *path* where it is not there; nobody else may put files into it.
-
-    :raises ConfigError: it cannot be made, or others can write to it.
-    """
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        found = os.stat(path)
-    except OSError as exc:
-        raise exceptions.ConfigError(
-            f'state_path {path!r} cannot hold the claims: {exc}; set '
-            '[distperiodic] state_path to a directory that this user may '
-            'write') from exc
-    if found.st_uid not in (0, os.geteuid()) or (
-            found.st_mode & stat.S_IWOTH):
-        raise exceptions.ConfigError(
-            f'state_path {path!r} belongs to another user, or everybody may '
-            'write to it, so the claims in it are not safe; set '
-            '[distperiodic] state_path to a directory of this user')

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work and reports over oslo.messaging, on RabbitMQ.
 
-Every worker has a queue of its own, and so has every scheduler; a message is
-addressed to one process, so a scheduler knows exactly what each worker still
-holds, and no worker can hoard::
+Every worker process has a queue of its own, and so has every scheduler; a
+message is addressed to one process, so a scheduler knows exactly what each
+worker still holds, and no worker can hoard::
 
     exchange 'distperiodic' (topic, durable)
-        distperiodic.GROUP.work.PARTITION.WORKER  <- batches, one a message
-        distperiodic.GROUP.reports.SCHEDULER      <- reports, many a message
+        distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- batches, one each
+        distperiodic.GROUP.reports.MEMBER~NONCE         <- reports, many each
+
+The nonce is of the process, as in its membership entry: a second process with
+the same member id, which its group does not let in, or one that replaces a
+process that hangs, hears nothing that was meant for the other.
 
 What the broker does to that, and what is done against it, is in
 :mod:`distperiodic.adapters.link` and :mod:`distperiodic.adapters.outbox`.
@@ -28,6 +32,7 @@ from distperiodic.adapters.link import ROUTING_KEY_LIMIT
 from distperiodic.adapters.link import Link
 from distperiodic.adapters.outbox import BatchOutbox
 from distperiodic.adapters.outbox import ReportOutbox
+from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core.message import Batch
 from distperiodic.core.message import Report
@@ -62,13 +67,16 @@ def _word(name: str) -> str:
     return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
 
 
-def _identity(entry: str) -> str:
-    return urllib.parse.quote(entry.partition('~')[0], safe=':@')
+def queue_of(process: str) -> str:
+    """The last word of the name of a process's queue.
+
+    :param process: see :attr:`distperiodic.core.member.Member.process`.
+    """
+    return urllib.parse.quote(process, safe=':@')
 
 
-def _process(entry: str) -> list[str]:
-    """Identity and nonce: the same process, in whichever term."""
-    return entry.split('~')[:2]
+def _server(entry: str) -> str:
+    return queue_of(member.process_of(entry))
 
 
 class _Drops:
@@ -104,7 +112,7 @@ class _Bus(abc.ABC):
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
                  me: str, keys: Sequence[message.Key], quorum: bool,
                  monotonic: Callable[[], float] | None):
-        queue = f'{topic}.{_identity(me)}'
+        queue = f'{topic}.{_server(me)}'
         if len(queue) > ROUTING_KEY_LIMIT:
             raise ConfigError(
                 f'the queue {queue!r:.80}... would have a name of '
@@ -144,7 +152,7 @@ class _Bus(abc.ABC):
         timeout -= self._monotonic() - began
         link = Link(
             self._conf, self._transport_url, topic=self._topic,
-            identity=_identity(self.me), quorum=self._quorum,
+            server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
             monotonic=self._monotonic)
         # In a forked child what the parent had started is left as it is:
@@ -173,7 +181,7 @@ class _Bus(abc.ABC):
             received = message.decode(payload, self._keys)
         except InvalidMessage as exc:
             origin = _claimed_origin(payload) or (
-                f'queue {self._topic}.{_identity(self.me)}')
+                f'queue {self._topic}.{_server(self.me)}')
             self._drops.note(origin, str(exc))
             return
         try:
@@ -260,7 +268,7 @@ class MessagingWorkBus(_Bus):
     def _begin(self, link: Link) -> None:
         def publish(batch: Batch) -> None:
             link.cast(work_topic(self._group, batch.partition),
-                      _identity(batch.worker),
+                      _server(batch.worker),
                       message.encode_batch(batch, self._keys))
 
         self._outbox = BatchOutbox(
@@ -271,7 +279,8 @@ class MessagingWorkBus(_Bus):
     def _take(self, received: Batch | Reports) -> None:
         if not isinstance(received, Reports):
             self._drops.note(received.sender, 'a batch, sent to a scheduler')
-        elif _process(received.to) != _process(self.me):
+        elif member.process_of(
+                received.to) != member.process_of(self.me):
             # A report for an earlier term of this process is still news:
             # the batch may be in our books, and its fence decides.
             self._drops.note(received.reports[0].worker,
@@ -340,7 +349,7 @@ class MessagingReportBus(_Bus):
 
     def _begin(self, link: Link) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:
-            link.cast(reports_topic(self._group), _identity(to_entry),
+            link.cast(reports_topic(self._group), _server(to_entry),
                       message.encode_reports(reports, to=to_entry,
                                              keys=self._keys))
 
@@ -357,7 +366,8 @@ class MessagingReportBus(_Bus):
         if not isinstance(received, Batch):
             self._drops.note(received.reports[0].worker,
                              'reports, sent to a worker')
-        elif _process(received.worker) != _process(self.me):
+        elif member.process_of(
+                received.worker) != member.process_of(self.me):
             # A batch for an earlier tenure of this process goes on: whoever
             # starts it compares, and refuses it to its sender by name.
             self._drops.note(received.sender, 'a batch for another process',

@@ -14,8 +14,11 @@ import heapq
 import itertools
 import logging
 import threading
+from collections.abc import Iterable
 from typing import Any
 from typing import Protocol
+
+from distperiodic.core import job as job_
 
 LOG = logging.getLogger(__name__)
 
@@ -35,6 +38,12 @@ class Source(Protocol):
 
     def run(self, part: Any) -> object:
         """Run a part that was taken."""
+
+
+class OfPartition(Source, Protocol):
+    """Work of one job."""
+
+    job: job_.Job
 
 
 class Pool:
@@ -171,3 +180,29 @@ class Pool:
         if self._queue and not self._coming:
             self._call_one()
         return source, part
+
+
+class Pools:
+    """A pool for each partition, so that handlers of one that hang take no
+    thread from the others. It stands in for :class:`Pool`.
+
+    :param size: threads of each.
+    """
+
+    def __init__(self, size: int, name: str, partitions: Iterable[str]):
+        self._of = {partition: Pool(size, name)
+                    for partition in sorted(partitions)}
+
+    def submit(self, priority: int, source: OfPartition) -> None:
+        self._of[source.job.topic].submit(priority, source)
+
+    def write_off(self, ident: int) -> int:
+        return sum(pool.write_off(ident) for pool in self._of.values())
+
+    def look_again(self) -> None:
+        for pool in self._of.values():
+            pool.look_again()
+
+    def stop(self) -> None:
+        for pool in self._of.values():
+            pool.stop()

@@ -15,6 +15,8 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
+# The first of these hushes what the others import.
+from distperiodic.adapters import driver as driver_  # isort: skip
 from kazoo import exceptions as kazoo
 from tooz import coordination as tooz
 
@@ -23,7 +25,7 @@ from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.core import member as member_
 
-_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379, 'rediss': 6379,
+_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
           'etcd3+http': 2379, 'etcd3+https': 2379}
 _ZOOKEEPER = ('zookeeper', 'kazoo')
 
@@ -80,18 +82,10 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
     return found
 
 
-def has_tls(backend_url: str) -> bool:
-    scheme, _, rest = backend_url.partition('://')
-    query = urllib.parse.parse_qs(rest.partition('?')[2])
-    return (scheme in ('rediss', 'etcd3+https')
-            or query.get('use_ssl', [''])[-1].lower() in ('1', 'true', 'yes')
-            or query.get('ssl', [''])[-1].lower() in ('1', 'true', 'yes'))
-
-
 def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
     """Each server of *backend_url* by itself."""
     asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
-            and not has_tls(backend_url))
+            and not backend_url_.has_tls(backend_url))
     return [_server(name, port, timeout, asks)
             for name, port in addresses(backend_url)]
 
@@ -141,9 +135,10 @@ class Survey:
     def __enter__(self) -> 'Survey':
         self._knock()
         with self._errors():
-            self._coordinator = tooz.get_coordinator(
-                backend_url_.with_timeout(self._url, self._timeout),
-                f'survey-{secrets.token_hex(8)}'.encode())
+            self._coordinator = driver_.make(
+                self._url, f'survey-{secrets.token_hex(8)}'.encode(),
+                self._timeout)
+            self._explainer = driver_.Explainer(self._coordinator, self._url)
             if self._scheme != 'file':
                 self._coordinator.start(start_heart=False)
         return self
@@ -172,7 +167,8 @@ class Survey:
     def groups(self) -> list[str]:
         """The groups there are, of whatever service."""
         if self._scheme == 'file' and not os.path.isdir(
-                os.path.join(directory(self._url), 'groups')):
+                os.path.join(
+                    directory(self._url), backend_url_.NAMESPACE, 'groups')):
             # tooz would make the directory and find it empty.
             return []
         with self._errors(), self._started():
@@ -253,19 +249,8 @@ class Survey:
             yield
         except (tooz.GroupNotCreated, tooz.MemberNotJoined):
             raise
-        except ValueError as exc:
-            raise exceptions.ConfigError(
-                f'backend_url {self._shown!r} cannot be used: {exc}; correct '
-                'it') from exc
-        except kazoo.NoAuthError as exc:
-            raise exceptions.CoordinationUnavailable(
-                f'{self._shown} does not let this user read the tree; '
-                'correct user and password of backend_url') from exc
         except (tooz.ToozError, kazoo.KazooException, OSError) as exc:
-            raise exceptions.CoordinationUnavailable(
-                f'{self._shown} does not answer: '
-                f'{exc or type(exc).__name__}; check backend_url and that '
-                'the service runs') from exc
+            raise self._explainer.explain(exc) from exc
 
 
 def _joined(capabilities: Any) -> int | None:

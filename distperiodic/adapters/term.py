@@ -11,22 +11,16 @@ client inside tooz's driver; with any other driver it asks at an interval.
 import contextlib
 import logging
 import threading
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-# At the top and not in our thread: futurist, which tooz imports, imports
-# eventlet where that is installed, and eventlet's import gives the importing
-# thread a new sentinel, so that nobody could ever join it. It also warns
-# everybody that it is deprecated; nothing here uses it.
-with warnings.catch_warnings():
-    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
-    from kazoo import exceptions as kazoo
-    from kazoo.protocol import states
-    from tooz import coordination
-    from tooz import utils
+# The first of these hushes what the others import.
+from distperiodic.adapters import driver as driver_  # isort: skip
+from kazoo import exceptions as kazoo
+from kazoo.protocol import states
+from tooz import coordination
+from tooz import utils
 
-from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters import backend_url as backend_url_
 
@@ -67,12 +61,8 @@ class Term:
         #: Groups in which the entry stands.
         self.joined: set[str] = set()
         self._entry = entry.encode()
-        try:
-            self._coordinator = coordination.get_coordinator(
-                url, self._entry)
-        except (coordination.ToozError, ValueError) as exc:
-            raise exceptions.ConfigError(
-                f'backend_url {self._shown!r} cannot be used: {exc}') from exc
+        self._coordinator = driver_.make(url, self._entry, asked_timeout)
+        self._explainer = driver_.Explainer(self._coordinator, url)
 
     @property
     def timeout(self) -> float:
@@ -89,10 +79,7 @@ class Term:
         except Exception as exc:
             # All of them: at this point tooz lets those of its drivers'
             # libraries through (etcd3gw's, which say nothing, for one).
-            raise exceptions.CoordinationUnavailable(
-                f'no connection to {self._shown}: '
-                f'{str(exc) or type(exc).__name__}; check '
-                'backend_url and that the service runs') from exc
+            raise self._explainer.explain(exc) from exc
         self.heard = self._clock.monotonic()
 
     def check(self) -> None:
@@ -182,8 +169,7 @@ class Term:
                 coordination.MemberAlreadyExist, coordination.MemberNotJoined):
             raise
         except (coordination.ToozError, OSError) as exc:
-            raise exceptions.CoordinationUnavailable(
-                f'{self._shown} does not answer: {exc}') from exc
+            raise self._explainer.explain(exc) from exc
 
 
 class KazooTerm(Term):
@@ -343,10 +329,7 @@ class KazooTerm(Term):
                 self._wake.wait(0.05)
                 result = send()
             except kazoo.ZookeeperError as exc:
-                raise exceptions.CoordinationUnavailable(
-                    f'{self._shown} refuses: {type(exc).__name__} {exc}; '
-                    'see that this user may read and write the tree'
-                ) from exc
+                raise self._explainer.explain(exc) from exc
 
     def _end(self) -> None:
         # The end of a session removes its entries, so nothing need be left

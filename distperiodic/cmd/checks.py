@@ -148,11 +148,12 @@ def connections_private(case: Case) -> Finding:
     """Connections to other hosts are encrypted: URLs carry passwords, and
     messages start work.
     """
+    from distperiodic.adapters import backend_url
     from distperiodic.adapters import survey
     settings = case.settings
     bare = []
     if settings.backend_url and case.scheme != 'file' and (
-            not survey.has_tls(settings.backend_url)):
+            not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
                  for name, _ in survey.addresses(settings.backend_url)
                  if not _loopback(name)]
@@ -413,10 +414,12 @@ def broker_queues(case: Case) -> Finding:
     broker, group = case.broker, case.populated
     name = case.settings.group
     queues = {
-        f'{messaging.work_topic(name, partition)}.{worker.identity}'
+        f'{messaging.work_topic(name, partition)}.'
+        f'{messaging.queue_of(worker.process)}'
         for partition, workers in group.workers.items()
         for worker in workers}
-    queues |= {f'{messaging.reports_topic(name)}.{m.identity}'
+    queues |= {f'{messaging.reports_topic(name)}.'
+               f'{messaging.queue_of(m.process)}'
                for m in group.members if m.points}
     try:
         host = broker.find()

@@ -24,9 +24,13 @@ class DbSync(configured.Configured, command.Command):
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.adapters import private
         from distperiodic.adapters import schema
-        before, after = schema.sync(
-            self.database(parsed, made=False).connection)
+        settings = self.database(parsed, made=False)
+        if settings.embedded:
+            private.make_directory(settings.state_path)
+            private.make_file(settings.store_file)
+        before, after = schema.sync(settings.connection)
         app: Any = self.app
         if before is None:
             told = f'made the tables, version {after}'

@@ -9,13 +9,10 @@ by the next one, which makes the same mistake, for ever.
 import abc
 import argparse
 import contextlib
-import gc
 import importlib
 import logging
 import os
-import signal
 import sys
-import threading
 import traceback
 from typing import TYPE_CHECKING
 from typing import Any
@@ -129,42 +126,6 @@ def _place(exc: BaseException) -> str:
             if frames else 'unknown place')
 
 
-def _let_ctrl_c_end_it_cleanly() -> None:
-    """Make SIGINT what SIGTERM is, and the second one an end at once.
-
-    A terminal sends SIGINT to all processes at once, and the launcher would
-    have each end in the middle of its work. Blocked here, it is blocked in
-    all processes that are forked from now on, and only this thread hears it.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-
-    def listen() -> None:
-        signal.sigwait({signal.SIGINT})
-        LOG.info('ending: finishing what was begun; Ctrl-C again ends it at '
-                 'once')
-        os.kill(os.getpid(), signal.SIGTERM)
-        signal.sigwait({signal.SIGINT})
-        # The launcher made us leader of our own group, if we were not.
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=listen, name='distperiodic-ctrl-c',
-                     daemon=True).start()
-
-
-def _titled(kind: type[Any], what: str) -> type[Any]:
-    """The same service, which shows in ps what it is."""
-    class Titled(kind):
-        def start(self) -> None:
-            super().start()
-            # It comes with cotyledon, which runs our processes, and calls
-            # all of them by the name of a class of oslo.service.
-            with contextlib.suppress(ImportError):
-                import setproctitle
-                setproctitle.setproctitle(
-                    f'distperiodic: {what} {self.member_id}')
-    return Titled
-
-
 class _Serve(configured.Configured, command.Command):
     """What both have in common: check all, then launch, then wait."""
 
@@ -191,7 +152,7 @@ class _Serve(configured.Configured, command.Command):
             conf.set_override('debug', True)
         settings = opts.settings(conf)
         self._check_backend(settings, parsed.workers)
-        self._check_store(settings)
+        self._check_store(conf, settings)
         tasks = load_tasks(parsed.tasks, conf)
         self._check_jobs(tasks, parsed)
         self._check_places(conf, settings, parsed)
@@ -201,16 +162,9 @@ class _Serve(configured.Configured, command.Command):
         conf.set_default('default_log_levels',
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
-        from oslo_service import service as oslo_service
-        _let_ctrl_c_end_it_cleanly()
-        # What is here by now stays to the end: no search for garbage need
-        # look through it, nor write to what the forked processes share.
-        gc.collect()
-        gc.freeze()
-        launcher = oslo_service.launch(
-            conf, self._service(conf, tasks, parsed),
-            workers=parsed.workers, restart_method='mutate')
-        launcher.wait()
+        from distperiodic.service import launcher
+        launcher.launch(conf, self._service(conf, tasks, parsed),
+                        parsed.workers)
         return 0
 
     def _check_backend(self, settings: 'opts.Settings',
@@ -239,12 +193,13 @@ class _Serve(configured.Configured, command.Command):
                     f'one process, and --workers {workers} are to run; unset '
                     'it, then each gets a number of this host')
 
-    def _check_store(self, settings: 'opts.Settings') -> None:
+    def _check_store(self, conf: 'cfg.ConfigOpts',
+                     settings: 'opts.Settings') -> None:
         """:raises ConfigError: the store cannot be used as it is."""
         from distperiodic.service import lifecycle
         # One that is away is waited for, by processes that say so.
         with contextlib.suppress(exceptions.StoreUnavailable):
-            lifecycle.check_store(settings)
+            lifecycle.check_store(settings, conf)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'
@@ -297,7 +252,7 @@ class Scheduler(_Serve):
                 'job: name=%s schedule=%r scope=%s partition=%s enabled=%s '
                 'defined=%s', job.name, job.schedule.describe(),
                 job.scope.value, job.topic, job.enabled, job.defined_at)
-        return _titled(service.SchedulerService, 'scheduler')(conf, tasks)
+        return service.SchedulerService(conf, tasks)
 
 
 class Worker(_Serve):
@@ -335,6 +290,4 @@ class Worker(_Serve):
                  tasks: 'periodic.PeriodicTasks',
                  parsed: argparse.Namespace) -> Any:
         from distperiodic import service
-        return _titled(
-            service.WorkerService, f'worker of {parsed.partition}'
-        )(conf, tasks, parsed.partition)
+        return service.WorkerService(conf, tasks, parsed.partition)

@@ -20,6 +20,7 @@ in the next, since others may have taken it over in between.
 import dataclasses
 import functools
 import re
+import zlib
 from collections.abc import Iterable
 
 from distperiodic import exceptions
@@ -70,6 +71,8 @@ class Member:
     #: Rises with each gap in this process's membership.
     tenure: int = 1
     ring_format: int = ring_.RING_FORMAT
+    #: Says which jobs it schedules; see :func:`sign_of`. 0: none.
+    jobs: int = 0
 
     @functools.cached_property
     def entry(self) -> str:
@@ -79,6 +82,8 @@ class Member:
             attributes.append(f'r{self.points}')
         if self.slots:
             attributes.append(f's{self.slots}')
+        if self.jobs:
+            attributes.append(f'j{self.jobs}')
         return (f'{self.identity}~{self.nonce}~{self.generation}'
                 f'~{".".join(attributes)}')
 
@@ -123,7 +128,15 @@ def parse_entry(entry: str) -> Member | None:
         return None
     return Member(match['identity'], match['nonce'],
                   int(match['generation']), points, slots,
-                  attributes.get('t', 1), attributes['f'])
+                  attributes.get('t', 1), attributes['f'],
+                  attributes.get('j', 0))
+
+
+def sign_of(jobs: Iterable[str]) -> int:
+    """A number that is the same for the same names of jobs, and hardly ever
+    for others; 1 to 99,999, as an entry has to be short.
+    """
+    return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
 @functools.lru_cache(maxsize=16384)

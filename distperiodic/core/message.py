@@ -49,6 +49,8 @@ MAX_OBJECTS = 10_000
 MAX_NAME = 512
 #: Characters of an error; longer ones are cut when sent.
 MAX_REASON = 1_000
+#: Characters of all errors in one message; where there are more, each is cut.
+MAX_REASONS = 1_000_000
 
 _MAX_INT = 2 ** 63 - 1
 # The instants that a datetime can show: the years 1 to 9999.
@@ -163,11 +165,15 @@ def encode_reports(reports: Sequence[Report], *, to: str,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
     """*reports* for the scheduler *to* as a JSON object, signed if *keys*.
 
-    Errors are cut to :data:`MAX_REASON` characters and made valid text: a
-    report is worth more than the letters of a handler's error.
+    Errors are cut to :data:`MAX_REASON` characters, or less where there are
+    many, and made valid text: a report is worth more than the letters of a
+    handler's error.
 
     :raises InvalidMessage: no reader would take it.
     """
+    number = sum(len(report.failed) + len(report.retried)
+                 for report in reports)
+    room = min(MAX_REASON, MAX_REASONS // max(1, number))
     message = {
         'v': VERSION,
         'kind': 'report',
@@ -176,8 +182,8 @@ def encode_reports(reports: Sequence[Report], *, to: str,
             'batch': report.batch,
             'worker': report.worker,
             'done': report.done,
-            'failed': [[i, _clean(why)] for i, why in report.failed],
-            'retried': [[i, _clean(why)] for i, why in report.retried],
+            'failed': [[i, _clean(why, room)] for i, why in report.failed],
+            'retried': [[i, _clean(why, room)] for i, why in report.retried],
             'refused': [[i, code.value] for i, code in report.refused],
             'lost': report.lost,
             'seconds': report.seconds,
@@ -372,12 +378,12 @@ def _check_text(field: str, text: str) -> None:
                 f'{field} holds invalid Unicode ({exc.reason})') from None
 
 
-def _clean(reason: str) -> str:
-    text = str(reason)[:MAX_REASON]
+def _clean(reason: str, room: int) -> str:
+    text = str(reason)[:room]
     try:
         text.encode()
     except UnicodeEncodeError:
-        text = text.encode(errors='backslashreplace').decode()[:MAX_REASON]
+        text = text.encode(errors='backslashreplace').decode()[:room]
     return text
 
 

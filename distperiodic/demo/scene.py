@@ -111,6 +111,8 @@ class Scene:
         self._judged = 0
         #: Since when and until when others had the frozen one's place.
         self.replaced: list[int] = []
+        #: Group and process of all that were ever a member.
+        self._known: set[tuple[str, str]] = set()
         #: What the members did not do as they should at the end.
         self.unclean: list[str] = []
 
@@ -169,7 +171,7 @@ class Scene:
             self.company = processes.Company(
                 self._servers.write_config(self.plan.objects),
                 place / 'runs', self.plan.objects)
-            stack.callback(self._servers.sweep_up, self.company)
+            stack.callback(self._servers.sweep_up, self._known)
             self._watch(stack)
             stack.enter_context(self.company)
             self._gather()
@@ -328,6 +330,7 @@ class Scene:
     def _viewed(self, at: int, view: member_.View) -> None:
         """Somebody came or left, as seen from outside."""
         there = {m.identity: m.tenure for m in view.members}
+        self._known.update((view.group, m.process) for m in view.members)
         of_members = view.group == self._servers.group
         seats = self.members if of_members else self.workers
         changed = [s for s in seats if s.tenure != there.get(s.name)]

@@ -21,7 +21,6 @@ from distperiodic.adapters import messaging
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import survey as survey_
-from distperiodic.demo import processes
 
 #: Seconds without a sign of life after which the others take over; a server
 #: may grant another value.
@@ -122,8 +121,11 @@ class Servers:
         path.write_text('\n'.join(lines))
         return path
 
-    def sweep_up(self, all_: Iterable[processes.Process]) -> None:
-        """Leave nothing behind in servers that are not ours."""
+    def sweep_up(self, seen: Iterable[tuple[str, str]]) -> None:
+        """Leave nothing behind in servers that are not ours.
+
+        :param seen: group and process of all that were ever a member.
+        """
         if not self._own:
             with (contextlib.suppress(exceptions.DistperiodicError),
                   self._survey() as survey):
@@ -141,8 +143,9 @@ class Servers:
             work = messaging.work_topic(self.group, 'default')
             with contextlib.suppress(exceptions.DistperiodicError):
                 self._broker.delete(self._broker.find(), [
-                    f'{reports if p.kind == "scheduler" else work}.{p.name}'
-                    for p in all_])
+                    f'{reports if group == self.group else work}.'
+                    f'{messaging.queue_of(process)}'
+                    for group, process in sorted(seen)])
 
 
 def _option(name: str, value: object) -> str:

@@ -2,10 +2,12 @@
 """How a service of ours begins and ends; the same for both of them."""
 
 import abc
+import contextlib
 import logging
 import os
 import queue
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -22,11 +24,13 @@ from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
+from distperiodic.adapters import private
 from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.flow import events
 from distperiodic.flow import grants as grants_
+from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
 
@@ -46,20 +50,112 @@ def worker_group(group: str, partition: str) -> str:
     return f'{group}.workers.{partition}'
 
 
-def check_store(settings: opts.Settings) -> None:
+def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
+    """The options of *conf* for a service of that kind.
+
+    :raises ConfigError: they cannot be used.
+    """
+    settings = opts.settings(conf)
+    if settings.backend_url:
+        backend_url_.check(settings.backend_url)
+    elif settings.dispatcher == 'messaging' or kind == 'worker':
+        raise exceptions.ConfigError(
+            '[distperiodic] backend_url is empty, but schedulers and workers '
+            'find each other through it; set it, or set dispatcher = local')
+    if settings.connection:
+        # SQLAlchemy is only loaded where there is a database.
+        from distperiodic.adapters import database
+
+        database.check(settings.connection)
+    return settings
+
+
+def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     """See that the store has our tables; an embedded one is made.
 
+    :param conf: where *settings* are from.
     :raises ConfigError: it cannot be used as it is.
     :raises StoreUnavailable: it does not answer.
     """
     if not settings.connection:
         return
-    # SQLAlchemy is only loaded where there is a database.
     from distperiodic.adapters import schema
     if settings.embedded:
-        local.make_own_directory(settings.state_path)
+        private.make_directory(settings.state_path)
+        private.make_file(settings.store_file)
         schema.sync(settings.connection)
-    schema.check(settings.connection)
+    try:
+        schema.check(settings.connection)
+    except exceptions.SchemaError as exc:
+        text = str(exc)
+        if text.endswith('distperiodic db sync'):
+            # Without the files it would make tables somewhere else.
+            text += ''.join(f' --config-file {path}'
+                            for path in opts.files(conf))
+        if not conf[opts.GROUP].connection:
+            text += (
+                '; this database is the one of [database] connection, set '
+                '[distperiodic] connection to use another one, or to none to '
+                'go without a store')
+        raise exceptions.SchemaError(text) from None
+
+
+def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
+    """See whether a scheduler of *tasks* can start, before it is forked: a
+    mistake that shows itself in a forked process is made again by the next.
+
+    What is merely away (the database, the broker) is no mistake.
+
+    :raises ConfigError: an option, a URL, a job or the store's tables cannot
+        be used; the message names the remedy.
+    """
+    check_backend()
+    settings = check_options(conf, 'scheduler')
+    if not tasks.jobs:
+        raise exceptions.ConfigError(
+            f'{type(tasks).__name__} has no jobs; decorate its methods with '
+            'distperiodic.periodic_task')
+    with contextlib.suppress(exceptions.StoreUnavailable):
+        check_store(settings, conf)
+    if settings.dispatcher == 'messaging':
+        from distperiodic.adapters import broker
+
+        broker.Broker(conf)
+
+
+def check_backend() -> None:
+    """See that threads run as long as oslo.service does.
+
+    :raises ConfigError: they do not.
+    """
+    if backend.get_backend_type() is not backend.BackendType.EVENTLET:
+        return
+    patcher = sys.modules.get('eventlet.patcher')
+    if patcher is None or not patcher.is_monkey_patched('thread'):
+        raise exceptions.ConfigError(
+            'oslo.service runs on eventlet in this process and its threads '
+            'are not patched, so nothing would ever run; call '
+            'oslo_service.backend.init_backend(BackendType.THREADING) before '
+            'anything of oslo.service or oslo.messaging is imported')
+
+
+def read_again(conf: cfg.ConfigOpts) -> None:
+    """Read the mutable options of *conf* again. If there is a mistake in its
+    files all options keep their values, and one line says where it is.
+    """
+    before = conf._mutable_ns
+    try:
+        conf.mutate_config_files()
+        # A value that its type refuses is only found by asking for it.
+        opts.settings(conf)
+    except (cfg.Error, exceptions.ConfigError, ValueError, OSError) as exc:
+        # A process that begins later must not fail for it.
+        conf._mutable_ns = before
+        # This clears what conf remembers of the values it has given.
+        conf.register_opts([])
+        LOG.error('options not read again: reason=%s; all keep the values '
+                  'that they had; correct the file and send SIGHUP again',
+                  ' '.join(str(exc).split()))
 
 
 class Bus(Protocol):
@@ -77,12 +173,19 @@ class Lifecycle(ServiceBase):
         super().__init__()
         self._conf = conf
         self._tasks = tasks
+        check_backend()
+        self._clear()
+
+    def _clear(self) -> None:
+        """Be as before a start."""
         self._begun = threading.Event()
         #: Its main thread looks at the inbox, or has done so.
         self._serving = threading.Event()
         self._over = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
+        #: Whether what it was built of is out of the collector's way.
+        self._frozen = False
         self._seat: local.Seat | None = None
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
@@ -90,24 +193,19 @@ class Lifecycle(ServiceBase):
             queue.SimpleQueue())
 
     def start(self) -> None:
-        """Connect and work, in a thread of their own; returns at once.
+        """Connect and work, in a thread of their own; returns at once. A
+        service that was stopped may be started again.
 
-        :raises ConfigError: an option cannot be used.
+        :raises ConfigError: an option cannot be used, or it is started.
         """
-        self._settings = opts.settings(self._conf)
-        if self._settings.backend_url:
-            backend_url_.check(self._settings.backend_url)
-        elif (self._settings.dispatcher == 'messaging'
-              or self._kind == 'worker'):
-            raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, but schedulers and '
-                'workers find each other through it; set it, or set '
-                'dispatcher = local')
-        if self._settings.connection:
-            # SQLAlchemy is only loaded where there is a database.
-            from distperiodic.adapters import database
-
-            database.check(self._settings.connection)
+        check_backend()
+        if self._begun.is_set():
+            if not self._over.is_set():
+                raise exceptions.ConfigError(
+                    f'this {self._kind} is started already; call stop() '
+                    'before you start it again')
+            self._clear()
+        self._settings = check_options(self._conf, self._kind)
         self._tell_unknown_partitions()
         self._clock = clock_.SystemClock()
         self._prepare()
@@ -147,11 +245,23 @@ class Lifecycle(ServiceBase):
             if self._problem is not None:
                 # Or it would own objects that nobody serves.
                 self._leave()
+            if self._frozen:
+                heap.unfreeze()
             self._over.set()
 
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
         """Be no member any more; bounded by *timeout*, in seconds."""
+
+    @property
+    @abc.abstractmethod
+    def member_id(self) -> str:
+        """This process's name in its group, once it was started."""
+
+    @property
+    def title(self) -> str:
+        """What ps shows of a process that is nothing but this service."""
+        return f'distperiodic: {self._kind} {self.member_id}'
 
     def run(self) -> None:
         """Start, serve until SIGTERM or Ctrl-C, and stop in order.
@@ -203,8 +313,10 @@ class Lifecycle(ServiceBase):
             raise self._problem
 
     def reset(self) -> None:
-        """SIGHUP, where the backend passes it on: mutable options."""
-        self._conf.mutate_config_files()
+        """SIGHUP, where the backend passes it on: read the mutable options
+        again; see :func:`read_again`.
+        """
+        read_again(self._conf)
 
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
@@ -250,7 +362,7 @@ class Lifecycle(ServiceBase):
         return finish
 
     def _check_store(self) -> None:
-        check_store(self._settings)
+        check_store(self._settings, self._conf)
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Have the bus and the store ready; False: the service stops
@@ -264,6 +376,8 @@ class Lifecycle(ServiceBase):
         self._serving.set()
         if self._store is not None:
             self._store.start()
+        heap.freeze()
+        self._frozen = True
         return True
 
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
@@ -273,7 +387,7 @@ class Lifecycle(ServiceBase):
             try:
                 start()
                 return True
-            except (exceptions.BusUnavailable,
+            except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
             # Behind the handler: oslo.log would add the error once more.

@@ -101,6 +101,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._idle = threading.Event()
         self._group_member: coordination.Membership | None = None
         self._admitted = 1
+        #: Members of our ring that schedule other jobs.
+        self._strangers: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         membership: Any = alone_.Alone(
             self._member_id, settings.hash_ring_replicas_count,
@@ -108,9 +110,12 @@ class SchedulerService(lifecycle.Lifecycle):
         self._alone: member_.Member = membership.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
-                self._member_id, points=settings.hash_ring_replicas_count)
+                self._member_id, points=settings.hash_ring_replicas_count,
+                jobs=member_.sign_of(self._jobs))
             membership.join(settings.group, self._tell_view)
-        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+        self._pool = pool_.Pools(
+            settings.pool_size, 'distperiodic-run',
+            {job.topic for job, _ in here.values()})
         self._shop = runs.Workshop(
             here, clock=self._clock, pool=self._pool,
             report=self._tell_report, may_start=self._may_start,
@@ -415,6 +420,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._partitions[view.group], view.members)
             return
         dispatcher.schedulers_changed(view.members)
+        self._tell_strangers(view)
         if view.me is not None and view.me.tenure != self._admitted:
             # Others had our objects meanwhile: what waits is theirs. Only
             # then may the pool start things again.
@@ -424,6 +430,23 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._work_here(self._topics_here - {_HERE})
             self._admitted = view.me.tenure
         self._flow.view_changed()
+
+    def _tell_strangers(self, view: member_.View) -> None:
+        """Say which members of our ring do not schedule our jobs."""
+        if view.me is None:
+            return
+        strangers = frozenset(m.identity for m in view.members
+                              if m.points and m.jobs != view.me.jobs)
+        if strangers - self._strangers:
+            LOG.warning(
+                'other jobs: group=%s members=%s; they are on our ring and '
+                'schedule other jobs or none, so nobody serves in time what '
+                'they own of ours; give each service a group of its own with '
+                '[distperiodic] group, and a HashRing that only asks '
+                'observe=True; while a release with other jobs is rolled out '
+                'this is no mistake', view.group,
+                ', '.join(sorted(strangers)))
+        self._strangers = strangers
 
     def status(self) -> dict[str, Any]:
         """How this member stands, for a health check.

@@ -88,6 +88,10 @@ class WorkerService(lifecycle.Lifecycle):
         """This process's name, once it was started."""
         return self._member_id
 
+    @property
+    def title(self) -> str:
+        return f'distperiodic: worker of {self._partition} {self.member_id}'
+
     def _accept(self, batch: message.Batch) -> None:
         if self._grants is None:
             self._shop.accept(batch)

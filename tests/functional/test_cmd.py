@@ -54,10 +54,10 @@ class Service:
                 f'{k} = {v}\n' for k, v in options.items()))
         self.config.chmod(0o600)
 
-    def start(self, *argv):
+    def start(self, kind, *argv, before=()):
         return commands.Running(
-            self.place / f'{argv[0]}.log', *argv, '--tasks', 'nodes:Nodes',
-            '--config-file', self.config, cwd=self.place)
+            self.place / f'{kind}.log', *before, kind, *argv, '--tasks',
+            'nodes:Nodes', '--config-file', self.config, cwd=self.place)
 
     def ask(self, *argv):
         return commands.run(*argv, '--config-file', self.config,

@@ -1,12 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service for which nothing is configured keeps its claims in a file."""
 
+import gc
 import json
+import re
+import subprocess
+import sys
+import threading
 import time
 
 import pytest
 import sqlalchemy as sa
+from oslo_config import cfg
 
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
 from tests.functional import cluster as cluster_
@@ -131,6 +141,177 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'everybody may write to it, so the claims in '
-                       'it' in alone.logs(), 20)
+    waiting.wait_until(lambda: 'can be written by everybody, so what it holds '
+                       'is not safe' in alone.logs(), 20)
     assert not store_of(alone).exists()
+
+
+class Tasks(periodic.PeriodicTasks):
+    """One job a second; what ran is in ``ran``."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.ran = []
+
+    @periodic.periodic_task(spacing=1, name='poll')
+    def work(self, context):
+        self.ran.append(context.tick)
+
+
+@pytest.fixture
+def scheduler(tmp_path):
+    """One in this process, which the test starts."""
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(tmp_path), opts.GROUP)
+    made = service.SchedulerService(conf, Tasks(conf))
+    yield made
+    made.stop()
+
+
+def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
+    """A full collection would stop all threads in the middle of a tick."""
+    scheduler.start()
+    waiting.wait_until(gc.get_freeze_count, 20)
+
+    scheduler.stop()
+
+    waiting.wait_until(lambda: not gc.get_freeze_count(), 20)
+
+
+def test_a_service_that_was_stopped_can_be_started_again(scheduler):
+    ran = scheduler._tasks.ran
+    for _ in range(3):
+        number = len(ran)
+        scheduler.start()
+        waiting.wait_until(lambda number=number: len(ran) > number + 1, 20)
+        assert scheduler.status()['healthy']
+        scheduler.stop()
+        scheduler.wait()
+        assert not scheduler.status()['healthy']
+
+    assert len(ran) == len(set(ran))
+
+
+def test_a_service_is_not_started_twice(scheduler):
+    scheduler.start()
+
+    with pytest.raises(exceptions.ConfigError, match='is started already'):
+        scheduler.start()
+
+
+UNPATCHED = '''
+from oslo_config import cfg
+from oslo_service import service
+from distperiodic import PeriodicTasks, exceptions
+from distperiodic.service import SchedulerService
+
+conf = cfg.ConfigOpts()
+conf([])
+try:
+    SchedulerService(conf, PeriodicTasks(conf))
+except exceptions.ConfigError as exc:
+    print(exc)
+'''
+
+
+def test_eventlet_without_its_patches_is_refused_at_once():
+    """Its threads would never run, and nothing would say so."""
+    told = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,
+        capture_output=True, text=True, timeout=60)
+
+    assert 'oslo.service runs on eventlet' in told.stdout, told.stderr
+    assert 'init_backend(BackendType.THREADING)' in told.stdout
+
+
+@pytest.fixture
+def host(tmp_path):
+    """The options of a service that has a database of its own."""
+    path = tmp_path / 'host.conf'
+
+    def host(more=''):
+        path.write_text(
+            f'[database]\nconnection = sqlite:///{tmp_path}/host.sqlite\n'
+            f'[distperiodic]\nstate_path = {tmp_path}\n{more}')
+        conf = cfg.ConfigOpts()
+        conf(['--config-file', str(path)])
+        return conf
+    return host
+
+
+def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
+        host, tmp_path, caplog):
+    """It would end again and again, and the service around it with it."""
+    tasks = Tasks(conf := host())
+    scheduler = service.SchedulerService(conf, tasks)
+    scheduler.start()
+    try:
+        waiting.wait_until(lambda: 'the store not started' in caplog.text, 20)
+        assert '[database] connection' in caplog.text
+        command = re.search(
+            r'distperiodic (db sync --config-file \S+host.conf)',
+            caplog.text)[1]
+        assert commands.run(*command.split()).returncode == 0
+        waiting.wait_until(lambda: tasks.ran, 30)
+    finally:
+        scheduler.stop()
+
+
+@pytest.mark.parametrize(('more', 'told'), [
+    ('', 'db sync --config-file .*host.conf; .*\\[database\\] connection'),
+    ('dispatcher = messaging', 'backend_url is empty'),
+    ('dispatcher = messaging\nbackend_url = file:///tmp/x\nconnection = none',
+     'names no broker'),
+    ('backend_url = zookeper://h', "no driver 'zookeper'"),
+    ('session_timeout = soon', 'session_timeout'),
+])
+def test_a_mistake_is_told_before_the_fork(host, more, told):
+    with pytest.raises(exceptions.ConfigError, match=told) as raised:
+        service.check(conf := host(more), Tasks(conf))
+
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_tasks_without_a_job_are_told_before_the_fork(host):
+    with pytest.raises(exceptions.ConfigError, match='has no jobs'):
+        service.check(conf := host('connection = none'),
+                      periodic.PeriodicTasks(conf))
+
+
+def test_what_is_right_or_merely_away_is_no_mistake(host):
+    service.check(conf := host('connection = none'), Tasks(conf))
+    service.check(conf := host(
+        'connection = postgresql://me:secret@127.0.0.1:1/db'), Tasks(conf))
+
+
+class Hanging(Tasks):
+    """Beside its job there is one of another partition, which hangs."""
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        self.let_go = threading.Event()
+        self.hang = 0
+
+    def disks(self, context):
+        return ['a', 'b', 'c', 'd', 'e']
+
+    @periodic.periodic_task(spacing=1, objects='disks', topic='disks')
+    def check(self, context, disk):
+        self.hang += 1
+        self.let_go.wait(60)
+
+
+def test_handlers_that_hang_hold_up_no_other_partition(host):
+    tasks = Hanging(conf := host('connection = none\npool_size = 2'))
+    scheduler = service.SchedulerService(conf, tasks)
+    scheduler.start()
+    try:
+        waiting.wait_until(lambda: tasks.hang == 2, 20)
+        number = len(tasks.ran)
+        waiting.wait_until(lambda: len(tasks.ran) > number + 2, 20)
+        assert tasks.hang == 2
+    finally:
+        tasks.let_go.set()
+        scheduler.stop()

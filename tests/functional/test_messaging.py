@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import gzip
 import json
 import logging
 import os
@@ -73,11 +74,12 @@ class Ends:
     @property
     def work_queue(self):
         return (messaging.work_topic(self.group, self.partition)
-                + '.worker.1')
+                + '.' + self.worker.rpartition('~')[0].rpartition('~')[0])
 
     @property
     def reports_queue(self):
-        return messaging.reports_topic(self.group) + '.api-1'
+        return messaging.reports_topic(self.group) + (
+            '.' + self.scheduler.rpartition('~')[0].rpartition('~')[0])
 
     def send(self, number, **changes):
         batch = message.Batch(
@@ -226,6 +228,41 @@ def test_the_hosts_own_options_are_left_alone(ends):
     assert ends.conf.oslo_messaging_rabbit.rabbit_quorum_queue is False
 
 
+@pytest.mark.parametrize('quorum', [True, False])
+def test_the_type_of_the_queues_is_changed_by_a_rolling_restart(
+        rabbitmq, quorum):
+    """A process understands those of the other type, and the queue that it
+    leaves is in nobody's way.
+    """
+    group = f'rolling-{quorum}'
+    scheduler = Ends(rabbitmq.url, group=group, quorum=not quorum)
+    worker = Ends(rabbitmq.url, group=group, quorum=quorum)
+    scheduler.back, scheduler.batches = worker.back, worker.batches
+    scheduler.worker = worker.worker
+    try:
+        scheduler.work.start(20)
+        worker.back.start(20)
+        scheduler.talk('1')
+    finally:
+        scheduler.work.close(3)
+        worker.back.close(3)
+
+
+def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
+    with connected(rabbitmq.url) as ends:
+        ends.talk('1')
+        other = Ends(f'{rabbitmq.url}?amqp_durable_queues=false')
+        with pytest.raises(exceptions.BusUnavailable) as raised:
+            other.work.start(5)
+
+    told = str(raised.value)
+    assert "has the exchange 'distperiodic' with another durable" in told
+    assert "(here: 'false', there: 'true')" in told
+    assert '; give all processes the same options' in told
+    assert 'password' not in told
+    assert '\n' not in told
+
+
 @pytest.mark.parametrize(('quorum', 'kind'), [
     (False, 'classic'), (True, 'quorum')])
 def test_the_queues_are_durable(mortal, quorum, kind):
@@ -255,11 +292,53 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     assert ends.sent == []
 
 
-def test_what_is_meant_for_another_process_is_dropped_aloud(ends, caplog):
+@pytest.mark.parametrize('quorum', [False, True])
+def test_two_processes_of_one_name_do_not_share_a_queue(rabbitmq, quorum):
+    with (connected(rabbitmq.url, quorum=quorum) as ends,
+          connected(rabbitmq.url, quorum=quorum, group=ends.group) as others):
+        for number in range(20):
+            ends.send(number)
+            ends.report(number)
+        ends.talk('last')
+        wait_until(lambda: len(ends.reported) == 21)
+
+    assert ends.got == [*map(str, range(20)), 'last']
+    assert others.got == others.reported == []
+    assert others.work.dropped == others.back.dropped == {}
+
+
+def test_no_queue_is_made_but_one_for_each_process(mortal):
+    with connected(mortal.url) as ends:
+        ends.talk(1)
+        listed = mortal.ctl('-q', 'list_queues', 'name', 'arguments')
+        lines = [line.split('\t') for line in listed.splitlines()
+                 if ends.group in line]
+
+    assert {name for name, _ in lines} == {
+        ends.work_queue, ends.reports_queue}
+    # Who is killed cannot delete it.
+    assert all('x-expires' in arguments for _, arguments in lines)
+
+
+def test_a_process_changes_to_quorum_queues_beside_classic_ones(rabbitmq):
+    with (connected(rabbitmq.url) as ends,
+          connected(rabbitmq.url, quorum=True, group=ends.group) as others):
+        ends.talk(1)
+        others.talk(2)
+
+
+def test_what_is_meant_for_another_process_is_dropped_aloud(
+        rabbitmq, ends, caplog):
     caplog.set_level(logging.INFO, 'distperiodic')
     for number in range(5):
-        ends.send(number, worker=entry('worker.1'))
-        ends.report(number, entry('api-1'))
+        batch = message.Batch(
+            str(number), 'poll', 1_700_000_000_000_000, ['a'], [1], [1],
+            ends.scheduler, entry('worker.1'), 'lease-1', ends.partition)
+        publish(rabbitmq, ends.work_queue,
+                cast_of(message.encode_batch(batch)))
+        publish(rabbitmq, ends.reports_queue, cast_of(message.encode_reports(
+            [message.Report(str(number), ends.worker, [0])],
+            to=entry('api-1'))))
     ends.send('last')
     wait_until(lambda: ends.got)
     wait_until(lambda: sum(ends.work.dropped.values()) == 5)
@@ -401,6 +480,51 @@ def test_a_body_of_another_kind_is_not_opened(rabbitmq, ends, properties,
     assert sum(ends.back.dropped.values()) == 1
     assert not os.path.exists('/tmp/distperiodic-was-here')  # noqa: S108
     assert [r for r in caplog.records if r.exc_info] == []
+
+
+def most_memory():
+    """Bytes that this process had at once, since the last look."""
+    with open('/proc/self/status') as status:
+        found = next(line for line in status if line.startswith('VmHWM'))
+    with open('/proc/self/clear_refs', 'w') as clear:
+        clear.write('5')
+    return int(found.split()[1]) * 1024
+
+
+@pytest.mark.parametrize('packed', [True, False])
+def test_what_would_fill_the_memory_is_not_opened(
+        rabbitmq, ends, packed):
+    """A few kilobytes that were compressed may be any number; and what is
+    long already grows when it is parsed.
+    """
+    if packed:
+        body = gzip.compress(b'[' + b'0,' * 150_000_000 + b'0]')
+        properties = {'application_headers': {
+            'compression': 'application/x-gzip'}}
+        assert len(body) < 400_000
+    else:
+        body = b'[' + b'[],' * 20_000_000 + b'0]'
+        properties = {}
+    publish(rabbitmq, ends.work_queue, b'{}')
+    wait_until(lambda: ends.back.dropped)
+    most_memory()
+    before = most_memory()
+
+    publish(rabbitmq, ends.work_queue, body, **properties)
+    ends.talk('after', timeout=30)
+
+    assert most_memory() - before < 4 * len(body) + 2 ** 24
+    reasons = ' '.join(reason for _, reason in ends.back.dropped)
+    assert ("compressed ('application/x-gzip')" if packed else
+            f'of {len(body)} bytes') in reasons
+
+
+def test_a_host_that_compresses_its_messages_does_not_compress_ours(
+        rabbitmq, caplog):
+    with connected(f'{rabbitmq.url}?kombu_compression=gzip') as ends:
+        ends.talk('1')
+
+        assert ends.back.dropped == ends.work.dropped == {}
 
 
 def test_a_forged_call_is_not_answered_and_holds_nobody_up(rabbitmq, ends):

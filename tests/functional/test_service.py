@@ -62,6 +62,29 @@ def test_three_forked_members_share_every_tick(local):
     assert set(collections.Counter(r.tick for r in each).values()) == {3}
 
 
+def test_two_services_in_one_group_are_named(local):
+    """Each would own objects that only the other one serves."""
+    with local.observe() as group:
+        first = [local.start('scheduler') for _ in range(2)]
+        group.wait_members(2)
+        local.wait_complete(2)
+        assert 'other jobs' not in local.logs()
+        before = {m.identity for m in group.now.members}
+
+        local.set(pong=True)
+        other = local.start('scheduler')
+        joined, = {m.identity for m in group.wait_members(3).members} - before
+        for program in [*first, other]:
+            waiting.wait_until(
+                lambda program=program: 'other jobs' in
+                program.log.read_text(), 10, f'see {program.log}')
+
+    told = [line for line in first[0].log.read_text().splitlines()
+            if 'other jobs' in line]
+    assert len(told) == 1
+    assert f'members={joined};' in told[0]
+
+
 def test_the_objects_of_a_killed_member_run_again(local):
     with local.observe() as group:
         programs = [local.start('scheduler') for _ in range(3)]

@@ -22,8 +22,10 @@ IMAGE = 'zookeeper:3.9'
 
 # A short tick makes short sessions possible; the longest stays what it is
 # with ZooKeeper's own default tick.
+#: Milliseconds.
+TICK = 500
 SETTINGS = {
-    'tickTime': '500',
+    'tickTime': str(TICK),
     'minSessionTimeout': '1000',
     'maxSessionTimeout': '40000',
     'initLimit': '20',
@@ -64,6 +66,14 @@ class ZooKeeper(server.Server):
                 return value
         return None
 
+    def connections(self) -> int:
+        """Return how many clients it has, whoever asks left out."""
+        for line in self.ask('srvr').splitlines():
+            key, _, value = line.partition(': ')
+            if key == 'Connections':
+                return int(value) - 1
+        return 0
+
     def answers(self) -> bool:
         return self.mode() is not None
 
@@ -88,11 +98,13 @@ class Ensemble:
 
 
 @contextlib.contextmanager
-def zookeeper(*, its_own: bool = False
+def zookeeper(*, its_own: bool = False, connections: int = 0
               ) -> Iterator[ZooKeeper | server.ExternalServer]:
     """One ZooKeeper server.
 
     :param its_own: never the server that the environment names.
+    :param connections: the most of one client's address, of one of its own;
+        0: any number.
     """
     found = None if its_own else server.external('ZOOKEEPER')
     if found:
@@ -100,12 +112,16 @@ def zookeeper(*, its_own: bool = False
         return
     port = ports.free_port()
     if container.docker_answers():
-        one = ZooKeeper(port, container.Container(_image, 2181, port))
+        one = ZooKeeper(port, container.Container(
+            lambda: _image().with_env(
+                'ZOO_MAX_CLIENT_CNXNS', str(connections)), 2181, port))
         with server.running(one):
             yield one
         return
     with (server.directory('zookeeper') as place,
-          server.running(_started_here(place, port)) as one):
+          server.running(_started_here(
+              place, port, further=(f'maxClientCnxns={connections}',)
+          )) as one):
         yield one
 
 
@@ -139,12 +155,15 @@ class Divided(NamedTuple):
 
 
 @contextlib.contextmanager
-def zookeeper_divided(leads: bool) -> Iterator[Divided]:
+def zookeeper_divided(leads: bool, notices_after: int = 10
+                      ) -> Iterator[Divided]:
     """An ensemble of which one server can be cut off from the others, and
     not from its clients. Always of the Debian package: a container that is
     cut off has no clients.
 
     :param leads: whether that one leads the others; else it follows.
+    :param notices_after: seconds after which a server that is cut off takes
+        note of it; until then it answers its clients.
     """
     with contextlib.ExitStack() as stack:
         place = stack.enter_context(server.directory('ensemble'))
@@ -154,9 +173,9 @@ def zookeeper_divided(leads: bool) -> Iterator[Divided]:
         far = [tuple(way.port for way in pair) for pair in ways]
 
         def lines(*places: tuple[int, ...]) -> tuple[str, ...]:
-            return tuple(
+            return (f'syncLimit={notices_after * 1000 // TICK}', *(
                 f'server.{number}={ports.HOST}:{one}:{other}'
-                for number, (one, other) in enumerate(places, 1))
+                for number, (one, other) in enumerate(places, 1)))
         servers = [_started_here(
             place, ports.free_port(), number,
             lines(*far[:2], near[2]) if number == 3
@@ -172,11 +191,12 @@ def zookeeper_divided(leads: bool) -> Iterator[Divided]:
 
 
 def _started_here(place: pathlib.Path, port: int,
-                  number: int = 1, members: tuple[str, ...] = ()
+                  number: int = 1, further: tuple[str, ...] = ()
                   ) -> ZooKeeper:
     """Return a server that the Debian package's program will run.
 
-    :param members: the 'server.N=host:port:port' lines of an ensemble.
+    :param further: lines of its configuration, such as the
+        'server.N=host:port:port' of an ensemble; the last of a key counts.
     """
     java = server.program('java', 'zookeeper')
     jar = JARS / 'zookeeper.jar'
@@ -191,7 +211,7 @@ def _started_here(place: pathlib.Path, port: int,
     }
     lines = [f'{key}={value}' for key, value in settings.items()]
     config = place / f'zoo-{number}.cfg'
-    config.write_text('\n'.join([*lines, *members, '']))
+    config.write_text('\n'.join([*lines, *further, '']))
     # wipe() takes the file 'myid' away with the data, so it is written anew
     # at each start.
     start = ('mkdir -p "$0" && echo "$1" > "$0"/myid && shift && exec "$@"')

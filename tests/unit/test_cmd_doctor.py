@@ -52,7 +52,7 @@ def test_checks_that_need_a_server_are_skipped_offline(doctor):
 
 
 def test_an_option_that_cannot_be_used_is_a_failure(doctor):
-    code, found = doctor('send_timeout = 70')
+    code, found = doctor('send_timeout = 70\nlease = 60')
 
     assert code == 2
     assert found['options_usable']['result'] == 'fail'

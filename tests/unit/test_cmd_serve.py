@@ -129,7 +129,7 @@ def test_tasks_that_cannot_be_had_are_one_line(path, said, capsys):
      'hash_ring_replicas_count'),
     (['scheduler'], {'hash_ring_replicas_count': '-3'},
      'hash_ring_replicas_count'),
-    (['scheduler'], {'send_timeout': '70'}, 'send_timeout'),
+    (['scheduler'], {'send_timeout': '70', 'lease': '60'}, 'send_timeout'),
     (['scheduler'], {'dispatcher': 'messaging'}, 'backend_url is empty'),
     (['scheduler'], {'dispatcher': 'smoke'}, 'dispatcher'),
     (['scheduler', '--workers', '2'], {}, 'backend_url'),

@@ -18,6 +18,7 @@ from distperiodic.adapters import clock
 from distperiodic.core import catalogue
 from distperiodic.core import member
 from distperiodic.core import ring
+from tests import waiting
 
 URL = 'zookeeper://user:hunter2@127.0.0.1:1'  # never connected to
 GROUP = 'things'
@@ -44,6 +45,7 @@ class Told:
         self.options = options
         self.me = member.Member(identity, uuid.uuid4().hex[:16], 1, points)
         self.groups = {}
+        self.published = []
         self.views = {}
         self.running = False
         self.failure = None
@@ -73,6 +75,9 @@ class Told:
 
     def forget(self, group):
         del self.views[group]
+
+    def publish(self, *, points):
+        self.published.append(points)
 
     def start(self):
         self.running = True
@@ -129,6 +134,7 @@ def test_nothing_connects_before_it_is_needed(made, hash_ring):
     ('host:2181', 'is not a URL'),
     ('zookeeper:/host', 'is not a URL'),
     ('redis://', 'is not a URL'),
+    ('rediss://h', 'write redis://HOST\\?ssl=true'),
     ('://', 'is not a URL'),
     ('file://relative', 'names no directory'),
     ('mysql://u@host/db', "'mysql' has no reliable group membership"),
@@ -160,7 +166,7 @@ def test_an_error_does_not_tell_the_password(url):
 
 @pytest.mark.parametrize('url', [
     'zookeeper://a:2181,b:2181,c:2181', 'zookeeper://', 'kazoo://host',
-    'file:///var/lib/x', 'redis://host:6379', 'rediss://host',
+    'file:///var/lib/x', 'redis://host:6379',
     'etcd3+http://host', 'etcd3+https://host', 'zookeeper://h?timeout=4'])
 def test_a_driver_with_groups_is_taken(url):
     assert coordinator.HashRing(url, GROUP).backend_url == url
@@ -207,6 +213,45 @@ def test_the_rest_comes_from_the_options(made):
     assert made[0].options['session_timeout'] == 4
     assert made[0].options['heartbeat_interval'] == 0.5
     assert made[0].waited == 8
+
+
+def test_options_are_read_when_it_connects(made, tmp_path):
+    """A class attribute is made before the program has read its files."""
+    path = tmp_path / 'service.conf'
+    path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
+    conf = cfg.ConfigOpts()
+    one = coordinator.HashRing(URL, GROUP, conf=conf)
+    conf(['--config-file', str(path)])
+
+    one.start()
+    assert made[0].me.points == 77
+
+    path.write_text('[distperiodic]\nhash_ring_replicas_count = 88\n')
+    conf.mutate_config_files()
+    assert made[0].published == [88]
+
+
+def test_options_of_the_services_are_no_concern_of_a_ring(made, tmp_path):
+    path = tmp_path / 'service.conf'
+    path.write_text('[distperiodic]\nsession_timeout = 90\nlease = 1\n'
+                    '[database]\nconnection = sqlite:///x\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(path)])
+
+    coordinator.HashRing(URL, GROUP, conf=conf).start()
+
+    assert made[0].options['session_timeout'] == 90
+
+
+def test_an_option_that_cannot_be_used_is_named(made, tmp_path):
+    path = tmp_path / 'service.conf'
+    path.write_text('[distperiodic]\nhash_ring_replicas_count = many\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(path)])
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='hash_ring_replicas_count'):
+        coordinator.HashRing(URL, GROUP, conf=conf).start()
 
 
 # Alone.
@@ -418,12 +463,69 @@ def test_the_groups_are_joined_again_after_a_stop(made):
     one.stop()
     assert not one.is_started()
 
-    one.heartbeat()
+    one.start()
 
     assert one.is_started()
     assert not made[0].running
     assert made[1].groups == {'first': True, 'second': True}
     assert made[1].me.nonce != made[0].me.nonce
+
+
+@pytest.mark.parametrize('ask', [
+    lambda one: one.get_subset(['a']), lambda one: one.heartbeat()])
+def test_who_still_asks_after_a_stop_does_not_join_again(
+        made, hash_ring, ask):
+    hash_ring.start()
+    hash_ring.stop()
+
+    with pytest.raises(exceptions.ViewUnknown, match='was stopped'):
+        ask(hash_ring)
+
+    assert not hash_ring.is_started()
+    assert len(made) == 1
+
+
+def test_an_observer_owns_nothing_and_knows_who_does(made):
+    observer = coordinator.HashRing(URL, GROUP, member_id=ME, observe=True)
+    observer.start()
+    made[0].tell(GROUP, me=False)
+
+    assert made[0].groups == {GROUP: False}
+    assert made[0].me.points == 0
+    objects = [f'object-{n}' for n in range(50)]
+    assert observer.get_subset(objects) == []
+    others = ring.Ring(OTHERS)
+    assert [observer.get_owner(key) for key in objects] == [
+        others.owner_of(key) for key in objects]
+    assert not observer.owns('object-1')
+
+
+def test_an_observer_of_a_group_of_nobody_says_so(made):
+    observer = coordinator.HashRing(URL, GROUP, observe=True)
+    observer.start()
+    made[0].tell(GROUP, {}, me=False)
+
+    with pytest.raises(exceptions.ViewUnknown, match='has no members'):
+        observer.get_owner('a')
+
+
+def test_an_observer_that_hears_nothing_does_not_know(made):
+    observer = coordinator.HashRing(URL, GROUP, observe=True)
+    observer.start()
+    made[0].tell(GROUP, me=False, trusted_for=-1.0)
+
+    with pytest.raises(exceptions.ViewUnknown, match='has not heard'):
+        observer.get_owner('a')
+
+
+def test_there_is_nothing_to_observe_without_a_backend():
+    with pytest.raises(exceptions.ConfigError, match='no group to observe'):
+        coordinator.HashRing('', GROUP, observe=True)
+
+
+def test_options_in_place_of_the_url_are_refused_with_the_remedy():
+    with pytest.raises(exceptions.ConfigError, match='conf=conf'):
+        coordinator.HashRing(cfg.ConfigOpts(), GROUP)
 
 
 # Starting.
@@ -451,6 +553,36 @@ def test_starting_twice_and_stopping_twice_is_harmless(made, hash_ring):
     hash_ring.stop()
 
     assert len(made) == 1
+
+
+def test_threads_that_wait_for_a_start_that_fails_do_not_start_again(
+        made, hash_ring):
+    """Else the tenth waits ten times as long as the first."""
+    def ask():
+        with pytest.raises(exceptions.CoordinationUnavailable):
+            hash_ring.start()
+
+    held = threading.Event()
+    wait_joined = Told.wait_joined
+
+    def fail(self, timeout):
+        held.wait(10)
+        raise exceptions.CoordinationUnavailable('no answer')
+    Told.wait_joined = fail
+    try:
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        waiting.wait_until(lambda: made)
+        held.set()
+        for thread in threads:
+            thread.join(10)
+    finally:
+        Told.wait_joined = wait_joined
+
+    assert len(made) < 5
+    hash_ring.start()
+    assert hash_ring.is_started()
 
 
 def test_threads_that_come_at_once_are_one_member(

@@ -18,7 +18,8 @@ NONCES = st.text('0123456789abcdef', min_size=16, max_size=16)
 MEMBERS = st.builds(
     member.Member, IDENTITIES, NONCES, st.integers(0, 99_999),
     points=st.integers(0, member.MAX_POINTS), slots=st.integers(0, 99_999),
-    tenure=st.integers(0, 99_999), ring_format=st.integers(1, 9))
+    tenure=st.integers(0, 99_999), ring_format=st.integers(1, 9),
+    jobs=st.integers(0, 99_999))
 
 
 def a_member(identity='api-1', nonce='00c0ffee00c0ffee', generation=1,
@@ -99,6 +100,15 @@ def test_attributes_of_a_later_release_are_left_out():
 
 
 # Terms and tenures.
+
+def test_the_same_jobs_have_one_sign_and_other_jobs_another():
+    sign = member.sign_of(['poll', 'sync'])
+
+    assert sign == member.sign_of(['sync', 'poll'])
+    assert sign != member.sign_of(['poll'])
+    assert sign != member.sign_of(['pollsync'])
+    assert 0 < sign < 100_000
+
 
 def test_the_next_term_is_the_same_process_under_another_entry():
     one = a_member(generation=4, tenure=2)

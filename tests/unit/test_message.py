@@ -10,6 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters import listener
+from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 
@@ -407,3 +410,38 @@ def test_an_error_does_not_repeat_what_the_message_held():
     with pytest.raises(exceptions.InvalidMessage) as refusal:
         message.decode(an_encoded('run') | {'tick': 'hunter2'})
     assert 'hunter2' not in str(refusal.value)
+
+
+# -- how long one may be
+
+def on_the_wire(payload):
+    """As oslo.messaging sends it."""
+    return json.dumps({'oslo.version': '2.0', 'oslo.message': json.dumps(
+        {'method': 'hear', 'args': {'message': payload}})})
+
+
+def test_the_longest_batch_is_heard():
+    number = next(o.type.max for o in opts.OPTS
+                  if o.dest == 'dispatch_batch_size')
+    objects = [f'{n:04}' + '\U0001f600' * (catalogue.MAX_ID_LENGTH - 4)
+               for n in range(number)]
+
+    sent = message.encode_batch(a_batch(
+        objects=objects, fences=[2 ** 62] * number,
+        attempts=[1] * number), ['key'])
+
+    assert len(on_the_wire(sent)) < listener.LONGEST
+    assert message.decode(sent, ['key']).objects == objects
+
+
+@pytest.mark.parametrize('number', [1, 500, message.MAX_OBJECTS])
+def test_the_longest_reports_are_heard(number):
+    reports = [message.Report('b-1', WORKER, failed=[
+        (n, '\U0001f600' * 5_000) for n in range(number)])]
+
+    sent = message.encode_reports(reports, to=SCHEDULER, keys=['key'])
+
+    assert len(on_the_wire(sent)) < listener.LONGEST
+    told, = {len(why) for report in message.decode(sent, ['key']).reports
+             for _, why in report.failed}
+    assert told == min(1_000, 1_000_000 // number)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that cannot hold together are refused, in one line."""
 
+import dataclasses
+
 import pytest
 from oslo_config import cfg
 from oslo_db import options
@@ -8,6 +10,7 @@ from oslo_db import options
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.core import partition
+from distperiodic.core import times
 
 STORE = 'sqlite:////claims.sqlite'
 
@@ -24,15 +27,15 @@ def settings(**options):
 @pytest.mark.parametrize(('options', 'told'), [
     ({'lease': 12.0, 'sweep_interval': 4.0},
      'sweep_interval 4 s must be less than a third of lease 12 s'),
-    ({'session_timeout': 1.5},
+    ({'session_timeout': 1.5, 'sweep_interval': 1.0},
      'sweep_interval 1 s must be at most half of session_timeout 1.5 s'),
-    ({'session_timeout': 4.0},
+    ({'session_timeout': 4.0, 'late_claim_after': 5.0},
      'late_claim_after 5 s must be at most session_timeout 4 s'),
-    ({'session_timeout': 90.0},
+    ({'session_timeout': 90.0, 'lease': 60.0},
      'session_timeout 90 s must be at most lease 60 s'),
-    ({'lease': 8.0},
-     'session_timeout 10 s must be at most lease 8 s'),
-    ({'send_timeout': 60.0},
+    ({'late_claim_after': 20.0, 'lease': 15.0},
+     'late_claim_after 20 s must be at most session_timeout 15 s (default)'),
+    ({'send_timeout': 60.0, 'lease': 60.0},
      'send_timeout 60 s must be less than lease 60 s'),
     ({'group': 'g' * 101}, 'has 101 characters, and a store takes 100'),
 ], ids=str)
@@ -46,27 +49,121 @@ def test_a_relation_that_cannot_hold_is_refused_in_one_line(options, told):
     assert '\n' not in text
 
 
-@pytest.mark.parametrize('options', [
-    {}, {'lease': 12.0, 'sweep_interval': 3.9},
-    {'session_timeout': 5.0}, {'session_timeout': 60.0},
-    {'session_timeout': 2.0, 'late_claim_after': 2.0},
+def test_all_contradictions_are_in_one_message():
+    with pytest.raises(exceptions.ConfigError) as raised:
+        settings(connection=STORE, session_timeout=4.0, late_claim_after=5.0,
+                 sweep_interval=3.0, lease=3.0, send_timeout=9.0)
+
+    found, _, remedy = str(raised.value).rpartition('; ')
+    assert found.count(' must be ') == remedy.count('lower ') == 5
+    assert '(default)' not in found
+
+
+def test_all_values_that_cannot_be_used_are_in_one_message(tmp_path):
+    with pytest.raises(exceptions.ConfigError) as raised:
+        read(tmp_path, '[distperiodic]\nlease = soon\npool_size = 0\n'
+                       'session_timeout = nan\nsend_timeout = inf\n')
+
+    text = str(raised.value)
+    assert [name for name in ('lease', 'pool_size', 'session_timeout',
+                              'send_timeout')
+            if f'[distperiodic] {name}: ' not in text] == []
+
+
+NUMBERS = [opt for opt in opts.OPTS if isinstance(
+    opt, (cfg.IntOpt, cfg.FloatOpt))]
+EXTREMES = [pytest.param({opt.dest: value}, id=f'{opt.dest}={value:g}')
+            for opt in NUMBERS for value in (opt.type.min, opt.type.max)]
+PLACES = {
+    'store': {'backend_url': 'zookeeper://zk', 'connection': STORE},
+    'no store': {'backend_url': 'zookeeper://zk', 'connection': 'none'},
+    'alone': {},
+}
+
+
+@pytest.mark.parametrize('place', PLACES)
+@pytest.mark.parametrize('option', EXTREMES)
+def test_an_option_can_be_set_alone_to_its_least_and_its_most(option, place):
+    found = settings(**PLACES[place], **option)
+
+    for name, value in option.items():
+        assert getattr(found, name) == value
+    for relation in times.RELATIONS:
+        if place == 'store' or not relation.store:
+            assert relation.holds(dataclasses.asdict(found))
+    for opt in NUMBERS:
+        assert opt.type.min <= getattr(found, opt.dest) <= opt.type.max
+
+
+@pytest.mark.parametrize('place', PLACES)
+def test_where_no_time_is_set_each_has_its_default(place):
+    found = settings(**PLACES[place])
+
+    assert {opt.dest: getattr(found, opt.dest) for opt in NUMBERS} == {
+        opt.dest: opt.default for opt in NUMBERS}
+
+
+@pytest.mark.parametrize(('given', 'follow'), [
+    ({'session_timeout': 4.0},
+     {'late_claim_after': 2.0, 'sweep_interval': 0.4, 'send_timeout': 2.0,
+      'lease': 60.0}),
+    ({'session_timeout': 90.0},
+     {'late_claim_after': 5.0, 'sweep_interval': 1.0, 'send_timeout': 5.0,
+      'lease': 180.0}),
+    ({'lease': 8.0},
+     {'session_timeout': 8.0, 'late_claim_after': 4.0,
+      'sweep_interval': 0.8, 'send_timeout': 4.0}),
+    ({'late_claim_after': 20.0}, {'session_timeout': 20.0, 'lease': 60.0}),
+    ({'sweep_interval': 12.0}, {'session_timeout': 24.0, 'lease': 72.0}),
+    ({'send_timeout': 60.0}, {'session_timeout': 10.0, 'lease': 120.0}),
 ], ids=str)
-def test_a_relation_that_holds_is_fine(options):
-    assert settings(connection=STORE, **options).connection == STORE
+def test_what_is_not_set_follows_what_is(given, follow):
+    found = settings(connection=STORE, **given)
+
+    assert {name: getattr(found, name) for name in follow} == follow
 
 
-@pytest.mark.parametrize('options', [
-    {'session_timeout': 1.5}, {'lease': 8.0},
+def test_a_default_that_somebody_sets_gives_way_no_more():
+    with pytest.raises(exceptions.ConfigError, match='lease 60 s, or'):
+        settings(connection=STORE, session_timeout=90.0, lease=60.0)
+
+
+def test_the_default_of_a_host_counts_as_set():
+    conf = cfg.ConfigOpts()
+    conf([])
+    opts.register_opts(conf)
+    conf.set_default('lease', 30.0, opts.GROUP)
+    conf.set_override('session_timeout', 20.0, opts.GROUP)
+
+    assert opts.settings(conf).lease == 30.0
+
+
+@pytest.mark.parametrize('given', [
+    {'session_timeout': 2.0, 'late_claim_after': 2.0},
+    {'lease': 8.0, 'sweep_interval': 2.0, 'session_timeout': 8.0},
+    {'lease': 12.0, 'sweep_interval': 3.9}], ids=str)
+def test_a_relation_that_holds_is_fine(given):
+    assert settings(connection=STORE, **given).connection == STORE
+
+
+@pytest.mark.parametrize('given', [
+    {'session_timeout': 1.5, 'sweep_interval': 1.0},
+    {'lease': 8.0, 'session_timeout': 10.0},
     {'lease': 12.0, 'sweep_interval': 4.0}], ids=str)
-def test_what_only_a_store_needs_is_no_matter_without_one(options):
-    assert settings(**options).embedded
+def test_what_only_a_store_needs_is_no_matter_without_one(given):
+    assert settings(**given).embedded
 
 
-@pytest.mark.parametrize('relation', opts._RELATIONS, ids=str)
+@pytest.mark.parametrize('relation', times.RELATIONS, ids=str)
 def test_the_help_of_an_option_names_what_bounds_it(relation):
     told = {opt.dest: opt.help for opt in opts.OPTS}
 
     assert relation.greater in told[relation.lesser]
+
+
+@pytest.mark.parametrize('opt', NUMBERS, ids=lambda opt: opt.dest)
+def test_a_number_has_a_least_and_a_most(opt):
+    assert opt.type.min <= opt.default <= opt.type.max
 
 
 # -- whose database it is

@@ -2,6 +2,7 @@
 """The decorator, the class, and services that drive their tasks themselves."""
 
 import functools
+import inspect
 import logging
 import pickle
 import subprocess
@@ -931,3 +932,30 @@ class TestRunPeriodicTasks:
         tasks.clock.seconds = 1005
         tasks.run_periodic_tasks(None)
         assert tasks.ran == ['extra']
+
+
+def test_a_class_may_hand_its_methods_a_context_of_its_own():
+    given = []
+
+    class Tasks(PeriodicTasks):
+
+        def make_context(self, context):
+            return {'user': 'admin', 'run': context}
+
+        def nodes(self, context, arcs):
+            given.append((context, arcs))
+            return []
+
+        @periodic_task(spacing=60, objects='nodes', name='poll')
+        def poll(self, context, node):
+            given.append((context, node))
+
+    tasks = Tasks()
+    tasks.handler('poll')('of a run', 'node-1')
+    tasks.catalogue('poll')('of a read', 'arcs')
+
+    assert given == [
+        ({'user': 'admin', 'run': 'of a run'}, 'node-1'),
+        ({'user': 'admin', 'run': 'of a read'}, 'arcs')]
+    # A reader looks whether the method takes arcs.
+    assert 'arcs' in inspect.signature(tasks.catalogue('poll')).parameters

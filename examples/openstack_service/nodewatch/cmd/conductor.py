@@ -3,8 +3,8 @@
 
 import sys
 
-from oslo_service import service
-
+from distperiodic import exceptions
+from distperiodic import service
 from nodewatch import conf as conf_
 from nodewatch import tasks
 from nodewatch.service import ConductorService
@@ -12,11 +12,14 @@ from nodewatch.service import ConductorService
 
 def main():
     conf = conf_.load(sys.argv[1:])
-    launcher = service.launch(
-        conf, ConductorService(conf, tasks.NodeTasks(conf)),
-        workers=conf[conf_.GROUP].conductors, restart_method='mutate')
-    return launcher.wait()
+    node_tasks = tasks.NodeTasks(conf)
+    try:
+        service.check(conf, node_tasks)
+    except exceptions.ConfigError as exc:
+        sys.exit(f'nodewatch-conductor: {exc}')
+    service.launch(conf, ConductorService(conf, node_tasks),
+                   workers=conf[conf_.GROUP].conductors)
 
 
 if __name__ == '__main__':
-    sys.exit(main())
+    main()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tooz's drivers: made for our namespace, and their errors put into words.
+
+kazoo tries again until its time is over, and then says that the connection
+timed out, whatever kept it from connecting. So each attempt is noted here,
+and the last one says why.
+"""
+
+import logging
+import re
+import ssl
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+# At the top and not in a thread of ours: futurist, which tooz imports, imports
+# eventlet where that is installed, and eventlet's import gives the importing
+# thread a new sentinel, so that nobody could ever join it. It also warns
+# everybody that it is deprecated; nothing here uses it.
+with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    from kazoo import exceptions as kazoo
+    from tooz import coordination
+
+from distperiodic import exceptions
+from distperiodic.adapters import backend_url as backend_url_
+
+# Seconds until a connection that cannot be made is reported. It is tried
+# again after that.
+_CONNECT = 10
+
+_NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
+
+
+def make(url: str, entry: bytes, seconds: float) -> Any:
+    """The coordinator of tooz for *url*, with all of ours in our namespace.
+
+    Nothing connects.
+
+    :param seconds: session timeout, unless the URL has one.
+    :raises ConfigError: the driver refuses the URL, or is not installed.
+    """
+    scheme = backend_url_.check(url)
+    shown = backend_url_.mask(url)
+    try:
+        made: Any = coordination.get_coordinator(
+            backend_url_.complete(url, seconds), entry)
+    except (coordination.ToozError, ValueError) as exc:
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r} cannot be used: {exc}; correct it'
+        ) from exc
+    except RuntimeError as exc:
+        # stevedore's: an extra of tooz is missing.
+        extra = scheme.partition('+')[0].replace('etcd3', 'etcd3gw')
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
+            f"install it: pip install 'tooz[{extra}]'") from exc
+    if scheme.startswith('etcd3'):
+        # It has no option for it.
+        made.GROUP_PREFIX = f'{backend_url_.NAMESPACE}/groups/'.encode()
+    elif scheme in backend_url_.PUSHING:
+        made.timeout = min(made.timeout, _CONNECT)
+        made._coord.logger = made._coord._connection.logger = _LOG
+    return made
+
+
+class _Masking(logging.Filter):
+    """Takes out of a log line what lets others in.
+
+    kazoo logs its requests as they are: user and password, the digest of
+    both that guards what we make, the password of the session.
+    """
+
+    _SECRETS = tuple(re.compile(pattern) for pattern in (
+        # As repr() shows text and bytes.
+        r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'''(scheme='digest', id=)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'(session_passwd: )\S+'))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = masked = record.getMessage()
+        for pattern in self._SECRETS:
+            masked = pattern.sub(r'\1***', masked)
+        if masked != text:
+            record.msg, record.args = masked, ()
+        return True
+
+
+# Below kazoo's own, so that it has the level that is set for that.
+_LOG = logging.getLogger('kazoo.client.distperiodic')
+_LOG.addFilter(_Masking())
+
+
+class Explainer:
+    """Puts the errors of one coordinator into words.
+
+    :param coordinator: of tooz, not started yet.
+    :param url: the ``backend_url``.
+    """
+
+    def __init__(self, coordinator: Any, url: str):
+        self._shown = backend_url_.mask(url)
+        self._last: BaseException | None = None
+        self._place = ''
+        if url.partition('://')[0] in backend_url_.PUSHING:
+            self._place = coordinator._base_path()
+            connection = coordinator._coord._connection
+            connection._connect = self._noting(connection._connect)
+
+    def _noting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = connect(*args, **kwargs)
+            except BaseException as exc:
+                self._last = exc
+                raise
+            self._last = None
+            return answer
+        return connect_and_note
+
+    def explain(self, exc: BaseException
+                ) -> exceptions.CoordinationUnavailable:
+        """What *exc* means, and what to do about it."""
+        causes = [*_causes(exc), *_causes(self._last)]
+        return exceptions.CoordinationUnavailable(
+            self._right(causes) or self._tls(causes) or self._closed(causes)
+            or self._any(causes))
+
+    def _right(self, causes: list[BaseException]) -> str | None:
+        if not any(isinstance(one, _NO_RIGHT) for one in causes):
+            return None
+        return (f'{self._shown} does not let this user write {self._place}; '
+                'correct user and password of backend_url, have the owner of '
+                f'{self._place} grant it the rights cdrw, or name another '
+                'place in the URL, as in ?namespace=my-service')
+
+    def _tls(self, causes: list[BaseException]) -> str | None:
+        for one in causes:
+            if isinstance(one, ssl.SSLCertVerificationError):
+                return (f'the certificate of {self._shown} cannot be trusted '
+                        f'({one.verify_message}); put the certificate of its '
+                        'authority into ca=FILE of backend_url')
+            if isinstance(one, ssl.SSLError):
+                return (f'no TLS with {self._shown} '
+                        f'({one.reason or one.strerror}); give the port on '
+                        'which the server speaks TLS, or leave use_ssl out '
+                        'of backend_url; if it asks for a certificate, give '
+                        'certfile and keyfile')
+        return None
+
+    def _closed(self, causes: list[BaseException]) -> str | None:
+        """Of a server that hangs up before it says anything."""
+        if not self._place or not any(
+                isinstance(one, kazoo.ConnectionDropped) and (
+                    'broken' in str(one) or isinstance(
+                        one.__context__, ConnectionResetError
+                        | BrokenPipeError)) for one in causes):
+            return None
+        return (f'{self._shown} closes each connection before it answers; '
+                'its log says why: this host has as many connections as its '
+                'maxClientCnxns allows, it has no quorum, or it speaks TLS '
+                'on this port (add use_ssl=true to backend_url)')
+
+    def _any(self, causes: list[BaseException]) -> str:
+        """Of the first who says anything of itself, the last attempt to
+        connect before the time-out in which it ended.
+        """
+        told = [str(one) for one in causes if str(one)]
+        reason = str(self._last or '') or next(
+            iter(told), type(causes[0]).__name__)
+        return (f'{self._shown} does not answer: {reason}; check backend_url '
+                'and that the service runs')
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__ or exc.__context__

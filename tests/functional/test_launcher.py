@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forked processes of a command: SIGHUP, and what a mistake does."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from tests import waiting
+from tests.functional import commands
+
+TASKS = '''
+import json, os, threading, time
+from distperiodic import PeriodicTasks, periodic_task
+
+class Tasks(PeriodicTasks):
+
+    def hosts(self, context):
+        return ['a', 'b', 'c', 'd']
+
+    @periodic_task(spacing=1, objects='hosts')
+    def ping(self, context, host):
+        with open('record', 'a') as out:
+            out.write(json.dumps([os.getpid(), host, time.time()]) + '\\n')
+
+    @periodic_task(spacing=3600, run_immediately=True)
+    def hang(self, context):
+        open('hangs', 'w').close()
+        threading.Event().wait()
+'''
+
+
+@pytest.fixture
+def running(tmp_path, zookeeper):
+    """Two scheduler processes, one of which has a handler that hangs."""
+    (tmp_path / 'tasks.py').write_text(TASKS)
+    (tmp_path / 'record').touch()
+    write(tmp_path, zookeeper.url)
+    with commands.Running(
+            tmp_path / 'log', 'scheduler', '--config-file',
+            tmp_path / 'service.conf', '--tasks', 'tasks:Tasks', '--workers',
+            2, cwd=tmp_path) as one:
+        waiting.wait_until(
+            lambda: (tmp_path / 'hangs').exists() and len(pids(tmp_path)) == 2,
+            30, f'see {one.log}')
+        yield one
+
+
+def write(place, url, more=''):
+    (place / 'service.conf').write_text(
+        '[DEFAULT]\ngraceful_shutdown_timeout = 5\n'
+        f'[distperiodic]\nbackend_url = {url}\nstate_path = {place}\n'
+        f'group = g{place.name}\nsession_timeout = 4\n{more}')
+
+
+def runs(place):
+    return [json.loads(line) for line in
+            (place / 'record').read_text().splitlines(keepends=True)
+            if line.endswith('\n')]
+
+
+def pids(place, since=0.0):
+    return {pid for pid, _, at in runs(place) if at > since}
+
+
+def hang_up(running):
+    os.kill(running.process.pid, signal.SIGHUP)
+
+
+def test_options_are_read_again_without_a_pause(running, tmp_path, zookeeper):
+    """Even beside a handler that hangs."""
+    before = pids(tmp_path)
+    write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
+    hung_up = time.time()
+    hang_up(running)
+    waiting.wait_until(
+        lambda: running.log.read_text().count('points=77') == 2, 10,
+        f'see {running.log}')
+    waiting.wait_until(
+        lambda: max(at for _, _, at in runs(tmp_path)) > hung_up + 8, 20)
+
+    assert pids(tmp_path, hung_up) == before
+    for host in 'abcd':
+        times = [at for _, key, at in runs(tmp_path)
+                 if key == host and at > hung_up - 2]
+        assert max(b - a for a, b in zip(
+            times, times[1:], strict=False)) < 3.5, host
+
+
+@pytest.mark.parametrize(('mistake', 'told'), [
+    ('nonsense\n', 'service.conf:8'),
+    ('hash_ring_replicas_count = many\n', 'hash_ring_replicas_count'),
+])
+def test_a_mistake_in_the_file_ends_nothing(
+        running, tmp_path, zookeeper, mistake, told):
+    before = pids(tmp_path)
+    write(tmp_path, zookeeper.url, mistake)
+    hang_up(running)
+    # The master says so, and each of its processes.
+    waiting.wait_until(
+        lambda: running.log.read_text().count('options not read again') == 3,
+        10, running.log.read_text)
+    mistaken = time.time()
+    waiting.wait_until(lambda: pids(tmp_path, mistaken) == before, 10)
+    lines = [line for line in running.log.read_text().splitlines()
+             if 'options not read again' in line]
+    assert all(told in line for line in lines)
+    assert 'Traceback' not in running.log.read_text()
+
+    write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
+    hang_up(running)
+    waiting.wait_until(
+        lambda: running.log.read_text().count('points=77') == 2, 10,
+        f'see {running.log}')
+
+
+def test_what_is_killed_is_replaced_with_the_options_read_last(
+        running, tmp_path, zookeeper):
+    write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
+    hang_up(running)
+    waiting.wait_until(
+        lambda: running.log.read_text().count('points=77') == 2, 10,
+        f'see {running.log}')
+    write(tmp_path, zookeeper.url, 'nonsense\n')
+    hang_up(running)
+    gone = sorted(pids(tmp_path))[0]
+    os.kill(gone, signal.SIGKILL)
+    killed = time.time()
+
+    waiting.wait_until(
+        lambda: len(pids(tmp_path, killed) - {gone}) == 2, 30,
+        f'see {running.log}')

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a member out of ZooKeeper is named for what it is."""
+
+import contextlib
+import socket
+import ssl
+import subprocess
+import threading
+
+import kazoo.client
+import kazoo.security
+import pytest
+from tooz import coordination as tooz
+
+from distperiodic import coordinator
+from distperiodic import exceptions
+from distperiodic.adapters import clock
+from distperiodic.adapters import survey
+from tests import services
+from tests.services import ports
+
+SESSION = 2.0
+
+
+def refused(url, group='g'):
+    """What a member and a command say of *url*."""
+    ring = coordinator.HashRing(url, group, session_timeout=SESSION)
+    try:
+        with pytest.raises(exceptions.CoordinationUnavailable) as of_member:
+            ring.start(4)
+    finally:
+        ring.stop()
+    with (pytest.raises(exceptions.CoordinationUnavailable) as of_command,
+          survey.Survey(url, session_timeout=SESSION,
+                        clock=clock.SystemClock()) as looking):
+        looking.entries(group)
+    told = str(of_member.value), str(of_command.value)
+    assert [text for text in told if 'time-out' in text] == []
+    assert [text for text in told if '\n' in text or '; ' not in text] == []
+    return told
+
+
+def said(told, *parts):
+    return [(part, text) for part in parts for text in told
+            if part not in text] == []
+
+
+@contextlib.contextmanager
+def client(server, **options):
+    """Somebody else who is connected."""
+    one = kazoo.client.KazooClient(
+        server.url.removeprefix('zookeeper://'), **options)
+    one.start(20)
+    try:
+        yield one
+    finally:
+        one.stop()
+        one.close()
+
+
+@pytest.mark.parametrize('place', ['theirs', 'theirs/below'])
+def test_one_without_a_right_to_the_place(zookeeper, place):
+    with client(zookeeper, auth_data=[('digest', 'one:else')]) as somebody:
+        somebody.ensure_path('/theirs', acl=[
+            kazoo.security.make_digest_acl('one', 'else', all=True)])
+    address = zookeeper.url.removeprefix('zookeeper://')
+
+    told = refused(f'zookeeper://me:hunter2@{address}?namespace={place}')
+
+    assert said(told, f'does not let this user write /{place}; correct user',
+                '?namespace=my-service', 'me:***@')
+    assert 'hunter2' not in ''.join(told)
+
+
+def test_no_connection_is_left_for_this_host():
+    with (services.zookeeper(its_own=True, connections=1) as server,
+          client(server)):
+        told = refused(server.url)
+
+    assert said(told, 'closes each connection before it answers',
+                'maxClientCnxns')
+
+
+def test_tls_with_a_port_that_has_none(zookeeper):
+    told = refused(f'{zookeeper.url}?use_ssl=true')
+
+    assert said(told, 'no TLS with', 'leave use_ssl out')
+
+
+@pytest.fixture
+def encrypted(tmp_path):
+    """The port of a server that shows a certificate of its own."""
+    subprocess.run(
+        ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days',
+         '2', '-subj', '/CN=localhost', '-keyout', 'key.pem', '-out',
+         'cert.pem'], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / 'cert.pem', tmp_path / 'key.pem')
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                channel, _ = listening.accept()
+                with channel, contextlib.suppress(OSError):
+                    channel.settimeout(2)
+                    context.wrap_socket(channel, server_side=True).close()
+    with socket.create_server((ports.HOST, 0)) as listening:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        serving.join()
+
+
+def test_a_certificate_that_nobody_vouches_for(encrypted):
+    told = refused(f'zookeeper://{ports.HOST}:{encrypted}?use_ssl=true')
+
+    assert said(told, 'cannot be trusted (self', 'ca=FILE of backend_url')
+
+
+def test_no_tls_with_a_port_that_has_it(encrypted):
+    told = refused(f'zookeeper://{ports.HOST}:{encrypted}')
+
+    assert said(told, 'it speaks TLS on this port')
+
+
+def test_a_group_of_the_service_itself_is_not_ours(zookeeper):
+    """A service may have a tooz group of the same name."""
+    theirs = tooz.get_coordinator(zookeeper.url, b'theirs')
+    theirs.start(start_heart=False)
+    ours = coordinator.HashRing(zookeeper.url, 'cinder', member_id='ours',
+                                session_timeout=SESSION)
+    try:
+        theirs.join_group_create(b'cinder')
+        ours.start(15)
+
+        assert ours.get_members('cinder') == ['ours']
+        assert theirs.get_members(b'cinder').get(10) == {b'theirs'}
+    finally:
+        ours.stop()
+        theirs.stop()

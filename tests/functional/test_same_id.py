@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that share a member id: by mistake, or as one replaces another.
+
+The group lets in one of them at a time; the other must neither take what is
+meant for the first nor lose it.
+"""
+
+import collections
+import os
+import signal
+import time
+
+import pytest
+
+from distperiodic.adapters import schema
+from tests import waiting
+from tests.functional import cluster as cluster_
+
+OBJECTS = 20
+REFUSED = 'give each process its own member_id'
+
+
+@pytest.fixture(params=['ring only', 'store'])
+def cluster(request, tmp_path, zookeeper, rabbitmq):
+    """One scheduler; the test starts what shares an id."""
+    options = {}
+    if request.param == 'store':
+        url = request.getfixturevalue('postgresql').url
+        schema.sync(url)
+        options = {'connection': url}
+    made = cluster_.Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, objects=OBJECTS, lease=10,
+        **options)
+    yield made
+    made.close()
+
+
+def runs_since(cluster, moment):
+    return [run for run in cluster.runs() if run.tick > moment]
+
+
+def doubled(runs):
+    return [key for key, number in collections.Counter(
+        run.key for run in runs).items() if number > 1]
+
+
+def start_worker(cluster):
+    """One worker that has the same id as all others."""
+    cluster.set(member_id='worker-1')
+    return cluster.start('worker')
+
+
+def test_a_second_worker_takes_nothing_from_the_first(cluster):
+    cluster.start('scheduler')
+    with cluster.observe('default') as workers:
+        waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+        first = start_worker(cluster)
+        workers.wait_members(1)
+        cluster.wait_complete(2)
+        second = start_worker(cluster)
+        waiting.wait_until(
+            lambda: REFUSED in second.log.read_text(), 20,
+            'the second was not refused')
+        refused = time.time()
+        cluster.wait_complete(3, after=refused)
+
+    runs = runs_since(cluster, refused)
+    assert {run.pid for run in runs} == set(first.children)
+    assert not doubled(runs)
+
+
+def test_a_second_scheduler_takes_no_report_of_the_first(cluster):
+    cluster.set(member_id='scheduler-1')
+    cluster.start('scheduler')
+    waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+    cluster.set(member_id='')
+    cluster.start('worker')
+    cluster.wait_complete(2)
+    cluster.set(member_id='scheduler-1')
+    second = cluster.start('scheduler')
+    waiting.wait_until(lambda: REFUSED in second.log.read_text(), 20,
+                       'the second was not refused')
+    refused = time.time()
+    # What was not reported would be taken back after a lease.
+    cluster.wait_complete(12, after=refused)
+
+    assert not doubled(runs_since(cluster, refused))
+
+
+def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
+    cluster.start('scheduler')
+    with cluster.observe('default') as workers:
+        waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+        first = start_worker(cluster)
+        workers.wait_members(1)
+        cluster.wait_complete(2)
+        frozen = first.children
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            workers.wait_members(0)
+            second = start_worker(cluster)
+            workers.wait_members(1)
+            cluster.wait_complete(2, after=time.time())
+        finally:
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
+        woken = time.time()
+        cluster.wait_complete(5, after=woken)
+
+    runs = runs_since(cluster, woken)
+    assert {run.pid for run in runs} == set(second.children)
+    assert not doubled(runs)
+    assert len({run.tick for run in runs}) >= 5
+
+
+def test_nothing_is_lost_while_one_replaces_another(cluster):
+    """The new process is started before the old one has left."""
+    cluster.set(misfire='all', overlap='wait', takes=0.1)
+    cluster.start('scheduler')
+    waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+    with cluster.observe('default') as workers:
+        first = start_worker(cluster)
+        workers.wait_members(1)
+        ticks = cluster.wait_complete(2)
+        second = start_worker(cluster)
+        waiting.wait_until(
+            lambda: REFUSED in second.log.read_text(), 20,
+            'the second was not refused')
+        first.terminate()
+        assert first.wait() == 0
+        left = time.time()
+        after = cluster.wait_complete(4, after=left)
+
+    seconds = range(int(ticks[0]), int(after[3]) + 1)
+    assert set(seconds) <= set(cluster.complete_ticks())

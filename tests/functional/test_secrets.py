@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passwords and keys are planted into all URLs and options, everything is
+told to log all that it can, and none of them is found anywhere.
+"""
+
+import contextlib
+import logging
+import re
+import signal
+import subprocess
+import time
+import uuid
+
+import kazoo.client
+import kazoo.security
+import pytest
+from cliff import commandmanager
+from oslo_config import cfg
+
+from distperiodic import coordinator
+from distperiodic.adapters import messaging
+from tests import waiting
+from tests.functional import commands
+from tests.functional import test_cmd
+from tests.services.rabbitmq import PASSWORD
+
+COORDINATION = 'planted-zookeeper'
+FILE = 'planted-key-file'
+KEY = 'planted-signing-key'
+#: Of the servers of the tests: RabbitMQ and PostgreSQL.
+SERVER = PASSWORD
+#: What ZooKeeper keeps of user and password; a dictionary finds it out.
+DIGEST = kazoo.security.make_digest_acl_credential(
+    'me', COORDINATION).partition(':')[2]
+SECRETS = [COORDINATION, FILE, KEY, SERVER, DIGEST]
+
+#: Every command but those that go on, with what it needs.
+COMMANDS = {
+    'audit': [], 'db prune': ['--older-than', '1'], 'db sync': [],
+    'db version': [], 'dead list': [],
+    'dead requeue': ['--job', 'poll', '--all'],
+    'doctor': ['--tasks', 'nodes:Nodes'], 'history': [], 'job list': [],
+    'job pause': ['poll', '--reason', 'x'], 'job resume': ['poll'],
+    'job trigger': ['poll'], 'next': ['--tasks', 'nodes:Nodes'],
+    'objects': ['--job', 'poll'], 'ring explain': ['poll', 'node-3'],
+    'ring show': [], 'ring simulate': ['--members', '3', '--objects', '100'],
+    'running': [], 'status': [], 'why': ['poll', 'node-3'],
+}
+LOUDLY = ['--debug', '-v', '-v']
+GO_ON = {'demo', 'scheduler', 'worker'}
+
+
+def found(text):
+    """The planted secrets in *text*, each with the lines that tell it."""
+    return [(secret, line) for secret in SECRETS
+            for line in text.splitlines() if secret in line]
+
+
+def guarded(server):
+    """The URL of *server*'s ZooKeeper, for a user with a password."""
+    return re.sub('//', f'//me:{COORDINATION}@', server.url, count=1) + (
+        f'?namespace=guarded/{uuid.uuid4().hex[:8]}')
+
+
+@pytest.fixture
+def service(tmp_path, zookeeper, rabbitmq, postgresql):
+    made = test_cmd.Service(
+        tmp_path, guarded(zookeeper), rabbitmq.url,
+        connection=postgresql.url, signing_key=KEY)
+    text = made.config.read_text()
+    made.config.write_text(text.replace('[DEFAULT]\n', (
+        '[DEFAULT]\ndefault_log_levels = kazoo=DEBUG,tooz=DEBUG,amqp=DEBUG,'
+        'kombu=DEBUG,oslo.messaging=DEBUG,oslo_messaging=DEBUG,'
+        'sqlalchemy=DEBUG,oslo_service=DEBUG\n')))
+    return made
+
+
+def everything(service, *argv):
+    """All that a command says."""
+    done = commands.run(*LOUDLY, *argv, '--config-file', service.config,
+                        cwd=service.place)
+    return done.stdout + done.stderr
+
+
+def test_every_command_is_looked_at():
+    names = {name for name, _ in commandmanager.CommandManager(
+        'distperiodic.cli')}
+
+    assert names == set(COMMANDS) | GO_ON
+
+
+def test_no_service_and_no_command_tells_a_secret(service):
+    said = {'db sync': everything(service, 'db', 'sync')}
+    with (service.start('scheduler', before=LOUDLY) as scheduler,
+          service.start('worker', before=LOUDLY) as worker):
+        waiting.wait_until(lambda: service.lines('ended'), 30,
+                           'nothing was done')
+        for name, options in COMMANDS.items():
+            said[name] = everything(service, *name.split(), *options)
+        for program in scheduler, worker:
+            program.process.send_signal(signal.SIGHUP)
+        time.sleep(3)
+        for program in scheduler, worker:
+            program.process.send_signal(signal.SIGTERM)
+            program.process.wait(30)
+            said[program.log.stem] = program.said()
+
+    # They did say what they could.
+    assert 'Sending request' in said['scheduler']
+    assert 'Sending request' in said['status']
+    assert {name: found(text) for name, text in said.items()
+            if found(text)} == {}
+
+
+
+
+GOOD = {
+    'backend_url': f'zookeeper://me:{COORDINATION}@127.0.0.1:1',
+    'transport_url': f'rabbit://me:{SERVER}@127.0.0.1:1/',
+    'connection': f'postgresql://me:{SERVER}@127.0.0.1:1/db',
+}
+MISTAKES = {
+    'nothing listens': {},
+    'a file that is none': {
+        'backend_url': f'zookeeper://me:{COORDINATION}@127.0.0.1:1?use_ssl=1&'
+                       f'keyfile_password={FILE}&certfile=/no&keyfile=/no'},
+    'a path': {'backend_url': f'zookeeper://me:{COORDINATION}@h/nova'},
+    'a slash in a password': {
+        'backend_url': f'zookeeper://me:a/{COORDINATION}@h'},
+    'no scheme': {'backend_url': f'me:{COORDINATION}@h'},
+    'an unknown option': {'backend_url': f'redis://me:{COORDINATION}@h?x=y'},
+    'a driver that is none': {
+        'backend_url': f'zookeper://me:{COORDINATION}@h'},
+    'a port that is none': {
+        'backend_url': f'zookeeper://me:{COORDINATION}@127.0.0.1:one',
+        'transport_url': f'rabbit://me:{SERVER}@127.0.0.1:one/',
+        'connection': f'postgresql://me:{SERVER}@127.0.0.1:one/db'},
+    'no broker': {
+        'backend_url': 'file:///tmp/distperiodic-secrets',
+        'transport_url': f'me:{SERVER}@127.0.0.1',
+        'connection': f'me:{SERVER}@127.0.0.1'},
+    'an unknown driver': {
+        'backend_url': 'file:///tmp/distperiodic-secrets',
+        'transport_url': f'rabit://me:{SERVER}@127.0.0.1',
+        'connection': f'oracle://me:{SERVER}@127.0.0.1/x'},
+    'an unknown option of a broker': {
+        'backend_url': 'file:///tmp/distperiodic-secrets',
+        'transport_url': f'rabbit://me:{SERVER}@127.0.0.1/?x=y',
+        'connection': f'postgresql://me:{SERVER}@127.0.0.1:1/db?x=y'},
+    'an option that cannot be': {'send_timeout': 'nan'},
+}
+
+
+@pytest.mark.parametrize('mistake', MISTAKES)
+def test_no_mistake_has_a_secret_told(tmp_path, mistake):
+    urls = GOOD | MISTAKES[mistake]
+    service = test_cmd.Service(
+        tmp_path, urls.pop('backend_url'), urls.pop('transport_url'),
+        signing_key=KEY, **urls)
+    with (service.start('scheduler', before=LOUDLY) as scheduler,
+          service.start('worker', before=LOUDLY) as worker):
+        said = {name: everything(service, *name.split(), *COMMANDS[name])
+                for name in ('doctor', 'status', 'db sync')}
+        for program in scheduler, worker:
+            # Those that wait for a server have said why by then.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.process.wait(2)
+            said[program.log.stem] = program.said()
+
+    assert all(said.values())
+    assert {name: found(text) for name, text in said.items()
+            if found(text)} == {}
+
+
+@pytest.mark.parametrize('level', [logging.DEBUG, 1])
+def test_no_library_tells_a_secret_at_any_level(
+        zookeeper, rabbitmq, caplog, level):
+    """Below DEBUG kazoo and oslo.messaging tell still more."""
+    caplog.set_level(level)
+    for name in 'kazoo.client', 'oslo_messaging', 'amqp', 'kombu':
+        caplog.set_level(level, name)
+    ring = coordinator.HashRing(guarded(zookeeper), 'g', session_timeout=2)
+    conf = cfg.ConfigOpts()
+    conf([], default_config_files=[])
+    bus = messaging.MessagingWorkBus(
+        conf, rabbitmq.url, group=uuid.uuid4().hex, me='a~1~1~f1', keys=[KEY],
+        on_report=print, on_unsent=print, on_sent=print)
+    try:
+        bus.start(20)
+        ring.start(20)
+    finally:
+        ring.stop()
+        bus.close()
+
+    assert 'Sending request' in caplog.text
+    assert found(caplog.text) == []
+    assert re.findall(r'passwd(?:=b?|: )(?!\*\*\*).*', caplog.text) == []

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a driver would pass over in the URL of a coordination service is
+refused, and no password of it is shown.
+"""
+
+import pytest
+
+from distperiodic import exceptions
+from distperiodic.adapters import backend_url
+from distperiodic.adapters import driver
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / 'ca.pem'
+    path.touch()
+    return str(path)
+
+
+@pytest.mark.parametrize(('url', 'told'), [
+    ('zookeeper://h/nova', ['has a path', 'write ?namespace=nova in its']),
+    ('zookeeper://h1,h2:2181/a/b/?timeout=4', ['write ?namespace=a/b in its']),
+    ('kazoo://h/nova', ['write ?namespace=nova']),
+    ('redis://h:6379/1', ['has a path', 'write ?db=1']),
+    ('etcd3+http://h/nova', ['has a path', 'leave it out']),
+    ('file://var/lib/x', ['names a host', 'three slashes']),
+    ('zookeeper://u:a/hunter2@h', ['"/" or a "?" before its last "@"']),
+    ('zookeeper://u:a?hunter2@h', ['"/" or a "?" before its last "@"']),
+    ('zookeeper://u:a#hunter2@h', ['holds a "#"']),
+    ('zookeeper://[::1', ['is not a URL']),
+    ('zookeeper://h?timout=4',
+     ['does not know: timout, did you mean timeout?', 'it knows ca, ']),
+    ('zookeeper://h?hosts=b', ['does not know: hosts']),
+    ('redis://h?namespce=a', ['did you mean namespace?']),
+    ('file:///x?namespace=a', ['does not know: namespace']),
+    ('etcd3+http://h?ca=x', ['does not know: ca']),
+    ('zookeeper://h?timeout', ['timeout= has no value']),
+    ('zookeeper://h?timeout=', ['timeout= has no value']),
+    ('zookeeper://h?timeout=soon', ['timeout=soon is not a whole number']),
+    ('zookeeper://h?timeout=0', ['timeout=0 is not a whole number']),
+    ('zookeeper://h?use_ssl=ture', ['use_ssl=ture is neither true nor']),
+    ('zookeeper://h?use_ssl=true&ca=/no/where',
+     ['ca=/no/where is not a file that this user can read']),
+    ('redis://h?ssl=true&ssl_ca_certs=/no/where',
+     ['ssl_ca_certs=/no/where is not a file']),
+    ('etcd3+https://h?ca_cert=/no/where', ['ca_cert=/no/where is not a f']),
+    ('zookeeper://h?ca=FILE', ['ca, which has no effect without use_ssl',
+                               'add use_ssl=true']),
+    ('zookeeper://h?ca=FILE&use_ssl=no', ['without use_ssl']),
+    ('zookeeper://h?use_ssl=1&certfile=FILE',
+     ['certfile, which has no effect without keyfile', 'add keyfile=FILE']),
+    ('redis://h?ssl_ca_certs=FILE', ['without ssl', 'add ssl=true']),
+    ('zookeeper://h?namespace=a//b', ['namespace=a//b is not a name']),
+    ('zookeeper://h?namespace=..', ['namespace=.. is not a name']),
+])
+def test_what_a_driver_would_pass_over_is_refused_in_one_line(
+        url, told, file):
+    with pytest.raises(exceptions.ConfigError) as raised:
+        backend_url.check(url.replace('FILE', file))
+
+    text = str(raised.value)
+    assert [part for part in told if part not in text.replace(
+        file, 'FILE')] == []
+    assert '; ' in text
+    assert '\n' not in text
+    assert 'hunter2' not in text
+
+
+@pytest.mark.parametrize('url', [
+    'zookeeper://h/', 'zookeeper://h1,h2:2181,[::1]:2181?timeout=4',
+    'zookeeper://h?namespace=my/place&randomize_hosts=false',
+    'zookeeper://u:p@h?use_ssl=true&ca=FILE&certfile=FILE&keyfile=FILE',
+    'redis://:p@h?db=1&namespace=x&ssl=true&ssl_ca_certs=FILE',
+    'redis://h?sentinel=m&sentinel_fallback=a:1&sentinel_fallback=b:2',
+    'etcd3+https://h?ca_cert=FILE&api_version=v3', 'file:///x?timeout=4'])
+def test_what_a_driver_knows_is_taken(url, file):
+    backend_url.check(url.replace('FILE', file))
+
+
+@pytest.mark.parametrize(('url', 'shown'), [
+    ('zookeeper://u:hunter2@h?timeout=4', 'zookeeper://u:***@h?timeout=4'),
+    ('redis://:hunter2@h', 'redis://:***@h'),
+    ('zookeeper://h?keyfile_password=hunter2&ca=x',
+     'zookeeper://h?keyfile_password=***&ca=x'),
+    ('redis://h?sentinel_password=hunter2', 'redis://h?sentinel_password=***'),
+    ('zookeeper://u:a?hunter2@h', 'zookeeper://u:***@h'),
+    ('zookeeper://h', 'zookeeper://h'), ('file:///x', 'file:///x'),
+    ('', '')])
+def test_a_url_is_shown_without_its_passwords(url, shown):
+    assert backend_url.mask(url) == shown
+
+
+def test_a_refused_option_is_named_without_its_password():
+    with pytest.raises(exceptions.ConfigError) as raised:
+        backend_url.check('redis://h?sentinel_password=hunter2&sentinel=')
+
+    assert 'hunter2' not in str(raised.value)
+
+
+@pytest.mark.parametrize(('url', 'whole'), [
+    ('zookeeper://h', 'zookeeper://h?namespace=distperiodic&timeout=4'),
+    ('zookeeper://h?namespace=mine&timeout=6',
+     'zookeeper://h?namespace=mine&timeout=6'),
+    ('redis://h?db=1',
+     'redis://h?db=1&namespace=distperiodic&membership_timeout=4'),
+    ('etcd3+http://h', 'etcd3+http://h?membership_timeout=4'),
+    ('file:///x', 'file:///x/distperiodic?timeout=4'),
+    ('file:///x/?timeout=6', 'file:///x/distperiodic?timeout=6')])
+def test_a_driver_is_told_our_namespace_and_the_session_timeout(url, whole):
+    assert backend_url.complete(url, 4.0) == whole
+
+
+@pytest.mark.parametrize(('url', 'place'), [
+    ('zookeeper://h', '/distperiodic'),
+    ('zookeeper://h?namespace=my/place', '/my/place')])
+def test_zookeeper_keeps_ours_below_a_place_of_its_own(url, place):
+    assert driver.make(url, b'a', 4)._base_path() == place
+
+
+def test_etcd_keeps_ours_below_a_place_of_its_own():
+    pytest.importorskip('etcd3gw')
+
+    assert driver.make('etcd3+http://h', b'a', 4)._prefix_group(b'g') == (
+        b'distperiodic/groups/g/')
+
+
+def test_a_driver_that_is_not_installed_is_named(monkeypatch):
+    def missing(url, entry):
+        raise RuntimeError("No 'tooz.backends' driver found")
+    monkeypatch.setattr(driver.coordination, 'get_coordinator', missing)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match=r"pip install 'tooz\[etcd3gw\]'"):
+        driver.make('etcd3+http://u:hunter2@h', b'a', 4)
+
+
+@pytest.mark.parametrize('url', ['zookeeper://h?use_ssl=on', 'redis://h?ssl=1',
+                                 'etcd3+https://h'])
+def test_what_encrypts_is_known(url):
+    assert backend_url.has_tls(url)
+
+
+@pytest.mark.parametrize('url', ['zookeeper://h?use_ssl=off', 'redis://h',
+                                 'etcd3+http://h'])
+def test_what_does_not_encrypt_is_known(url):
+    assert not backend_url.has_tls(url)

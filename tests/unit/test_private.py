@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nobody else may put anything where a service keeps its state."""
+
+import os
+import stat
+
+import pytest
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters import local
+from distperiodic.adapters import private
+from distperiodic.cmd import shell
+from distperiodic.service import lifecycle
+
+
+def mode_of(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """Of a service that keeps its claims in a file."""
+    conf = cfg.ConfigOpts()
+    conf([], default_config_files=[])
+    opts.register_opts(conf)
+    conf.set_override('state_path', str(tmp_path / 'state'), opts.GROUP)
+    return opts.settings(conf)
+
+
+def use_for_locks(settings):
+    local.Seat(settings.state_path, 'scheduler').leave()
+
+
+def use_for_claims(settings):
+    lifecycle.check_store(settings, cfg.ConfigOpts())
+
+
+def sync_from_outside(settings):
+    config = os.path.dirname(settings.state_path) + '/service.conf'
+    with open(config, 'w') as file:
+        file.write(f'[distperiodic]\nstate_path = {settings.state_path}\n')
+    assert shell.main(['db', 'sync', '--config-file', config]) == 0
+
+
+uses = pytest.mark.parametrize('use', [use_for_locks, use_for_claims])
+
+
+@pytest.mark.parametrize(
+    'use', [use_for_locks, use_for_claims, sync_from_outside])
+def test_what_is_made_is_for_this_user_alone(settings, use):
+    before = os.umask(0)
+    try:
+        use(settings)
+    finally:
+        os.umask(before)
+
+    assert mode_of(settings.state_path) == 0o700
+    made = os.listdir(settings.state_path)
+    assert made
+    assert {mode_of(os.path.join(settings.state_path, name))
+            for name in made} == {0o600}
+
+
+@uses
+def test_a_directory_of_somebody_else_is_refused(settings, use, monkeypatch):
+    os.mkdir(settings.state_path, 0o700)
+    if os.geteuid():
+        monkeypatch.setattr(private.os, 'geteuid', lambda: 4711)
+    else:
+        os.chown(settings.state_path, 4711, 4711)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='belongs to another user .*; set .*state_path'):
+        use(settings)
+
+
+@uses
+def test_a_directory_that_everybody_may_write_is_refused(settings, use):
+    os.mkdir(settings.state_path)
+    os.chmod(settings.state_path, 0o1777)  # noqa: S103
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='can be written by everybody, so .*; set'):
+        use(settings)
+
+
+@uses
+def test_a_directory_that_everybody_may_replace_is_refused(settings, use):
+    os.chmod(os.path.dirname(settings.state_path), 0o777)  # noqa: S103
+
+    with pytest.raises(exceptions.ConfigError,
+                       match='lies in a directory in which everybody'):
+        use(settings)
+
+
+@uses
+def test_a_link_in_place_of_the_directory_is_refused(settings, use, tmp_path):
+    (tmp_path / 'elsewhere').mkdir(0o700)
+    os.symlink(tmp_path / 'elsewhere', settings.state_path)
+
+    with pytest.raises(exceptions.ConfigError,
+                       match="is a symbolic link.*/elsewhere', if that"):
+        use(settings)
+
+    assert os.listdir(tmp_path / 'elsewhere') == []
+
+
+@pytest.mark.parametrize(('use', 'name'), [
+    (use_for_locks, 'scheduler.0.lock'),
+    (use_for_claims, 'distperiodic.sqlite')])
+def test_a_link_in_place_of_a_file_is_not_followed(
+        settings, use, name, tmp_path):
+    target = tmp_path / 'elsewhere'
+    os.mkdir(settings.state_path, 0o700)
+    os.symlink(target, os.path.join(settings.state_path, name))
+
+    with pytest.raises(exceptions.ConfigError, match='symbolic link'):
+        use(settings)
+
+    assert not target.exists()
+
+
+def test_a_file_that_is_there_is_left_as_it_is(tmp_path):
+    path = tmp_path / 'claims.sqlite'
+    path.write_text('rows')
+    path.chmod(0o640)
+
+    private.make_file(str(path))
+
+    assert path.read_text() == 'rows'
+    assert mode_of(path) == 0o640
