@@ -87,10 +87,12 @@ class Display(configured.Configured):
             parsed.max_width = line
             return command.produce_output(parsed, columns, data)
         rows = [list(row) for row in data]
-        if not parsed.columns and not _fits(columns, rows, line):
-            columns, rows = _shortened(columns, rows, self.essential)
-        if _fits(columns, rows, line):
-            return command.produce_output(parsed, columns, rows)
+        tables = [(columns, rows)]
+        if not parsed.columns:
+            tables.append(_shortened(columns, rows, self.essential))
+        for shown, cells in tables:
+            if _fits(shown, cells, line):
+                return command.produce_output(parsed, shown, cells)
         app: Any = self.app
         print(_blocks(columns, rows, line), file=app.stdout)
         return 0

@@ -19,6 +19,8 @@ class Objects(display.Table, lister.Lister):
     claims are pruned: distperiodic db prune --claims.
     """
 
+    essential = ('Object', 'Last served', 'State')
+
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         configured.add_job(parser, required=True)

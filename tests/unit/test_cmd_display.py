@@ -88,6 +88,11 @@ def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
     told = capsys.readouterr().out
     assert '| Member ' in told
     assert 'Arcs' not in told
+    # What does not fit even so has nothing left out.
+    shell.main(['ring', 'show', '--members', f'{"a" * 50}:1,b'])
+
+    told = capsys.readouterr().out
+    assert re.search(r'^Arcs +\d+$', told, re.MULTILINE)
 
 
 def test_a_row_that_is_too_wide_becomes_a_block():
