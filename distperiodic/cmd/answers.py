@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.core import reason as reason_
 from distperiodic.core.reason import Reason
@@ -174,7 +175,7 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
 
 
 def _or_never(micros: int | None) -> str:
-    return configured.NEVER if micros is None else _moment(micros)
+    return display.NEVER if micros is None else _moment(micros)
 
 
 def _schedule(case: Case, job: 'job_.Job | None') -> tuple[

@@ -14,6 +14,7 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.core import audit
 from distperiodic.core import due
@@ -49,7 +50,7 @@ class _Audited(NamedTuple):
         return sum(self.ticks.values(), collections.Counter())
 
 
-class Audit(configured.Table, lister.Lister):
+class Audit(display.Table, lister.Lister):
     """Show whether all that was due was done, in classes that leave nothing
     out.
 

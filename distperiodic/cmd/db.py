@@ -13,7 +13,11 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+<<<<<<< HEAD
 from distperiodic.core import masking
+=======
+from distperiodic.cmd import display
+>>>>>>> cli
 
 
 class DbSync(configured.Configured, command.Command):
@@ -41,7 +45,7 @@ class DbSync(configured.Configured, command.Command):
         print(told, file=app.stdout)
 
 
-class DbVersion(configured.Display, show.ShowOne):
+class DbVersion(display.Display, show.ShowOne):
     """Show the version of the tables, and the one this release needs.
 
     The exit code is 0 if they are the same, and 1 if not.
@@ -62,7 +66,12 @@ class DbVersion(configured.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
+<<<<<<< HEAD
                 (masking.mask(url), found or 'none', schema.VERSION, todo))
+=======
+                (database.mask(url), found or display.Nothing('none'),
+                 schema.VERSION, todo))
+>>>>>>> cli
 
     def run(self, parsed: argparse.Namespace) -> int:
         self.same = False

@@ -10,9 +10,10 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 
-class DeadList(configured.Table, lister.Lister):
+class DeadList(display.Table, lister.Lister):
     """Show the objects whose last run failed for good.
 
     They run at their next tick. After that they are not dead any more.

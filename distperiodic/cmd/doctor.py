@@ -17,6 +17,7 @@ from cliff import lister
 from distperiodic.cmd import case as case_
 from distperiodic.cmd import checks
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import findings
 from distperiodic.cmd import listed
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
@@ -26,7 +27,7 @@ _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
             findings.Result.FAIL: '31', findings.Result.SKIP: '90'}
 
 
-class Doctor(configured.Display, lister.Lister):
+class Doctor(display.Display, lister.Lister):
     """Check options, coordination service, group, ring, clocks, broker and
     store.
 
@@ -88,7 +89,7 @@ class Doctor(configured.Display, lister.Lister):
         mark = f'{finding.result:<4}'
         if out.isatty() and not os.environ.get('NO_COLOR'):
             mark = f'\x1b[{_COLOURS[finding.result]}m{mark}\x1b[0m'
-        width = min(110, configured.width(default=96))
+        width = min(110, display.width(default=96))
         lines = [textwrap.fill(check.text, width - 6)]
         lines.append(textwrap.fill(finding.text, width - 6))
         if finding.remedy:

@@ -17,6 +17,7 @@ from cliff import show
 from distperiodic import exceptions
 from distperiodic.cmd import answers
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.cmd import ring as ring_cmd
 from distperiodic.core import reason as reason_
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from distperiodic.core import member as member_
 
 
-class Explained(configured.Display, show.ShowOne):
+class Explained(display.Display, show.ShowOne):
     """A part of a command about one object of a job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

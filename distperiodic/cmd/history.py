@@ -8,11 +8,12 @@ from typing import Any
 from cliff import lister
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
 
 
-class History(configured.Table, lister.Lister):
+class History(display.Table, lister.Lister):
     """Show what became of the objects of each tick, the newest first.
 
     Due is the sum of done, dead, skipped, superseded, cancelled and open;

@@ -16,6 +16,7 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.core import due
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from distperiodic.core import job as job_
 
 
-class JobList(configured.Table, lister.Lister):
+class JobList(display.Table, lister.Lister):
     """Show the jobs that were ever claimed, and which are paused.
 
     With --tasks also those that were not, and what the schedule of each is.

@@ -10,6 +10,7 @@ from typing import Any
 from cliff import lister
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic.adapters import activity as activity_
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _TICKS = 100
 
 
-class Next(configured.Table, lister.Lister):
+class Next(display.Table, lister.Lister):
     """Show what is due next, and how many objects are.
 
     It goes by the schedules and the listings in the database: a job that no
@@ -38,7 +39,7 @@ class Next(configured.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        people = parsed.formatter not in configured.FOR_PROGRAMS
+        people = parsed.formatter not in display.FOR_PROGRAMS
         with self.activity(parsed) as activity:
             now = activity.now()
             listings = activity.listings(configured.job_of(parsed))

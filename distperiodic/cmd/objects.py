@@ -8,15 +8,18 @@ from typing import Any
 from cliff import lister
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 
-class Objects(configured.Table, lister.Lister):
+class Objects(display.Table, lister.Lister):
     """Show the objects of which no run was done for long, those that wait the
     longest first.
 
     Objects that are gone from the catalogue stay among them until their
     claims are pruned: distperiodic db prune --claims.
     """
+
+    essential = ('Object', 'Last served', 'State')
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -45,6 +48,6 @@ class Objects(configured.Table, lister.Lister):
             self.sentence = f'The first {len(found)}; see --limit.'
         return ('Object', 'Last served', 'Last tick', 'State'), [
             (one.object,
-             configured.NEVER if one.served is None
+             display.NEVER if one.served is None
              else configured.moment(one.served),
              configured.moment(one.tick), one.state.value) for one in found]

@@ -20,6 +20,7 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -118,7 +119,7 @@ def _named(text: str,
     return tuple(found[n] for n in sorted(found))
 
 
-class RingShow(OfMembers, configured.Table, lister.Lister):
+class RingShow(OfMembers, display.Table, lister.Lister):
     """Show who is on the ring, with points, share and arcs."""
 
     essential = ('Member', 'Points', 'Share', 'Of fair')
@@ -166,7 +167,7 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
         round(share, 9))
 
 
-class RingSimulate(configured.Display, show.ShowOne):
+class RingSimulate(display.Display, show.ShowOne):
     """Say how even a ring would be, and what a change would move.
 
     Pure arithmetic: it asks nobody. The members are called member-1 and so

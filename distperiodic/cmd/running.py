@@ -9,9 +9,10 @@ from typing import Any
 from cliff import lister
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 
-class Running(configured.Table, lister.Lister):
+class Running(display.Table, lister.Lister):
     """Show the runs that are at work now, the oldest ticks first.
 
     The age is that of the tick. A run whose lease has ended is listed until a
@@ -28,7 +29,7 @@ class Running(configured.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        people = parsed.formatter not in configured.FOR_PROGRAMS
+        people = parsed.formatter not in display.FOR_PROGRAMS
         with self.activity(parsed) as activity:
             now, runs = activity.runs(
                 configured.job_of(parsed), parsed.limit)

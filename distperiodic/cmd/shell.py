@@ -28,6 +28,7 @@ from cliff import commandmanager
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 #: The exit code of a program that SIGPIPE ends, as the shell has it.
 _NOBODY_READS = 141
@@ -211,7 +212,7 @@ class Shell(app.App):
 
     def _print_commands(
             self, groups: Iterable[tuple[str, Sequence[str]]]) -> None:
-        width = configured.width(default=80)
+        width = display.width(default=80)
         for title, names in groups:
             print(f'\n{title}:', file=self.stdout)
             for name in names:

@@ -22,6 +22,7 @@ from cliff import lister
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
@@ -138,7 +139,7 @@ def look(survey: 'survey_.Survey', name: str) -> Group:
          if e.joined is not None and e.created is not None})
 
 
-class Status(configured.Table, lister.Lister):
+class Status(display.Table, lister.Lister):
     """Show members with their shares, workers by partition, and what is
     wrong with them.
 

@@ -187,6 +187,7 @@ class Lifecycle(ServiceBase):
         #: Whether what it was built of is out of the collector's way.
         self._frozen = False
         self._seat: local.Seat | None = None
+        self._member_id = ''
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
@@ -254,9 +255,9 @@ class Lifecycle(ServiceBase):
         """Be no member any more; bounded by *timeout*, in seconds."""
 
     @property
-    @abc.abstractmethod
     def member_id(self) -> str:
         """This process's name in its group, once it was started."""
+        return self._member_id
 
     @property
     def title(self) -> str:

@@ -204,11 +204,6 @@ class SchedulerService(lifecycle.Lifecycle):
                 dataclasses.replace(mine, points=0, slots=_LOCAL_WINDOW)])
 
     @property
-    def member_id(self) -> str:
-        """This process's name on the ring, once it was started."""
-        return self._member_id
-
-    @property
     def counts(self) -> dict[tuple[str, str], int]:
         """(job, outcome) to how many objects, since the start."""
         return dict(self._flow.dispatcher.counts)

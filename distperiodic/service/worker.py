@@ -89,11 +89,6 @@ class WorkerService(lifecycle.Lifecycle):
                  masking.mask(settings.backend_url))
 
     @property
-    def member_id(self) -> str:
-        """This process's name, once it was started."""
-        return self._member_id
-
-    @property
     def title(self) -> str:
         return f'distperiodic: worker of {self._partition} {self.member_id}'
 

@@ -35,9 +35,9 @@ HOSTS = """
     def poll(self, context, host):
         pass
 """
-CLASSES = ('Due', 'On time', 'Late', 'Dead', 'Superseded', 'Cancelled',
-           'Skipped', 'Passed over', 'Lost', 'Pending', 'Not listed',
-           'Unexplained')
+CLASSES = ('due', 'on_time', 'late', 'dead', 'superseded', 'cancelled',
+           'skipped', 'passed_over', 'lost', 'pending', 'not_listed',
+           'unexplained')
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_watermark_that_moved_without_a_record_is_lost(place, tick):
         (tick + MINUTE) / SECOND, datetime.UTC).isoformat()
     assert code == 1
     lost = {key: numbers for key, numbers in found.items()
-            if 'Lost' in numbers}
+            if 'lost' in numbers}
     assert lost == {('poll', at.replace('+00:00', 'Z')): {
         'due': 3, 'on_time': 2, 'lost': 1}}
     told = place.show('audit', '--tasks', 'tasks:Tasks')
@@ -149,7 +149,7 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
     run_up_to_now(place, tick, 'a', 'b')
     place.run('poll', tick, 'c')
     code, found = audit(place)
-    assert (code, found['poll'].get('Lost')) == (0, None)
+    assert (code, found['poll'].get('lost')) == (0, None)
     assert found['poll']['passed_over'] >= 8
 
     attended(place, tick - HOUR)
@@ -159,7 +159,7 @@ def test_an_object_that_others_leave_behind_is_lost_while_it_is_attended(
     # The last minutes are left to those who may be about to claim it.
     assert found['poll']['lost'] >= 6
     assert set(found['poll']) <= {
-        'Due', 'On time', 'Lost', 'Passed over', 'Pending'}
+        'due', 'on_time', 'lost', 'passed_over', 'pending'}
 
 
 def test_what_was_recorded_as_lost_stays_lost_when_the_job_goes_on(

@@ -155,6 +155,50 @@ def test_status_misses_who_was_there_and_who_is_expected(embedded):
     assert '3 members expected, 1 missing' in verdict['finding']
 
 
+def test_status_tells_what_the_store_remembers(tmp_path):
+    """Who worked a minute ago, and what has failed since it was done last."""
+    service = Service(tmp_path, f'file://{tmp_path}/coordination',
+                      connection=f'sqlite:///{tmp_path}/claims.sqlite',
+                      late_claim_after=1)
+    assert service.ask('db', 'sync').returncode == 0
+    tasks = tmp_path / 'nodes.py'
+    tasks.write_text(tasks.read_text().replace(
+        '        time.sleep(0.3)',
+        "        assert node != 'node-3', 'it is ill'\n"))
+
+    def names():
+        return {row['member'] for row in service.table('status')
+                if row['role'] == 'member'}
+    with service.start('scheduler') as one:
+        service.wait_members(1)
+        [stays] = names()
+        with commands.Running(
+                tmp_path / 'other.log', 'scheduler', '--tasks', 'nodes:Nodes',
+                '--config-file', service.config, cwd=tmp_path) as other:
+            service.wait_members(2)
+            [dies] = names() - {stays}
+            waiting.wait_until(
+                lambda: all(row['processes'] == 2 for row in service.table(
+                    'history', '--limit', '2')), 30, 'not both took part')
+            for process in other.family():
+                process.kill()
+            other.process.kill()
+        service.wait_members(1)
+        told = service.ask('status')
+        verdict, *rows = service.table('status')
+        one.process.send_signal(signal.SIGTERM)
+        assert one.process.wait(20) == 0
+
+    assert told.returncode == 1
+    text = ' '.join(told.stdout.split())
+    assert f'gone within the last 10 minutes: {dies}; unless' in text
+    assert ("1 object of job poll failed for good and was not done since, "
+            "such as 'node-3'") in text
+    assert verdict['result'] == 'warn'
+    assert [(row['role'], row['member']) for row in rows] == [
+        ('member', stays), ('gone', dies)]
+
+
 def test_status_is_printed_again_until_somebody_stops_it(embedded):
     with commands.Running(
             embedded.place / 'watch.log', 'status', '--watch', '0.2',
@@ -193,8 +237,13 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
     workers = [row for row in told if row['role'] == 'worker']
     assert [(w['partition'], w['slots']) for w in workers] == [
         ('default', 10), ('default', 10)]
+<<<<<<< HEAD
     assert all(re.match('2[0-9]{3}-', row['joined']) for row in told
                if row['role'] != 'group')
+=======
+    assert all(re.match('2[0-9]{3}-', row['joined'])
+               for row in told if row['role'] != 'group')
+>>>>>>> cli
     bad = {n: r for n, r in found.items() if r['result'] != (
         'skip' if r['area'] == 'store' else 'ok')}
     # By chance the shares of two members are uneven.

@@ -155,7 +155,8 @@ def test_members_die_with_a_demo_that_is_killed(stage):
 def test_what_it_cannot_use_is_one_line(argv, stage):
     told = stage.play(*argv)
 
-    assert told.returncode == 2
+    # A server that does not answer is no mistake of the command.
+    assert told.returncode == (1 if '127.0.0.1:1' in argv[1] else 2)
     assert told.stdout == ''
     assert told.stderr.count('\n') == 1
     assert 'sesame' not in told.stderr

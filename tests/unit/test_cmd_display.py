@@ -8,6 +8,7 @@ import tomllib
 import pytest
 
 from distperiodic.cmd import configured
+from distperiodic.cmd import display
 from distperiodic.cmd import doctor
 from distperiodic.cmd import findings
 from distperiodic.cmd import shell
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.usefixtures('logging_as_it_was')
     ('Job', 'job'), ('Of fair', 'of_fair'), ('last tick', 'last_tick'),
     ('Mean late (ms)', 'mean_late_ms'), ('join_moves', 'join_moves')])
 def test_programs_read_keys_of_one_style(title, key):
-    assert configured.key(title) == key
+    assert display.key(title) == key
 
 
 @pytest.mark.parametrize('argv', [
@@ -56,7 +57,7 @@ def test_a_column_is_named_by_its_title_or_its_key(name, capsys):
 
 
 def test_nothing_known_is_null_for_programs():
-    assert configured._known([['', configured.NEVER, 'never', 0, None]]) == [
+    assert display._known([['', display.NEVER, 'never', 0, None]]) == [
         [None, None, 'never', 0, None]]
 
 
@@ -76,8 +77,26 @@ def test_60_columns_are_enough(argv, capsys, monkeypatch):
     assert [line for line in told.splitlines() if len(line) > 60] == []
 
 
+def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
+    monkeypatch.setenv('COLUMNS', '60')
+    shell.main(['ring', 'show', '--arcs', '--members', 'a=2,b=1'])
+
+    told = capsys.readouterr().out
+    assert re.search(r'^Low +-9223372036854775808$', told, re.MULTILINE)
+    shell.main(['ring', 'show', '--members', 'a-rather-long-host-name:1,b'])
+
+    told = capsys.readouterr().out
+    assert '| Member ' in told
+    assert 'Arcs' not in told
+    # What does not fit even so has nothing left out.
+    shell.main(['ring', 'show', '--members', f'{"a" * 50}:1,b'])
+
+    told = capsys.readouterr().out
+    assert re.search(r'^Arcs +\d+$', told, re.MULTILINE)
+
+
 def test_a_row_that_is_too_wide_becomes_a_block():
-    assert configured._blocks(
+    assert display._blocks(
         ('Job', 'Tick', 'Why'),
         [('poll', '2026-01-31T06:00:00Z', 'the disks of h1 are full'),
          ('sync', '2026-01-31T06:00:00Z', '')], 28).splitlines() == [

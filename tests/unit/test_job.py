@@ -12,6 +12,7 @@ from distperiodic.core.cron import Cron
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
+from distperiodic.core.job import check_ended
 from distperiodic.core.job import own_schedule
 from distperiodic.core.job import schedule_named
 from distperiodic.core.job import schedule_of
@@ -241,3 +242,23 @@ def test_a_schedule_is_read_from_its_text_as_it_was(schedule):
 def test_a_text_that_is_no_schedule_is_refused(text):
     with pytest.raises(InvalidSchedule):
         schedule_named(text)
+
+
+class _Touchy:
+    """Not to be looked at."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError(name)
+
+
+@pytest.mark.parametrize('make', [int, list, object, _Touchy])
+def test_whatever_a_handler_returns_is_ignored(make):
+    check_ended('poll', make())
+
+
+def test_a_coroutine_is_no_end():
+    async def poll():
+        pass
+
+    with pytest.raises(InvalidJob, match="job 'poll': the handler returned"):
+        check_ended('poll', poll())

@@ -95,3 +95,5 @@ def test_sigint_that_is_ignored_stays_so():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     assert service.done == ['start', 'stop']
+    # It was SIGTERM that ended it.
+    assert service.second is signal.SIG_IGN
