@@ -13,11 +13,8 @@ from cliff import show
 
 from distperiodic import exceptions
 from distperiodic.cmd import configured
-<<<<<<< HEAD
-from distperiodic.core import masking
-=======
 from distperiodic.cmd import display
->>>>>>> cli
+from distperiodic.core import masking
 
 
 class DbSync(configured.Configured, command.Command):
@@ -66,12 +63,8 @@ class DbVersion(display.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
-<<<<<<< HEAD
-                (masking.mask(url), found or 'none', schema.VERSION, todo))
-=======
-                (database.mask(url), found or display.Nothing('none'),
+                (masking.mask(url), found or display.Nothing('none'),
                  schema.VERSION, todo))
->>>>>>> cli
 
     def run(self, parsed: argparse.Namespace) -> int:
         self.same = False

@@ -237,13 +237,8 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
     workers = [row for row in told if row['role'] == 'worker']
     assert [(w['partition'], w['slots']) for w in workers] == [
         ('default', 10), ('default', 10)]
-<<<<<<< HEAD
-    assert all(re.match('2[0-9]{3}-', row['joined']) for row in told
-               if row['role'] != 'group')
-=======
     assert all(re.match('2[0-9]{3}-', row['joined'])
                for row in told if row['role'] != 'group')
->>>>>>> cli
     bad = {n: r for n, r in found.items() if r['result'] != (
         'skip' if r['area'] == 'store' else 'ok')}
     # By chance the shares of two members are uneven.
