@@ -271,7 +271,7 @@ class Lifecycle(ServiceBase):
         call it in the main thread. SIGHUP reads the mutable options again. A
         second Ctrl-C ends the process at once.
 
-        :raises ConfigError: an option cannot be used.
+        :raises SystemExit: an option cannot be used; its text is one line.
         :raises Exception: what stopped the service, if nobody asked it to.
         """
         # oslo.messaging would choose eventlet for the whole process.
@@ -296,6 +296,9 @@ class Lifecycle(ServiceBase):
                     signal.signal(signal.SIGINT, signal.SIG_DFL)
                 self.stop()
             self.wait()
+        except exceptions.ConfigError as exc:
+            # To whoever typed the command a traceback says less.
+            raise SystemExit(f'{self._kind}: {exc}') from None
         finally:
             for known, handler in before.items():
                 signal.signal(known, handler)

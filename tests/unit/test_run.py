@@ -7,6 +7,7 @@ import signal
 import pytest
 from oslo_config import cfg
 
+from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.service import lifecycle
 
@@ -15,6 +16,8 @@ HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 class Service(lifecycle.Lifecycle):
     """One that does nothing but be asked."""
+
+    _kind = 'service'
 
     def __init__(self, *asked, error=None):
         super().__init__(cfg.ConfigOpts(), periodic.PeriodicTasks())
@@ -86,6 +89,13 @@ def test_sighup_reads_the_options_again_and_ends_nothing():
 def test_what_ends_it_by_itself_is_raised():
     with pytest.raises(OSError, match='no disk'):
         Service(error=OSError('no disk')).run()
+
+
+def test_an_option_that_cannot_be_used_is_one_line():
+    with pytest.raises(SystemExit) as ended:
+        Service(error=exceptions.ConfigError('no driver')).run()
+
+    assert ended.value.code == 'service: no driver'
 
 
 def test_sigint_that_is_ignored_stays_so():
