@@ -375,8 +375,13 @@ class Membership:
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True
-                    LOG.info('joined: group=%s member=%s entry=%s',
-                             group.name, self.identity, self._me.entry)
+                    was = group.view.me if group.view is not None else None
+                    if was is not None and was.tenure == self._me.tenure:
+                        LOG.info('entry changed: group=%s member=%s entry=%s',
+                                 group.name, self.identity, self._me.entry)
+                    else:
+                        LOG.info('joined: group=%s member=%s entry=%s',
+                                 group.name, self.identity, self._me.entry)
                     return
                 term.leave(group.name)
             waited = self._clock.monotonic() - waited_from

@@ -920,6 +920,18 @@ def test_changed_points_move_only_what_they_must_and_leave_no_gap(
     assert {after.owner_of(o) for o in moved} == {'a'}
 
 
+def test_who_changes_its_points_does_not_say_that_it_joins(
+        zookeeper, join, caplog):
+    caplog.set_level(logging.INFO, 'distperiodic')
+    one = join(zookeeper.url, 'a')
+
+    one._membership.publish(points=77)
+    wait_until(lambda: 'r77' in one.view(one.group_id).me.entry)
+
+    said = [r.getMessage().partition(':')[0] for r in caplog.records]
+    assert said.count('joined') == said.count('entry changed') == 1
+
+
 def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """What the thread has just read shows the old entry."""
