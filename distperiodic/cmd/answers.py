@@ -110,7 +110,9 @@ SENTENCES = {
 
 #: The same of an earlier tick, where the sentence differs.
 PAST = {
-    Reason.RAN: 'it ran: all {number} that were claimed for {at} were done',
+    Reason.RAN:
+        'it ran: all {number} that were claimed for {at} were done; which '
+        'ones these were the store keeps of the last two ticks only',
     Reason.DEAD:
         'it failed for good for {at}, at attempt {attempt}{on}: {error}',
     Reason.NOT_LISTED:

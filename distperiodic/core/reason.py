@@ -243,7 +243,8 @@ _CLAIMED = frozenset({Reason.RAN, Reason.SUPERSEDED, Reason.CANCELLED,
 
 def reasons_of(past: Past) -> tuple[Reason, ...]:
     """What may have become of an object for an earlier tick, the most frequent
-    first; one reason: it is certain.
+    first. One reason is certain, but for RAN: of a tick before its last two
+    the numbers do not tell an object that nobody claimed then.
     """
     tick, claim = past.tick, past.claim
     if past.failed:

@@ -220,7 +220,7 @@ def test_a_time_before_the_history_is_not_judged(
 
     assert code == 0
     assert found['poll']['on_time'] in (15, 18)
-    assert set(found['poll']) == {'Due', 'On time'}
+    assert set(found['poll']) == {'due', 'on_time'}
 
 
 def test_pruning_leaves_no_unexplained_tick_of_an_open_claim(
@@ -329,7 +329,7 @@ def test_a_service_that_was_killed_and_came_back_has_lost_nothing(
     for job in 'poll', 'sync':
         assert found[job]['passed_over'] > 1
         assert set(found[job]) <= {
-            'Due', 'On time', 'Late', 'Passed over', 'Pending'}
+            'due', 'on_time', 'late', 'passed_over', 'pending'}
 
 
 def test_a_scheduler_deletes_old_history_by_itself(
