@@ -347,6 +347,49 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         'reason'] == 'not in the catalogue'
 
 
+@pytest.fixture
+def earlier(scene):
+    """The tick so many periods before the last; the schedule is recorded."""
+    period = scene.due - scene.before
+    scene.store.adopt({'poll': f'every {period}'})
+    return lambda number: scene.due - number * period
+
+
+def why_at(scene, tick):
+    seconds = (scene.store.now() - tick) / SECOND
+    return why(scene, 'a', '--at', f'{seconds:.0f}s')[1]['reason']
+
+
+def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
+    for number in 5, 4:
+        assert scene.store.claim(
+            'poll', earlier(number), ['a'], lease=f'of-{number}',
+            holder='api-1', seconds=600.0, supersede=True).won
+    scene.store.start('poll', earlier(4), ['a'], lease='of-4', into='running',
+                      holder='w-1', seconds=600.0)
+    scene.store.finish('poll', earlier(4), ['a'], lease='running')
+    for number in 3, 2, 1:
+        scene.ran(earlier(number))
+
+    assert why_at(scene, earlier(5)) == 'superseded'
+
+
+def test_why_of_a_tick_of_another_schedule(scene, earlier):
+    for number in 3, 2, 1:
+        scene.ran(earlier(number))
+    scene.store.adopt({'poll': f'every {1800 * SECOND}'})
+
+    assert why_at(scene, earlier(3)) == 'other schedule'
+
+
+def test_why_of_a_tick_whose_history_is_pruned(scene, earlier):
+    for number in 1000, 2, 1:
+        scene.ran(earlier(number))
+    scene.place.ask('db', 'prune', '--history', 30)
+
+    assert why_at(scene, earlier(1000)) == 'history pruned'
+
+
 def test_why_of_what_is_not_there(scene):
     scene.ran(scene.due)
 
