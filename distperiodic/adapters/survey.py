@@ -102,6 +102,9 @@ def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
             answer = b''
             while piece := channel.recv(65536):
                 answer += piece
+    except (BrokenPipeError, ConnectionResetError) as exc:
+        # It is there. Whoever only knocks hears from the driver why.
+        return Server(address, not asks, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
     text = answer.decode(errors='replace')

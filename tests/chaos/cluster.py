@@ -66,10 +66,10 @@ class Host:
         self.process = None
 
     @property
-    def queue(self):
-        """The name of its queue in the broker."""
+    def queues(self):
+        """What the names of its queues begin with: a process has one each."""
         topic = ('reports' if self.kind == 'scheduler' else 'work.default')
-        return f'distperiodic.{GROUP}.{topic}.{self.name}'
+        return f'distperiodic.{GROUP}.{topic}.{self.name}~'
 
     @property
     def connection(self):
@@ -247,6 +247,15 @@ class Cluster:
     def start(self):
         for host in self.hosts.values():
             host.start()
+
+    def queues(self):
+        """Name of each host to the queue to which its process listens."""
+        listed = self.rabbitmq.ctl('-q', 'list_queues', 'name', 'consumers')
+        lines = [line.split('\t') for line in listed.splitlines()
+                 if line.startswith('distperiodic.')]
+        return {host.name: queue for host in self.hosts.values()
+                for queue, consumers in lines
+                if queue.startswith(host.queues) and consumers != '0'}
 
     def told(self):
         """What the ledger knows by now."""

@@ -101,15 +101,17 @@ def _look(cluster, engine):
 
 def _queues(cluster):
     """What waits in the queues of the members."""
-    found = {'messages in queues': 0, 'queues missing': 0}
+    names = cluster.queues()
+    found = {'messages in queues': 0,
+             'queues missing': len(cluster.hosts) - len(names)}
     with amqp.Connection(
             f'{proxy.HOST}:{cluster.rabbitmq.port}', userid='tests',
             password='loopback-only') as connection:  # noqa: S106
-        for host in cluster.hosts.values():
+        for name in names.values():
             channel = connection.channel()
             try:
                 found['messages in queues'] += channel.queue_declare(
-                    host.queue, passive=True).message_count
+                    name, passive=True).message_count
             except amqp.NotFound:
                 found['queues missing'] += 1
     return found

@@ -204,9 +204,11 @@ def send_garbage(fault):
     yield from fault.take('rabbitmq')
     tap = _Tap(fault.cluster.rabbitmq)
     tap.deaf()
-    for host in fault.cluster.hosts.values():
+    found = {}
+    yield from fault.apart(lambda: found.update(fault.cluster.queues()))
+    for queue in found.values():
         for body in _GARBAGE:
-            tap.send(body, host.queue,
+            tap.send(body, queue,
                      content_type='application/json',
                      content_encoding='utf-8')
     tap.close()

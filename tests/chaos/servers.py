@@ -82,10 +82,15 @@ def alarm(fault, on, off):
 def delete_queue(fault):
     """The queue of a member is deleted, with what is in it."""
     yield from fault.take('rabbitmq')
-    host = fault.random.choice(list(fault.cluster.hosts.values()))
+    host = fault.random.choice(list(fault.cluster.hosts))
+
+    def delete():
+        name = fault.cluster.queues().get(host)
+        fault.happened = name is not None
+        if name is not None:
+            fault.cluster.rabbitmq.ctl('delete_queue', name)
     try:
-        yield from fault.apart(lambda: fault.cluster.rabbitmq.ctl(
-            'delete_queue', host.queue))
+        yield from fault.apart(delete)
     except pytest.fail.Exception:
         # It has none just now.
         fault.happened = False

@@ -325,10 +325,10 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(
     assert (program.returncode, errors) == (0, '')
     assert {host for _, host in lines} == HOSTS
     assert len({tick for tick, _ in lines}) == 1
-    asked = ['ping', '--config-file', 'first_job.conf']
+    asked = ['ping', '-f', 'json', '--config-file', 'first_job.conf']
     told = commands.run('history', *asked, cwd=tmp_path,
                         **of_reader(tmp_path))
-    assert f'|  {len(HOSTS)} |' in told.stdout
+    assert [tick['done'] for tick in json.loads(told.stdout)] == [len(HOSTS)]
     assert [path.name for path in tmp_path.glob('*/*.sqlite')] == [
         'first-job.sqlite']
     # A program without its file does not begin with what another left.

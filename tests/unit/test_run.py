@@ -60,6 +60,8 @@ def handlers_as_they_were():
     before = {number: signal.signal(number, signal.SIG_DFL)
               for number in HEARD}
     before[signal.SIGINT] = signal.default_int_handler
+    # Whoever runs the tests with nohup has it ignored.
+    before[signal.SIGHUP] = signal.SIG_DFL
     for number, handler in before.items():
         signal.signal(number, handler)
     yield
