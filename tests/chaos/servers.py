@@ -82,18 +82,20 @@ def alarm(fault, on, off):
 def delete_queue(fault):
     """The queue of a member is deleted, with what is in it."""
     yield from fault.take('rabbitmq')
-    host = fault.random.choice(list(fault.cluster.hosts))
+    fault.happened = False
 
     def delete():
-        name = fault.cluster.queues().get(host)
-        fault.happened = name is not None
-        if name is not None:
-            fault.cluster.rabbitmq.ctl('delete_queue', name)
-    try:
+        # After another fault of the broker they are made anew one by one.
+        for _ in range(10):
+            found = sorted(fault.cluster.queues().values())
+            if found:
+                fault.cluster.rabbitmq.ctl(
+                    'delete_queue', fault.random.choice(found))
+                fault.happened = True
+                return
+    # It may go just then.
+    with contextlib.suppress(pytest.fail.Exception):
         yield from fault.apart(delete)
-    except pytest.fail.Exception:
-        # It has none just now.
-        fault.happened = False
 
 
 def close_connections(fault):
