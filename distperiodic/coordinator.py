@@ -186,10 +186,11 @@ class Coordinator:
 
     def _mutated(self, conf: cfg.ConfigOpts, changes: object) -> None:
         """Mutable options were read again."""
+        points = opts.read_again(conf, 'hash_ring_replicas_count')
         membership = self._membership
-        if membership is not None and self._pid == os.getpid():
-            membership.publish(
-                points=opts.value(conf, 'hash_ring_replicas_count'))
+        if (points is not None and membership is not None
+                and self._pid == os.getpid()):
+            membership.publish(points=points)
 
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups until :meth:`start` is called again; bounded,

@@ -6,6 +6,7 @@ Public constructors take a ``conf``; nothing here touches the global one.
 
 import copy
 import dataclasses
+import logging
 import math
 import os
 import re
@@ -21,6 +22,8 @@ from distperiodic.core import job as job_
 from distperiodic.core import member as member_
 from distperiodic.core import partition as partition_
 from distperiodic.core import times
+
+LOG = logging.getLogger(__name__)
 
 GROUP = 'distperiodic'
 #: How the name of the section of a partition begins.
@@ -384,6 +387,20 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
     register_opts(conf)
     return _values(conf, GROUP, [
         opt for opt in OPTS if opt.dest == name])[name]
+
+
+def read_again(conf: cfg.ConfigOpts, name: str) -> Any:
+    """One mutable option, after its file was read again.
+
+    None: its value cannot be used. That is logged, since it must not end a
+    process that runs.
+    """
+    try:
+        return value(conf, name)
+    except exceptions.ConfigError as exc:
+        LOG.error('option refused: option=%s reason=%s; the value that it had '
+                  'stays', name, exc)
+        return None
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:

@@ -95,7 +95,8 @@ class Object(NamedTuple):
     claim: reason.Standing | None
     fence: int = 0
     attempt: int = 0
-    #: Who was granted the last run of its last tick; empty: nobody.
+    #: The worker to which the last run of its last tick was granted; empty:
+    #: none was.
     worker: str = ''
     #: The tick that it was claimed for before. None: there is none.
     previous: int | None = None
@@ -111,8 +112,6 @@ class Object(NamedTuple):
 class Tick(NamedTuple):
     """What the store has of one tick of an object."""
 
-    #: The text of the schedule that the object follows; empty: not recorded.
-    schedule: str
     #: Since when the job has its schedule.
     schedule_since: int
     #: The first tick that the history can tell of.
@@ -180,24 +179,21 @@ class Accounts(control.Control):
                 [Failed(*one) for one in failed])
         return self._at_one_moment(work)
 
-    def schedule_of(self, job: str, key: str) -> tuple[str, bool, int]:
+    def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
         """Return the text of the schedule that an object follows (empty: not
-        recorded), whether it is its own, and since when the job has its own.
+        recorded), and whether it is its own.
 
         :raises ConfigError: there is no such job.
         """
         [number] = self._named(job)
 
-        def work(connection: sa.Connection) -> tuple[str, bool, int]:
+        def work(connection: sa.Connection) -> tuple[str, bool]:
             row = connection.execute(
-                sa.select(_job.c.schedule, _job.c.schedule_since,
-                          _claim.c.rule)
+                sa.select(_job.c.schedule, _claim.c.rule)
                 .select_from(_job.outerjoin(_claim, sa.and_(
                     _claim.c.job == _job.c.id, _claim.c.object == key)))
                 .where(_job.c.id == number)).one()
-            since = (due.ALWAYS if row.schedule_since is None
-                     else row.schedule_since)
-            return row.rule or row.schedule or '', bool(row.rule), since
+            return row.rule or row.schedule or '', bool(row.rule)
         return self._database.look(work)
 
     def tick(self, job: str, key: str, tick: int) -> Tick:
@@ -206,11 +202,13 @@ class Accounts(control.Control):
         :raises ConfigError: there is no such job.
         """
         [number] = self._named(job)
-        schedule, _, since = self.schedule_of(job, key)
 
         def work(connection: sa.Connection) -> Tick:
-            begins = connection.scalar(
-                sa.select(_job.c.pruned_before).where(_job.c.id == number))
+            since, begins = (
+                due.ALWAYS if moment is None else moment
+                for moment in connection.execute(
+                    sa.select(_job.c.schedule_since, _job.c.pruned_before)
+                    .where(_job.c.id == number)).one())
             failed = connection.execute(
                 sa.select(_failure.c.tick, _failure.c.attempt,
                           sa.func.coalesce(_failure.c.worker, ''),
@@ -236,8 +234,7 @@ class Accounts(control.Control):
                 counts = {reason.Reason.LOST: lost,
                           reason.Reason.PASSED_OVER: row.missed - lost}
             return Tick(
-                schedule, since, due.ALWAYS if begins is None else begins,
-                None if failed is None else Failed(*failed),
+                since, begins, None if failed is None else Failed(*failed),
                 counts, '' if row is None else row.reason or '')
         return self._at_one_moment(work)
 

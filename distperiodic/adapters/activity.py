@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
     job: str
     object: str
-    #: Who was granted the run; empty: nobody yet.
+    #: The worker to which the run was granted; empty: none was yet.
     worker: str
     tick: int
     attempt: int

@@ -185,11 +185,15 @@ def _options(scheme: str, query: str) -> str | None:
                 return f'has an option that cannot be: {name}{shown} {wrong}'
     for name, other in _NEEDS.get('zookeeper' if scheme in PUSHING
                                   else scheme, ()):
-        needed = given.get(other, ['no'])[-1]
-        if name in given and (
-                known[other] is _yes_or_no and not strutils.bool_from_string(
-                    needed) or other not in given):
-            value = 'true' if known[other] is _yes_or_no else 'FILE'
+        if name not in given:
+            continue
+        if known[other] is _yes_or_no:
+            value = 'true'
+            there = strutils.bool_from_string(given.get(other, ['no'])[-1])
+        else:
+            value = 'FILE'
+            there = other in given
+        if not there:
             return (f'has the option {name}, which has no effect without '
                     f'{other}; add {other}={value}, or leave {name} out')
     return None
@@ -209,8 +213,8 @@ def has_tls(backend_url: str) -> bool:
 
 
 def complete(url: str, seconds: float) -> str:
-    """*url* as tooz is to have it: with our namespace and its driver's
-    session timeout, unless it names them.
+    """Return *url* with our namespace and the session timeout added, in the
+    words of its driver, unless it has them already.
     """
     scheme = url.partition('://')[0]
     before, _, query = url.partition('?')

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-# At the top and not in a thread of ours: futurist, which tooz imports, imports
-# eventlet where that is installed, and eventlet's import gives the importing
-# thread a new sentinel, so that nobody could ever join it. It also warns
-# everybody that it is deprecated; nothing here uses it.
+# Imported here, by the main thread. tooz imports futurist, and that imports
+# eventlet where it is installed. eventlet then exchanges the object by which
+# the importing thread is joined: a thread of ours could never be joined
+# again. eventlet also warns that it is deprecated, which concerns nobody
+# here.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -164,8 +165,8 @@ class Explainer:
                 'on this port (add use_ssl=true to backend_url)')
 
     def _any(self, causes: list[BaseException]) -> str:
-        """In the words of the last attempt to connect, which say more than
-        the time-out that ended it, or of the first error that has any.
+        """Of anything else: the text of the last attempt to connect, or else
+        of the first cause that has a text.
         """
         told = [text for one in [self._last, *causes]
                 if (text := str(one or ''))]

@@ -14,9 +14,9 @@ kept at arm's length:
 Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported when a link is opened and not before.
 
-Limits: a process that was killed leaves its queue behind, durable and empty
-or nearly so; the broker deletes it when nobody has listened to it for half an
-hour. One that is closed removes its own.
+Limits: a process that is killed leaves its queue behind. The broker deletes
+it after half an hour without a listener. A process that ends by itself deletes
+its own queue.
 """
 
 import logging

@@ -91,7 +91,7 @@ def _own_queue_alone(driver: Any, target: Any,
     """Listen to the queue of *target*'s server, and make no other.
 
     As the driver itself would, but without the queues that all servers of a
-    topic share, of which nothing is ever sent to; and ours goes by itself
+    topic share: nothing is ever sent to those. Ours is deleted by the broker
     when its process does not come back.
     """
     from oslo_messaging._drivers import amqpdriver

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The directory of a service, into which nobody else may put anything.
+"""The state directory of a service, which no other user may write to.
 
-Unless somebody names another one it lies in the directory for temporary
-files, where everybody can make it first, or lead it elsewhere.
+Its default is below the directory for temporary files. There any user can
+make it first, or put a symbolic link in its place.
 """
 
 import os
@@ -21,7 +21,7 @@ def make_directory(path: str) -> None:
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Not what it leads to: whoever made the link may change it.
+        # Of a symbolic link we need its own owner, who can change it.
         found = os.lstat(path)
         above = os.stat(os.path.dirname(os.path.abspath(path)))
     except OSError as exc:
@@ -44,7 +44,7 @@ def make_directory(path: str) -> None:
 
 
 def _open_to(found: os.stat_result) -> str:
-    """To whom a directory is open that should not be; empty: nobody."""
+    """Which other users can write to a directory; empty: none."""
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'
     if found.st_mode & stat.S_IWOTH:

@@ -132,7 +132,8 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
     if old.holder:
-        # Retries, and what an operator put back, wait in leases of nobody.
+        # A lease without a holder is of retries, or of what an operator put
+        # back: nobody died, so nothing is counted as taken over.
         sql_history.count(tx, old.job, old.tick, holder,
                           taken_over=len(anew))
     tx.connection.execute(

@@ -106,7 +106,7 @@ def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
              for one in some}
     gone: dict[str, int] = {}
     for holder, tick in holders.items():
-        identity = holder.partition('~')[0]
+        identity = configured.identity(holder)
         if identity not in there:
             gone[identity] = max(tick, gone.get(identity, tick))
     return gone
@@ -172,8 +172,6 @@ class Status(display.Table, lister.Lister):
             again = parsed.watch is not None
             try:
                 super().run(parsed)
-            except BrokenPipeError:
-                raise
             except exceptions.ConfigError:
                 raise
             except exceptions.DistperiodicError as exc:

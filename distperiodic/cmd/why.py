@@ -88,7 +88,7 @@ def _tick_at(accounts: 'accounts_.Accounts', parsed: argparse.Namespace,
     from distperiodic.core import due
     from distperiodic.core import ring
     at = parsed.at.before(now)
-    text, own, _ = accounts.schedule_of(parsed.job, key)
+    text, own = accounts.schedule_of(parsed.job, key)
     if not text and tasks is not None and parsed.job in tasks.jobs:
         text = tasks.jobs[parsed.job].schedule_text()
     if not text:

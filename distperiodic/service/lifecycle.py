@@ -143,6 +143,7 @@ def read_again(conf: cfg.ConfigOpts) -> None:
     """Read the mutable options of *conf* again. If there is a mistake in its
     files all options keep their values, and one line says where it is.
     """
+    # oslo.config has no public way back to the values that it had.
     before = conf._mutable_ns
     try:
         conf.mutate_config_files()

@@ -257,13 +257,8 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _mutated(self, conf: Any, changes: Any) -> None:
         """Mutable options were read again."""
-        try:
-            points = conf[opts.GROUP].hash_ring_replicas_count
-        except ValueError as exc:
-            LOG.error('option refused: option=hash_ring_replicas_count '
-                      'reason=%s; the points stay as they are', exc)
-            return
-        if self._group_member is not None:
+        points = opts.read_again(conf, 'hash_ring_replicas_count')
+        if self._group_member is not None and points is not None:
             LOG.info('points: member=%s points=%d', self._member_id, points)
             self._group_member.publish(points=points)
 

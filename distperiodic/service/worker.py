@@ -192,8 +192,8 @@ class WorkerService(lifecycle.Lifecycle):
         # The reports first: a worker that left is taken for dead. But not for
         # all of the time that there is, or it would end without leaving.
         over = end + lifecycle.CLOSING
-        self._bus.close(timeout=self._part(0.4, over))
-        self._leave(self._part(0.6, over))
+        self._bus.close(timeout=self._share(0.4, over))
+        self._leave(self._share(1.0, over))
         self._drained.set()
         self._inbox.put(events.Woken())
         self._over.wait(1.0)
@@ -201,10 +201,10 @@ class WorkerService(lifecycle.Lifecycle):
             self._seat.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
 
-    def _part(self, share: float, over: float) -> float:
-        """A share of the seconds until *over*, of which there are few."""
-        return share * min(lifecycle.CLOSING, max(
-            0.5, over - self._clock.monotonic()))
+    def _share(self, share: float, over: float) -> float:
+        """Seconds for one step of closing: a share of those until *over*."""
+        return min(lifecycle.CLOSING, max(
+            0.3, share * (over - self._clock.monotonic())))
 
     def _flush(self, end: float) -> None:
         """Have all results written and reported; bounded by *end*."""

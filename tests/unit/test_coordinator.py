@@ -231,6 +231,22 @@ def test_options_are_read_when_it_connects(made, tmp_path):
     assert made[0].published == [88]
 
 
+def test_a_value_that_cannot_be_leaves_the_one_that_it_had(
+        made, tmp_path, caplog):
+    """The file is read again by the host, whose hook must not fail."""
+    path = tmp_path / 'service.conf'
+    path.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(path)])
+    coordinator.HashRing(URL, GROUP, conf=conf).start()
+
+    path.write_text('[distperiodic]\nhash_ring_replicas_count = many\n')
+    conf.mutate_config_files()
+
+    assert made[0].published == []
+    assert 'option refused: option=hash_ring_replicas_count' in caplog.text
+
+
 def test_options_of_the_services_are_no_concern_of_a_ring(made, tmp_path):
     path = tmp_path / 'service.conf'
     path.write_text('[distperiodic]\nsession_timeout = 90\nlease = 1\n'

@@ -24,10 +24,6 @@ class Service(lifecycle.Lifecycle):
         self.asked, self.error = asked, error
         self.done = []
 
-    @property
-    def member_id(self):
-        return 'a'
-
     def _prepare(self):
         pass
 
