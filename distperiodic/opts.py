@@ -36,16 +36,15 @@ _GROUP_LENGTH = 100
 OPTS = [
     cfg.StrOpt(
         'backend_url', secret=True, default='',
-        sample_default='zookeeper://zk1:2181,zk2:2181,zk3:2181',
         help='Coordination service through which the processes find each '
-             'other: a tooz URL. zookeeper://USER:PASSWORD@HOST1,HOST2 in '
-             'production (changes are pushed, in milliseconds); '
-             'file:///DIRECTORY for the processes of one host; redis:// and '
-             'etcd3+http:// work, by polling every '
-             'coordinator_heartbeat_interval. All of ours stands in the '
-             'namespace "distperiodic"; ?namespace=NAME behind the hosts '
-             'names another one, for zookeeper and redis. A path, and '
-             'options that the driver does not know, are refused. Empty: '
+             'other, as a tooz URL. In production '
+             'zookeeper://USER:PASSWORD@HOST1:2181,HOST2:2181 (changes are '
+             'pushed, in milliseconds); for the processes of one host '
+             'file:///DIRECTORY. redis:// and etcd3+http:// work too, by '
+             'polling every coordinator_heartbeat_interval. Everything is '
+             'kept in the namespace "distperiodic"; for zookeeper and redis '
+             '?namespace=NAME behind the hosts names another one. A path and '
+             'options that the driver does not know are refused. Empty: '
              'this process is alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
@@ -101,11 +100,11 @@ OPTS = [
              'message is lost. Never more than a worker has room for.'),
     cfg.StrOpt(
         'connection', secret=True, default='',
-        sample_default='postgresql://USER:PASSWORD@HOST/DATABASE',
-        help='Database that holds the claims, as an SQLAlchemy URL, the same '
-             'for all schedulers and workers of the group: postgresql, mysql '
-             '(or MariaDB), or sqlite:////FILE for the processes of one '
-             'host. "distperiodic db sync" makes its tables. Each tick of '
+        help='Database that holds the claims, as an SQLAlchemy URL such as '
+             'postgresql://USER:PASSWORD@HOST/DATABASE, the same for all '
+             'schedulers and workers of the group: postgresql, mysql (or '
+             'MariaDB), or sqlite:////FILE for the processes of one host. '
+             '"distperiodic db sync" makes its tables. Each tick of '
              'an object is then started under one claim, whatever dies. '
              'Empty: [database] connection of the same file, where the '
              'service has one of its own. If that is empty too: without a '
@@ -168,14 +167,14 @@ OPTS = [
              'cores.'),
     cfg.StrOpt(
         'state_path', default='',
-        sample_default='/var/lib/my-service',
-        help='Directory for the locks that give the processes of this host '
-             'their numbers (see member_id), and for the claims of a '
-             'service that has neither backend_url nor connection. It is made '
-             'if it is not there; one that belongs to another user, that '
-             'everybody may write, or that is a symbolic link is refused. '
-             'Empty: a directory of this user under the system\'s temporary '
-             'directory, which a host may clear when it starts.'),
+        help='Directory, such as /var/lib/my-service, for the locks that give '
+             'the processes of this host their numbers (see member_id), and '
+             'for the claims of a service that has neither backend_url nor '
+             'connection. It is made if it is not there; one that belongs to '
+             'another user, that everybody may write, or that is a symbolic '
+             'link is refused. Empty: a directory of this user under the '
+             'system\'s temporary directory, which a host may clear when it '
+             'starts.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, replicated in a RabbitMQ '

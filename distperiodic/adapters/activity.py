@@ -41,6 +41,8 @@ class Run(NamedTuple):
     #: The worker to which the run was granted; empty: none was yet.
     worker: str
     tick: int
+    #: How long ago it was granted. None: by an earlier release.
+    age: int | None
     attempt: int
     #: What the run last reported of itself, as JSON. None: nothing.
     progress: str | None
@@ -102,8 +104,8 @@ class Activity(control.Control):
         return sorted(Failing(names[row.job], row.objects, row.example)
                       for row in found)
 
-    def runs(self, job: str | None, limit: int) -> tuple[int, list[Run]]:
-        """Return the store's time and what runs, the oldest ticks first.
+    def runs(self, job: str | None, limit: int) -> list[Run]:
+        """Return what runs, the longest first.
 
         :param job: of this one; None: of all.
         :raises ConfigError: there is no such job.
@@ -116,14 +118,18 @@ class Activity(control.Control):
             for lease in connection.execute(
                     sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
                               (_lease.c.until - self._dialect.lease_now
-                               + self._dialect.now).label('until'))
+                               + self._dialect.now).label('until'),
+                              (self._dialect.lease_now - _lease.c.made
+                               ).label('age'))
                     .where(_lease.c.job.in_(list(names)),
                            _lease.c.state == State.RUNNING)
-                    .order_by(_lease.c.tick, _lease.c.id)).all():
+                    .order_by(sa.func.coalesce(_lease.c.made, 0),
+                              _lease.c.id)).all():
                 keys = json.loads(lease.objects)
                 runs += [
                     Run(names[lease.job], row.object, row.worker or '',
-                        row.tick, row.attempt, row.progress, lease.until)
+                        row.tick, lease.age, row.attempt, row.progress,
+                        lease.until)
                     for row in connection.execute(
                         sa.select(_claim).where(
                             _claim.c.job == lease.job,
@@ -134,7 +140,7 @@ class Activity(control.Control):
                 if len(runs) >= limit:
                     break
             return runs[:limit]
-        return self.now(), self._database.look(work)
+        return self._database.look(work)
 
     def listings(self, job: str | None) -> list[Listing]:
         """Return how many listed objects follow which schedule.

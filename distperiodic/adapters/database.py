@@ -53,9 +53,9 @@ _UNPREPARED = '0A000', '26000'
 #: Driver to its module, and what pip installs it as.
 _DRIVERS = {
     'sqlite+pysqlite': ('sqlite3', ''),
-    'postgresql+psycopg': ('psycopg', 'distperiodic[postgresql]'),
+    'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
-    'mysql+pymysql': ('pymysql', 'distperiodic[mysql]'),
+    'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
 #: Scheme to its drivers; the first that is installed.
 _SCHEMES = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from alembic import config as alembic_config
 
 #: The version that this release works with: the last file in migrations/.
-VERSION = '0005'
+VERSION = '0006'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parent.parent / 'migrations'

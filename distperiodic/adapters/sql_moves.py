@@ -346,9 +346,9 @@ def _made(now: Any) -> dict[str, Any]:
     # UPDATE in the same statement as well.
     return {column.name: sa.bindparam(
         f'its_{column.name}', type_=column.type)
-            for column in _lease.c if column.name != 'until'} | {
-                'until': now + sa.bindparam(
-                    'microseconds', type_=sa.BigInteger)}
+            for column in _lease.c if column.name not in ('until', 'made')
+            } | {'made': now, 'until': now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger)}
 
 
 def _in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:

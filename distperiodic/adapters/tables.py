@@ -209,8 +209,11 @@ lease = sa.Table(
     sa.Column('state', StateColumn, nullable=False),
     #: Nobody's: empty.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
-    #: Microseconds of the store's clock.
+    #: Microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
+    #: By the same clock: when it was made, and its runs granted, if they
+    #: were. None: by an earlier release.
+    sa.Column('made', sa.BigInteger),
     #: How many claims stand in it.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: How many claims of earlier ticks it made void.

@@ -13,10 +13,11 @@ from distperiodic.cmd import display
 
 
 class Running(display.Table, lister.Lister):
-    """Show the runs that are at work now, the oldest ticks first.
+    """Show the runs that are at work now, the longest first.
 
-    The age is that of the tick. A run whose lease has ended is listed until a
-    scheduler takes it over. Jobs of every member are not in the database.
+    The age counts from when the run was granted to its worker. A run whose
+    lease has ended is listed until a scheduler takes it over. Jobs of every
+    member are not in the database.
     """
 
     essential = ('Job', 'Object', 'Worker', 'Age')
@@ -31,21 +32,22 @@ class Running(display.Table, lister.Lister):
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         people = parsed.formatter not in display.FOR_PROGRAMS
         with self.activity(parsed) as activity:
-            now, runs = activity.runs(
-                configured.job_of(parsed), parsed.limit)
+            runs = activity.runs(configured.job_of(parsed), parsed.limit)
         if not runs:
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:
-            self.sentence = f'The oldest {len(runs)}; see --limit.'
+            self.sentence = f'The longest {len(runs)}; see --limit.'
         return (('Job', 'Object', 'Worker', 'Age' if people else 'Age (s)',
                  'Attempt', 'Tick', 'Lease ends', 'Progress'),
                 [(run.job, run.object, configured.identity(run.worker),
-                  _age(now - run.tick, people), run.attempt,
+                  _age(run.age, people), run.attempt,
                   configured.moment(run.tick), configured.second(run.until),
                   _progress(run.progress, people)) for run in runs])
 
 
-def _age(micros: int, for_people: bool) -> Any:
+def _age(micros: int | None, for_people: bool) -> Any:
+    if micros is None:
+        return ''
     seconds = max(0, micros) / 1e6
     return configured.age(seconds) if for_people else round(seconds, 3)
 

@@ -2,7 +2,6 @@
 """How Sphinx builds the documentation: from this tree, without a network."""
 
 extensions = [
-    'openstackdocstheme',
     'oslo_config.sphinxext',
     'sphinx.ext.autodoc',
 ]
@@ -13,11 +12,10 @@ root_doc = 'index'
 exclude_patterns = []
 nitpicky = False
 
-html_theme = 'openstackdocs'
-pygments_style = 'native'
-openstackdocs_auto_name = False
-openstackdocs_auto_version = False
-openstackdocs_use_storyboard = False
+html_theme = 'furo'
+html_title = 'distperiodic'
+html_copy_source = False
+html_show_sphinx = False
 
 autodoc_member_order = 'bysource'
 autodoc_typehints = 'none'

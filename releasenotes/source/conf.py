@@ -2,7 +2,6 @@
 """How Sphinx builds the release notes from releasenotes/notes."""
 
 extensions = [
-    'openstackdocstheme',
     'reno.sphinxext',
 ]
 
@@ -10,7 +9,7 @@ project = 'distperiodic Release Notes'
 copyright = 'The distperiodic authors'
 root_doc = 'index'
 
-html_theme = 'openstackdocs'
-pygments_style = 'native'
-openstackdocs_auto_name = False
-openstackdocs_auto_version = False
+html_theme = 'furo'
+html_title = 'distperiodic release notes'
+html_copy_source = False
+html_show_sphinx = False

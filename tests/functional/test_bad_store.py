@@ -155,7 +155,7 @@ def test_a_driver_that_is_not_installed_is_refused_at_start(tmp_path):
         (tmp_path / f'{module}.py').write_text('raise ImportError\n')
     service = Service(tmp_path, 'postgresql://me:sesame@host/db')
 
-    assert 'pip install distperiodic[postgresql]' in service.refused(
+    assert "pip install 'psycopg[binary]'" in service.refused(
         PYTHONPATH=f'{tmp_path}:{commands.ROOT}')
 
 

@@ -335,10 +335,10 @@ def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
 
 
 @pytest.mark.parametrize(('lacks', 'scheme', 'told'), [
-    (('psycopg', 'psycopg2'), 'postgresql', 'distperiodic[postgresql]'),
-    (('psycopg',), 'postgresql+psycopg', 'distperiodic[postgresql]'),
+    (('psycopg', 'psycopg2'), 'postgresql', "'psycopg[binary]'"),
+    (('psycopg',), 'postgresql+psycopg', "'psycopg[binary]'"),
     (('psycopg2',), 'postgresql+psycopg2', 'psycopg2-binary'),
-    (('pymysql',), 'mariadb', 'distperiodic[mysql]'),
+    (('pymysql',), 'mariadb', 'PyMySQL'),
 ])
 def test_a_driver_that_is_not_installed_is_named(
         monkeypatch, lacks, scheme, told):
