@@ -100,6 +100,16 @@ class Pool:
             if self._queue and not self._coming:
                 self._call_one()
 
+    def status(self) -> dict[str, int]:
+        """Return the number of threads that there may be (``size``), that run
+        something (``busy``), and that were written off (``hanging``).
+        """
+        with self._lock:
+            return {
+                'size': self.size,
+                'busy': len(self._threads) - self._waiting - self._coming,
+                'hanging': len(self._hanging)}
+
     def stop(self) -> None:
         """Take nothing more; returns at once."""
         with self._lock:
@@ -202,6 +212,10 @@ class Pools:
     def look_again(self) -> None:
         for pool in self._of.values():
             pool.look_again()
+
+    def status(self) -> dict[str, dict[str, int]]:
+        """Return the status of each pool, by partition."""
+        return {name: pool.status() for name, pool in self._of.items()}
 
     def stop(self) -> None:
         for pool in self._of.values():

@@ -24,6 +24,7 @@ from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
+from distperiodic.adapters import pool as pool_
 from distperiodic.adapters import private
 from distperiodic.adapters import store_thread
 from distperiodic.core import member as member_
@@ -189,6 +190,11 @@ class Lifecycle(ServiceBase):
         self._frozen = False
         self._seat: local.Seat | None = None
         self._member_id = ''
+        #: Its membership. None: it is alone.
+        self._group_member: coordination.Membership | None = None
+        self._pool = pool_.Pools(0, '', [])
+        #: When its main thread last went on, in monotonic seconds.
+        self._turned = 0.0
         self._store: store_thread.StoreThread | None = None
         #: What came from elsewhere, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
@@ -210,6 +216,7 @@ class Lifecycle(ServiceBase):
         self._settings = check_options(self._conf, self._kind)
         self._tell_unknown_partitions()
         self._clock = clock_.SystemClock()
+        self._turned = self._clock.monotonic()
         self._prepare()
         self._begun.set()
         threading.Thread(target=self._main, daemon=True,
@@ -264,6 +271,40 @@ class Lifecycle(ServiceBase):
     def title(self) -> str:
         """What ps shows of a process that is nothing but this service."""
         return f'distperiodic: {self._kind} {self.member_id}'
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of this process for a health check.
+
+        It can be written as JSON. ``healthy`` is false while the process is
+        not surely in its group, cannot reach its store, stands still, or does
+        not run; ``problem`` then gives the reason in one line. ``pools`` has
+        the threads of each partition: how many there may be (``size``), how
+        many run a handler (``busy``), and how many were replaced since their
+        handler did not return in time (``hanging``).
+        """
+        problem: object = self._problem
+        healthy = self._begun.is_set() and not self._over.is_set()
+        if not self._begun.is_set():
+            problem = f'the {self._kind} was not started'
+        elif self._over.is_set():
+            problem = problem or f'the {self._kind} was stopped'
+        member = self._group_member
+        if member is not None:
+            healthy = healthy and member.joined()
+            problem = problem or member.problem
+        if self._store is not None and self._store.problem is not None:
+            healthy, problem = False, problem or self._store.problem
+        if healthy and self._serving.is_set():
+            still = self._clock.monotonic() - self._turned
+            if still > self._settings.session_timeout:
+                healthy = False
+                problem = f'the main thread has stood still for {still:.0f} s'
+        return {
+            'member': self._member_id,
+            'healthy': healthy,
+            'problem': str(problem) if problem else None,
+            'pools': self._pool.status(),
+        }
 
     def run(self) -> None:
         """Start, serve until SIGTERM or Ctrl-C, and stop in order.

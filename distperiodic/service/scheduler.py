@@ -94,12 +94,9 @@ class SchedulerService(lifecycle.Lifecycle):
             collections.deque())
         self._results_told = False
         self._collect_at = float('inf')
-        #: When the main thread last went on.
-        self._turned = self._clock.monotonic()
         self._draining = False
         self._pruning = False
         self._idle = threading.Event()
-        self._group_member: coordination.Membership | None = None
         self._admitted = 1
         #: Members of our ring that schedule other jobs.
         self._strangers: frozenset[str] = frozenset()
@@ -439,36 +436,21 @@ class SchedulerService(lifecycle.Lifecycle):
         self._strangers = strangers
 
     def status(self) -> dict[str, Any]:
-        """How this member stands, for a health check.
+        """Return the state of this member for a health check.
 
-        It can be written as JSON: ``counts`` is a number of objects by job
-        and outcome. ``healthy`` is false while it is not surely in its group,
-        cannot reach its store, stands still, or has stopped; ``problem`` then
-        says why, in one line.
+        Beside what both services return, ``members`` lists the identities in
+        its group, and ``counts`` the number of objects by job and outcome.
         """
+        status = super().status()
         member = self._group_member
-        sure = self._begun.is_set() and not self._over.is_set()
-        problem: object = self._problem
-        if member is not None:
-            sure = sure and member.joined()
-            problem = problem or member.problem
-        if self._store is not None and self._store.problem is not None:
-            sure, problem = False, problem or self._store.problem
-        if sure and self._serving.is_set():
-            still = self._clock.monotonic() - self._turned
-            if still > self._settings.session_timeout:
-                sure = False
-                problem = f'nothing was begun or looked at for {still:.0f} s'
         counts: dict[str, dict[str, int]] = {}
-        for (job, outcome), number in self.counts.items():
-            counts.setdefault(job, {})[outcome] = number
-        return {
-            'member': self._member_id,
-            'healthy': sure,
-            'problem': str(problem) if problem else None,
+        if self._begun.is_set():
+            for (job, outcome), number in self.counts.items():
+                counts.setdefault(job, {})[outcome] = number
+        return status | {
             'members': [m.identity for m in member.view(
                 self._settings.group).members] if (
-                    member is not None and sure) else [],
+                    member is not None and status['healthy']) else [],
             'counts': counts,
         }
 

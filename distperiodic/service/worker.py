@@ -9,6 +9,7 @@ import contextlib
 import logging
 import queue
 import threading
+from typing import Any
 
 from oslo_config import cfg
 
@@ -48,10 +49,11 @@ class WorkerService(lifecycle.Lifecycle):
         self._group = lifecycle.worker_group(settings.group, self._partition)
         self._member_id = self._identity(self._group)
         self._tenures: dict[str, int] = {}
-        self._member = self._membership(
+        self._member = self._group_member = self._membership(
             self._member_id, slots=settings.pool_size)
         self._member.join(self._group)
-        self._pool = pool_.Pool(settings.pool_size, 'distperiodic-run')
+        self._pool = pool_.Pools(
+            settings.pool_size, 'distperiodic-run', [self._partition])
         self._bus = messaging.MessagingReportBus(
             self._conf, None, group=settings.group,
             partition=self._partition, me=self._member.me.entry,
@@ -142,7 +144,7 @@ class WorkerService(lifecycle.Lifecycle):
         while not self._drained.is_set():
             with contextlib.suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=lifecycle.SWEEP))
-            now = self._clock.monotonic()
+            now = self._turned = self._clock.monotonic()
             if now < sweep:
                 continue
             sweep = now + lifecycle.SWEEP
@@ -160,6 +162,18 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         self._member.stop(timeout)
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of this worker for a health check.
+
+        Beside what both services return, ``partition`` is the one that it
+        serves, and ``runs`` the number of objects that it has and that have
+        not ended.
+        """
+        return super().status() | {
+            'partition': self._partition,
+            'runs': self._shop.busy if self._begun.is_set() else 0,
+        }
 
     def start(self) -> None:
         self._drained = threading.Event()

@@ -188,12 +188,23 @@ def test_a_service_that_was_stopped_can_be_started_again(scheduler):
         waiting.wait_until(lambda number=number: len(ran) > number + 1, 20)
         told = json.loads(json.dumps(scheduler.status()))
         assert told['healthy']
+        assert told['problem'] is None
+        assert told['pools']['-']['size'] == 10
         assert told['counts']['poll']['done'] > 0
         scheduler.stop()
         scheduler.wait()
         assert not scheduler.status()['healthy']
 
     assert len(ran) == len(set(ran))
+
+
+@pytest.mark.parametrize('kind', [
+    service.SchedulerService, service.WorkerService])
+def test_a_service_that_was_not_started_has_a_status(host, kind):
+    told = kind(conf := host(), Tasks(conf)).status()
+
+    assert not told['healthy']
+    assert 'was not started' in told['problem']
 
 
 def test_a_service_is_not_started_twice(scheduler):
@@ -314,6 +325,8 @@ def test_handlers_that_hang_hold_up_no_other_partition(host):
         number = len(tasks.ran)
         waiting.wait_until(lambda: len(tasks.ran) > number + 2, 20)
         assert tasks.hang == 2
+        assert scheduler.status()['pools']['disks'] == {
+            'size': 2, 'busy': 2, 'hanging': 0}
     finally:
         tasks.let_go.set()
         scheduler.stop()

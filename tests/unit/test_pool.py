@@ -242,8 +242,11 @@ def test_a_thread_that_was_written_off_is_replaced(make):
     pool.submit(0, Parts(1, lambda part: over.set()))
     assert not over.is_set()
 
+    assert pool.status() == {'size': 1, 'busy': 1, 'hanging': 0}
     assert pool.write_off(hanging[0]) == 1
     assert over.wait(LIMIT)
+    waiting.wait_until(lambda: pool.status() == {
+        'size': 1, 'busy': 0, 'hanging': 1}, LIMIT)
 
     # It returns after all, and ends by itself.
     forever.set()
