@@ -16,7 +16,6 @@ from typing import Any
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters import alone as alone_
-from distperiodic.adapters import coordination
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
 from distperiodic.adapters import messaging

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 
 import pytest
 import sqlalchemy as sa
@@ -205,6 +206,26 @@ def test_a_service_that_was_not_started_has_a_status(host, kind):
 
     assert not told['healthy']
     assert 'was not started' in told['problem']
+
+
+def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
+    conf = host(
+        f'backend_url = {zookeeper.url}\ngroup = {uuid.uuid4().hex[:8]}\n'
+        'connection = none\ndispatcher = messaging\n'
+        f'[DEFAULT]\ntransport_url = {rabbitmq.url}\n')
+    worker = service.WorkerService(conf, Tasks(conf))
+    worker.start()
+    try:
+        waiting.wait_until(lambda: worker.status()['healthy'], 30)
+        assert json.loads(json.dumps(worker.status())) == {
+            'member': worker.member_id, 'healthy': True, 'problem': None,
+            'pools': {'default': {'size': 10, 'busy': 0, 'hanging': 0}},
+            'partition': 'default', 'runs': 0}
+    finally:
+        worker.stop()
+    worker.wait()
+
+    assert worker.status()['problem'] == 'the worker was stopped'
 
 
 def test_a_service_is_not_started_twice(scheduler):

@@ -41,7 +41,8 @@ COMMANDS = {
     'dead requeue': ['--all', 'poll'],
     'doctor': ['--tasks', 'nodes:Nodes'], 'history': [], 'job list': [],
     'job pause': ['poll', '--why', 'x'], 'job resume': ['poll'],
-    'job trigger': ['poll'], 'next': [], 'objects': ['poll'], 'ring explain': ['poll', 'node-3'],
+    'job trigger': ['poll'], 'next': [], 'objects': ['poll'],
+    'ring explain': ['poll', 'node-3'],
     'ring show': [], 'ring simulate': ['--members', '3', '--objects', '100'],
     'running': [], 'status': [], 'why': ['poll', 'node-3'],
 }
