@@ -133,8 +133,7 @@ class Account:
         return Total(len(counted), due, served - twice, twice, due - served)
 
     def after(self, change: Change) -> Total:
-        """Return the sums over the ticks from *change* until the next change.
-        """
+        """Return the sums over the ticks from *change* to the next change."""
         later = [c.at for c in self.changes if c.at > change.at]
         end = min(later, default=self.last + 1 + _REACH_US)
         return self.total(
@@ -142,9 +141,7 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Return quantiles of the seconds from tick to start; 0.5 is the
-        median.
-        """
+        """Return quantiles of the seconds from tick to start, such as 0.5."""
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 

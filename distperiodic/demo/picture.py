@@ -37,7 +37,9 @@ _MOST_CELLS = 6
 
 
 class Picture:
-    """Show a scene; a context manager that restores the terminal at its end.
+    """The display of a scene on a terminal.
+
+    A context manager that restores the terminal at its end.
     """
 
     def __init__(self) -> None:

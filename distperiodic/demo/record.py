@@ -30,7 +30,7 @@ class Run(NamedTuple):
 
 
 class Writer:
-    """Append lines to a file.
+    """A writer that appends lines to a file.
 
     Each line is one write, so a process that is killed leaves no partial line.
     """
@@ -45,9 +45,7 @@ class Writer:
 
 
 class Reader:
-    """Read the lines that were added to a directory's files since the last
-    read.
-    """
+    """A reader of the lines that are added to the files of a directory."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place

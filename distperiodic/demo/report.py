@@ -37,7 +37,7 @@ def milliseconds(seconds: float) -> str:
 
 
 class Lines:
-    """Print a line for each tick and each event."""
+    """A display that prints a line for each tick and each event."""
 
     def __init__(self, out: TextIO | None = None):
         self._out = out or sys.stdout
