@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known about an object: its last ticks, and why it did not run."""
+"""The facts about an object: its last ticks, and why it did not run."""
 
 import dataclasses
 from typing import TYPE_CHECKING

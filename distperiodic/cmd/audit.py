@@ -36,7 +36,7 @@ _NAMED = 3
 
 
 class _Audited(NamedTuple):
-    """What became of the ticks of one job."""
+    """The outcome of the ticks of one job."""
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
@@ -84,7 +84,8 @@ class Audit(display.Table, lister.Lister):
         with self.accounts(parsed) as accounts:
             names = [job.name for job in accounts.jobs()]
             if named is not None:
-                # This raises an error that lists the jobs there are.
+                # For an unknown job this raises an error that lists the known
+                # jobs.
                 accounts.check_job(named)
                 names = [named]
             since = parsed.since.before(accounts.now())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: configuration, and errors of one line.
+"""Code that all commands share: configuration, and errors of one line.
 
 All modules of commands are loaded whenever one command runs. Packages that are
 slow to load (tooz, oslo.messaging, rich) are therefore imported inside the
@@ -308,19 +308,19 @@ class Configured:
 
     def accounts(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[accounts.Accounts]':
-        """Return the same store, with the accounts of objects and ticks."""
+        """Return the store, with the accounts of objects and ticks."""
         from distperiodic.adapters import accounts
         return self._store(parsed, accounts.Accounts)
 
     def activity(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[activity.Activity]':
-        """Return the same store, with what runs now and what is due soon."""
+        """Return the store, with what runs now and what is due soon."""
         from distperiodic.adapters import activity
         return self._store(parsed, activity.Activity)
 
     def pruner(self, parsed: argparse.Namespace
                ) -> 'contextlib.closing[pruning.Pruner]':
-        """Return the same store, for the command that deletes old rows."""
+        """Return the store, with the deletion of old rows."""
         from distperiodic.adapters import pruning
         return self._store(parsed, pruning.Pruner)
 

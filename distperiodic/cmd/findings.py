@@ -24,7 +24,7 @@ class Result(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and the remedy."""
+    """The result of a check, and the remedy."""
 
     result: Result
     text: str

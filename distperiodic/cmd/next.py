@@ -99,7 +99,7 @@ class _Tick:
 
 def _ticks_of(listing: 'activity_.Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
-    """Yield the future ticks, at most one more than are listed."""
+    """Yield the future ticks of *listing*, at most one more than are shown."""
     from distperiodic.core import audit
     rule, spread = audit.named(listing.rule or listing.schedule)
     end = None if within is None else now + round(within * 1e6)

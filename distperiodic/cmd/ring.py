@@ -213,7 +213,7 @@ class RingSimulate(display.Display, show.ShowOne):
 
 
 class Simulation:
-    """How *members* with *replicas* points each share *objects*."""
+    """The distribution of objects over members with equal points."""
 
     def __init__(self, members: int, replicas: int, objects: int):
         from distperiodic.core import ring as ring_
@@ -346,11 +346,12 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
 
 def _advised(members: int) -> int:
-    """Return the points of a member at which a ring is even enough.
+    """Return the points per member at which a ring is even enough.
 
-    The ring has *members* members. A share of R points has a relative
-    deviation of about 1/sqrt(R). The largest of N such shares is about sqrt(2
-    ln N) deviations above the mean.
+    A share of R points has a relative deviation of about 1/sqrt(R). The
+    largest of N such shares is about sqrt(2 ln N) deviations above the mean.
+
+    :param members: Number of members on the ring.
     """
     needed = 2 * math.log(max(2, members)) / (_EVEN_ENOUGH - 1) ** 2
     return max(40, 20 * math.ceil(needed / 20))

@@ -102,8 +102,8 @@ class Shell(app.App):
     """Periodic work over very many objects, on many processes."""
 
     NAME = 'distperiodic'
-    # Not the library's own logger: -v alone shows what the library logs while
-    # a command runs.
+    # Separate from the library's loggers: what they log while a command runs
+    # is shown only with -v.
     LOG = logging.getLogger('distperiodic-command')
     DEFAULT_VERBOSE_LEVEL = 0
 

@@ -68,7 +68,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """What the store knows about the group, or why it is unknown."""
+    """The facts of the store about a group, or why they are unknown."""
 
     #: The last tick in which each process that is gone took part, by identity,
     #: in microseconds.

@@ -115,7 +115,7 @@ class Scene:
         #: The instant at which the frozen member lost its place and, once it
         #: is back, the instant of its return.
         self.replaced: list[int] = []
-        #: Group and process of everyone that was ever a member.
+        #: Group and process of each entry that was ever in the group.
         self._known: set[tuple[str, str]] = set()
         #: Names of the processes that did not end cleanly.
         self.unclean: list[str] = []

@@ -130,7 +130,7 @@ class Servers:
         """Delete everything that the demo created in servers that are not its
         own.
 
-        :param seen: Group and process of everyone that was ever a member.
+        :param seen: Group and process of each entry that was ever in a group.
         """
         if not self._own:
             with (contextlib.suppress(exceptions.DistperiodicError),

@@ -15,7 +15,7 @@ _users = 0
 
 
 def freeze() -> None:
-    """Collect the present garbage and exempt all other objects.
+    """Collect the present garbage; exempt all other objects from collection.
 
     If the collector is disabled, nothing changes.
     """

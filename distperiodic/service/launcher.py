@@ -40,8 +40,8 @@ class _Process(cotyledon.Service):
         try:
             self._service.start()
             if isinstance(self._service, lifecycle.Lifecycle):
-                # cotyledon's title names the class, which is the same for all
-                # processes.
+                # cotyledon's own title names the class, which all processes
+                # share.
                 setproctitle.setproctitle(self._service.title)
             self._service.wait()
         except Exception as exc:

@@ -256,8 +256,8 @@ class Lifecycle(ServiceBase):
                     exc, exceptions.ConfigError))
         finally:
             if self._problem is not None:
-                # A member that stays in the group would own objects and not
-                # serve them.
+                # Leave the group: this member would own objects that it does
+                # not serve.
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
@@ -290,7 +290,8 @@ class Lifecycle(ServiceBase):
         :raises Exception: the error that stopped the service, unless it was
             asked to stop.
         """
-        # Otherwise oslo.messaging would choose eventlet for the whole process.
+        # Choose threads first: oslo.messaging would choose eventlet for the
+        # whole process.
         backend.register_backend_default_hook(
             lambda: backend.BackendType.THREADING)
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
@@ -357,7 +358,8 @@ class Lifecycle(ServiceBase):
             **kind)
 
     def _store_thread(self) -> store_thread.StoreThread:
-        """Return a thread for the store that answers through the inbox."""
+        """Return a thread for the store; its answers come through the inbox.
+        """
         from distperiodic.adapters import pruning
 
         return store_thread.StoreThread(
