@@ -52,7 +52,8 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether everything that was due was done, counted by outcome.
+    """Show whether all that was due was done, in classes that leave nothing
+    out.
 
     Exit code 0: nothing is lost or unexplained; 1: something is.
     """
