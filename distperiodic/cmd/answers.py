@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is told of an object: its last ticks, and why it did not run."""
+"""The facts about an object: its last ticks, and why it did not run."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _moment = configured.moment
 
-#: What each reason means here, and what comes next; filled in from the facts.
+#: Templates of the answer to each reason: what it means and what comes next.
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
@@ -108,7 +108,7 @@ SENTENCES = {
         'numbers only, so it is one of these: {several}',
 }
 
-#: The same of an earlier tick, where the sentence differs.
+#: Templates for an earlier tick, where the answer differs.
 PAST = {
     Reason.RAN:
         'it ran: all {number} that were claimed for {at} were done; which '
@@ -132,7 +132,10 @@ PAST = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One object of one job, and where to look; None: it is not there."""
+    """One object of one job, and the sources of facts about it.
+
+    A source that is None is not available.
+    """
 
     job: str
     object: str
@@ -143,7 +146,7 @@ class Case:
 
 
 def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
-    """Return the reason, and all that is known of the object, by name."""
+    """Return the reason, and all that is known about the object, by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
@@ -182,8 +185,10 @@ def _or_never(micros: int | None) -> str:
 
 def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
-    """The object's schedule, whether it is listed, and a remark why it is
-    not known.
+    """Return the object's schedule, whether it is listed, and a remark.
+
+    Schedule and listing are None if they are unknown. The remark says why a
+    value is unknown; otherwise it is empty.
     """
     from distperiodic.core import job as job_
     if case.tasks is None:
@@ -199,7 +204,7 @@ def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
 
 def _plan(case: Case, job: 'job_.Job',
           rule: 'schedule.Schedule') -> 'due_.Plan':
-    """When the object is due."""
+    """Return the plan that says when the object is due."""
     if rule is not job.schedule:
         return job.plan(own=rule)
     found = case.found.job
@@ -207,7 +212,7 @@ def _plan(case: Case, job: 'job_.Job',
 
 
 def _after(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
-    """When the object is due next."""
+    """Return the instant at which the object is due next."""
     from distperiodic.core import ring
     plan, position = _plan(case, job, rule), ring.position_of(case.object)
     newest = plan.newest(case.found.now, position)
@@ -234,7 +239,7 @@ def _facts(case: Case, job: 'job_.Job | None',
         if found.claim is not None:
             row = found.claim.row(case.object, position)
             if plan.verdict(row, found.now) is due_.NOTHING:
-                # What came before it was listed is decided as well.
+                # Ticks before the object was listed are decided, too.
                 due = min(found.claim.settled, found.now)
             first = rule.after(plan.floor(row.settled, row.since, position))
             undecided = first + plan.phase(first, position)
@@ -254,7 +259,7 @@ def _facts(case: Case, job: 'job_.Job | None',
 
 def _words(case: Case, facts: reason_.Facts,
            following: int | None) -> dict[str, Any]:
-    """All that a sentence may name."""
+    """Return the values for the templates."""
     found, claim, job = case.found, case.found.claim, case.found.job
     due = facts.due
     if due is None:
@@ -290,9 +295,9 @@ def _words(case: Case, facts: reason_.Facts,
 
 def past_rows(job: str, found: 'accounts.Object', tick: int,
               kept: 'accounts.Tick') -> tuple[Reason, list[tuple[str, Any]]]:
-    """Return what became of an object for an earlier tick, and the evidence.
+    """Return the reason for an earlier tick of an object, and the evidence.
 
-    :param kept: what the store has of that tick.
+    :param kept: the record of that tick in the store.
     """
     assert found.claim is not None
     several = reason_.reasons_of(reason_.Past(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit``: whether all that was due was done."""
+"""``distperiodic audit``: was everything that was due done?"""
 
 import argparse
 import collections
@@ -27,22 +27,23 @@ if TYPE_CHECKING:
     from distperiodic.adapters import accounts as accounts_
     from distperiodic.core import job as job_
 
-# Ticks of one job that are looked at: each is computed.
+# Most ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000
-# Seconds in which a great many objects are claimed for one tick.
+# Seconds in which a very large job is claimed for one tick.
 _CLAIMING = 120.0
-# Ticks that the sentence names.
+# Most ticks that the sentence names.
 _NAMED = 3
 
 
 class _Audited(NamedTuple):
-    """What became of the ticks of one job."""
+    """The outcome of the ticks of one job."""
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
-    #: What cannot be known, and why; empty: all is.
+    #: What is unknown, and why. Empty means that everything is known.
     unknown: str
-    #: Classes that nobody can count; what is recorded of them is shown.
+    #: Classes that cannot be counted; numbers that are recorded are still
+    #: shown.
     blank: frozenset[Fate]
 
     @property
@@ -84,7 +85,8 @@ class Audit(display.Table, lister.Lister):
         with self.accounts(parsed) as accounts:
             names = [job.name for job in accounts.jobs()]
             if named is not None:
-                # It says which ones there are.
+                # For an unknown job this raises an error that lists the known
+                # jobs.
                 accounts.check_job(named)
                 names = [named]
             since = parsed.since.before(accounts.now())
@@ -112,7 +114,10 @@ _COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
 
 def _cells(audited: _Audited, fates: collections.Counter[Fate],
            parsed: argparse.Namespace) -> Sequence[Any]:
-    """The numbers; of what nobody knows none, which people see as a dash."""
+    """Return the numbers of a row.
+
+    An unknown number is a dash for people and None for programs.
+    """
     none = '-' if parsed.formatter == 'table' else None
     return (_due(fates), *(
         none if fate in audited.blank and not fates[fate] else fates[fate]
@@ -161,7 +166,7 @@ def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
 
 def _judged(account: 'accounts_.Account', job: 'job_.Job | None',
             settings: 'opts.Settings') -> audit.Job:
-    """The job by the schedule that is in force, and its policies."""
+    """Return the job with the schedule that is in force, and its policies."""
     rule, spread = audit.named(account.schedule)
     plan = due.Plan(rule, spread=spread) if job is None else job.plan()
     return audit.Job(
@@ -174,7 +179,11 @@ def _judged(account: 'accounts_.Account', job: 'job_.Job | None',
 
 def _without_late(fates: collections.Counter[Fate]
                   ) -> collections.Counter[Fate]:
-    """What is spread over the period is not late by its tick."""
+    """Count late objects as on time.
+
+    The objects of a spread job are due at different times of the period, so
+    their delay after the tick says nothing.
+    """
     return collections.Counter({
         **fates, Fate.ON_TIME: fates[Fate.ON_TIME] + fates[Fate.LATE],
         Fate.LATE: 0})
@@ -183,8 +192,9 @@ def _without_late(fates: collections.Counter[Fate]
 def _not_listed(accounts: 'accounts_.Accounts',
                 tasks: 'periodic.PeriodicTasks | None',
                 job: 'job_.Job | None', now: int) -> set[str] | str:
-    """Objects that the catalogue has and the store does not; or why nobody
-    can say.
+    """Return the objects that are in the catalogue but not in the store.
+
+    :return: A text that gives the reason if these objects are unknown.
     """
     unknown = 'what is not listed, and what misfire gives up, is not known: '
     if tasks is None:
@@ -201,7 +211,7 @@ def _not_listed(accounts: 'accounts_.Accounts',
 
 def _missing(tasks: 'periodic.PeriodicTasks | None',
              names: Sequence[str]) -> list[str]:
-    """The jobs that should be in the store, and are not."""
+    """Return the jobs that should be in the store and are not."""
     from distperiodic.core import job as job_
     return [] if tasks is None else [
         job.name for job in tasks.jobs.values()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of ``distperiodic doctor`` look at.
+"""The facts that the checks of ``distperiodic doctor`` need.
 
-Each part is fetched when the first check asks for it, and then kept. What
-cannot be had is :class:`~distperiodic.cmd.findings.NotNow`: the check whose
-matter it is says so, and all that build on it are skipped.
+Each fact is fetched when the first check asks for it, and then kept. A fact
+that is not available raises :class:`~distperiodic.cmd.findings.NotNow`. One
+check reports the cause, and all checks that depend on the fact are skipped.
 """
 
 import contextlib
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass
 class Joined:
-    """What joining a group of its own told."""
+    """The result of joining a temporary group."""
 
     granted: float | None
-    #: This host's clock minus the server's, in seconds; None: not known.
+    #: Clock of this host minus the server's clock, in seconds. None: unknown.
     skew: float | None
 
 
 class Case:
-    """What the checks look at, each part fetched when the first asks."""
+    """The facts that the checks need, each fetched on first use."""
 
     def __init__(self, conf: Any, offline: bool,
                  tasks: 'periodic.PeriodicTasks | None' = None):
         self.conf = conf
-        #: The jobs of the service; None: nobody named them.
+        #: The jobs of the service. None: --tasks was not given.
         self.tasks = tasks
         self.offline = offline
         self._stack = contextlib.ExitStack()
@@ -60,13 +60,19 @@ class Case:
 
     @property
     def settings(self) -> 'opts.Settings':
-        """:raises NotNow: an option cannot be used."""
+        """The options.
+
+        :raises NotNow: an option cannot be used.
+        """
         if isinstance(self._settings, exceptions.DistperiodicError):
             raise findings.NotNow('correct the options first')
         return self._settings
 
     def check_settings(self) -> 'opts.Settings':
-        """:raises ConfigError: an option cannot be used."""
+        """Return the options.
+
+        :raises ConfigError: an option cannot be used.
+        """
         if isinstance(self._settings, exceptions.DistperiodicError):
             raise self._settings
         return self._settings
@@ -75,7 +81,7 @@ class Case:
     def scheme(self) -> str:
         """The driver of backend_url.
 
-        :raises NotNow: there is none.
+        :raises NotNow: backend_url is empty or cannot be used.
         """
         from distperiodic.adapters import backend_url
         if not self.settings.backend_url:
@@ -99,7 +105,10 @@ class Case:
 
     @property
     def survey(self) -> 'survey_.Survey':
-        """:raises NotNow: the coordination service does not answer."""
+        """A connection to the coordination service.
+
+        :raises NotNow: the coordination service does not answer.
+        """
         assert self.scheme
         if self._survey is None:
             raise findings.NotNow('the coordination service does not answer')
@@ -107,22 +116,30 @@ class Case:
 
     @functools.cached_property
     def group(self) -> 'status_.Group':
-        """:raises NotNow: it cannot be read, or nobody is there."""
+        """The members and workers of the group.
+
+        :raises NotNow: the coordination service does not answer.
+        :raises CoordinationUnavailable: it stopped answering.
+        """
         from distperiodic.cmd import status
         return status.look(self.survey, self.settings.group)
 
     @property
     def populated(self) -> 'status_.Group':
-        """:raises NotNow: nobody is there."""
+        """The same group, if it has a member on the ring.
+
+        :raises NotNow: no member is on the ring, or the group cannot be read.
+        """
         if not any(m.points for m in self.group.members):
             raise findings.NotNow('nobody is there yet')
         return self.group
 
     @functools.cached_property
     def joined(self) -> Joined:
-        """Join a group of our own, look, and leave it.
+        """The result of joining a temporary group and leaving it again.
 
-        :raises CoordinationUnavailable: it cannot be joined.
+        :raises NotNow: the coordination service does not answer.
+        :raises CoordinationUnavailable: the group cannot be joined.
         """
         from distperiodic.adapters import clock
         from distperiodic.adapters import coordination
@@ -149,7 +166,7 @@ class Case:
     @functools.cached_property
     def _connected(self) -> (
             'store_survey.StoreSurvey | exceptions.DistperiodicError'):
-        # One that is away may take long to say so: it is asked once.
+        # Connect only once: a store that is unavailable may take long to fail.
         try:
             return self._connect()
         except exceptions.DistperiodicError as exc:
@@ -157,11 +174,11 @@ class Case:
 
     @property
     def connected(self) -> 'store_survey.StoreSurvey':
-        """The store, which answers and has our tables.
+        """The store; it answers and has our tables.
 
-        :raises NotNow: there is none.
-        :raises ConfigError: its URL is of no use, or its file is not there.
-        :raises StoreUnavailable: it does not answer.
+        :raises NotNow: no store is configured, or its file does not exist yet.
+        :raises ConfigError: its URL cannot be used, or its file is missing.
+        :raises StoreUnavailable: the store does not answer.
         :raises SchemaError: its tables are not those of this release.
         """
         if isinstance(self._connected, exceptions.DistperiodicError):
@@ -186,7 +203,10 @@ class Case:
 
     @property
     def store(self) -> 'store_survey.StoreSurvey':
-        """:raises NotNow: there is none, or it cannot be used."""
+        """The store.
+
+        :raises NotNow: no store is configured, or it cannot be used.
+        """
         try:
             return self.connected
         except exceptions.DistperiodicError:
@@ -202,7 +222,10 @@ class Case:
 
     @property
     def broker(self) -> 'broker_.Broker':
-        """:raises NotNow: there is none, or its URL cannot be used."""
+        """The broker.
+
+        :raises NotNow: no broker is used, or its URL cannot be used.
+        """
         if self.settings.dispatcher != 'messaging':
             raise findings.NotNow('dispatcher = local: no broker is used')
         if isinstance(self._broker, exceptions.DistperiodicError):
@@ -210,7 +233,10 @@ class Case:
         return self._broker
 
     def check_broker(self) -> None:
-        """:raises ConfigError: transport_url is needed and no good."""
+        """Check transport_url.
+
+        :raises ConfigError: transport_url is needed and cannot be used.
+        """
         if (self.settings.dispatcher == 'messaging'
                 and isinstance(self._broker, exceptions.DistperiodicError)):
             raise self._broker

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of ``distperiodic doctor``.
 
-Each is a function; its docstring is what an operator reads. It returns what
-it found, and unless all is well what to do about it. They run in the order
-of this file, the cheap ones first, and none changes anything but
-``coordination_join``, which enters a group of its own and leaves it again.
+Each check is a function, and its docstring is shown to the operator. It
+returns what it found and, unless all is well, the remedy. The checks run in
+the order of this file, the cheap ones first. They change nothing, except that
+``coordination_join`` joins a temporary group and leaves it again.
 """
 
 import contextlib
@@ -31,7 +31,8 @@ from distperiodic.cmd.findings import warn
 if TYPE_CHECKING:
     from distperiodic import opts as opts_
 
-#: Seconds between clocks that are worth a remark: a tick is late by as much.
+#: Seconds between clocks that cause a warning: ticks are early or late by as
+#: much.
 SKEW = 0.5
 
 
@@ -40,7 +41,7 @@ SKEW = 0.5
 
 @check('options', offline=True)
 def options_usable(case: Case) -> Finding:
-    """The options have values that can be used, and that fit together."""
+    """All options can be used, and fit together."""
     settings = case.check_settings()
     if settings.backend_url:
         from distperiodic.adapters import backend_url
@@ -64,7 +65,7 @@ def options_usable(case: Case) -> Finding:
 
 
 def _limits(settings: 'opts_.Settings') -> str:
-    """Of partitions, as the end of a sentence."""
+    """Return the limits of partitions, as the end of a sentence."""
     return ''.join(
         f', at most {one.max_in_flight} in flight in partition {one.name}'
         for one in settings.partitions.values())
@@ -72,7 +73,7 @@ def _limits(settings: 'opts_.Settings') -> str:
 
 @check('options', offline=True)
 def options_known(case: Case) -> Finding:
-    """No option of ours is misspelt: what is not known has no effect."""
+    """No option of ours is misspelt: an unknown option has no effect."""
     from oslo_config import cfg
 
     from distperiodic import opts
@@ -108,9 +109,7 @@ def options_known(case: Case) -> Finding:
 
 @check('options', offline=True)
 def secrets_private(case: Case) -> Finding:
-    """Files that hold passwords or keys can be read by their owner and
-    group only.
-    """
+    """Only owner and group can read the files that hold passwords or keys."""
     from oslo_config import cfg
 
     from distperiodic import opts
@@ -145,7 +144,7 @@ def state_path_writable(case: Case) -> Finding:
 
 @check('security', offline=True)
 def connections_private(case: Case) -> Finding:
-    """Connections to other hosts are encrypted: URLs carry passwords, and
+    """Connections to other hosts are encrypted, since URLs carry passwords and
     messages start work.
     """
     from distperiodic.adapters import backend_url
@@ -170,9 +169,7 @@ def connections_private(case: Case) -> Finding:
 
 @check('security', offline=True)
 def broker_user(case: Case) -> Finding:
-    """The broker is not used as guest, a user with a password that all
-    know.
-    """
+    """The broker is not used as guest, whose password is publicly known."""
     guests = [str(h) for h in case.broker.hosts
               if h.user == 'guest' and not _loopback(h.name)]
     if guests:
@@ -186,8 +183,8 @@ def broker_user(case: Case) -> Finding:
 
 @check('security', offline=True)
 def messages_signed(case: Case) -> Finding:
-    """Messages are signed where others may write to the broker: without a
-    store, a message is all that makes a worker start work.
+    """Messages are signed if others may write to the broker: without a store,
+    a message is all that a worker needs to start work.
     """
     away = [h.name for h in case.broker.hosts if not _loopback(h.name)]
     if case.settings.signing_key:
@@ -205,7 +202,7 @@ def messages_signed(case: Case) -> Finding:
 
 @check('coordination')
 def coordination_servers(case: Case) -> Finding:
-    """Every server of backend_url answers, each by itself."""
+    """Each server of backend_url answers."""
     from distperiodic.adapters import survey
     settings = case.settings
     if case.scheme == 'file':
@@ -233,7 +230,7 @@ def coordination_servers(case: Case) -> Finding:
 
 @check('coordination')
 def coordination_join(case: Case) -> Finding:
-    """A group can be joined, with the session timeout that was asked for."""
+    """A group can be joined, with the session timeout that was requested."""
     asked = case.settings.session_timeout
     granted = case.joined.granted
     if granted is None:
@@ -256,8 +253,8 @@ def coordination_join(case: Case) -> Finding:
 
 @check('coordination')
 def coordination_private(case: Case) -> Finding:
-    """Not everybody who reaches the service may write to its tree: who
-    may, can take part as a member and own objects.
+    """Not everybody who reaches the service may write to its tree: anyone who
+    may can join as a member and own objects.
     """
     open_ = case.survey.writable_by_all()
     if open_ is None:
@@ -281,9 +278,7 @@ def coordination_private(case: Case) -> Finding:
 
 @check('group')
 def group_members(case: Case) -> Finding:
-    """Somebody schedules, and where work is sent to workers, somebody
-    works.
-    """
+    """There is a scheduler and, if work is sent to workers, a worker."""
     from distperiodic.cmd import status
     code, text = status.judge(case.group, case.settings)
     if any(m.points for m in case.group.members):
@@ -323,7 +318,9 @@ def ring_formats(case: Case) -> Finding:
 
 @check('ring')
 def ring_points(case: Case) -> Finding:
-    """The members have the same number of points; more is more weight."""
+    """The members have the same number of points; more points mean more
+    objects.
+    """
     points = {m.points for m in case.populated.members if m.points}
     if len(points) > 1:
         return ok(f'{min(points)} to {max(points)} points, so up to '
@@ -352,7 +349,7 @@ def ring_shares(case: Case) -> Finding:
 
 @check('time')
 def clock_of_this_host(case: Case) -> Finding:
-    """This host's clock agrees with the coordination service's."""
+    """This host's clock agrees with the coordination service's clock."""
     skew = case.joined.skew
     if skew is None:
         return skip(f'{case.scheme} does not tell its time')
@@ -365,8 +362,8 @@ def clock_of_this_host(case: Case) -> Finding:
 
 @check('time')
 def clocks_of_members(case: Case) -> Finding:
-    """The members' clocks agreed with the coordination service's, and so
-    with each other, when they joined.
+    """When the members joined, their clocks agreed with the coordination
+    service's clock, and so with each other.
     """
     from distperiodic.core import member as member_
     if not case.populated.skews:
@@ -390,7 +387,7 @@ def clocks_of_members(case: Case) -> Finding:
 
 @check('broker')
 def broker_reachable(case: Case) -> Finding:
-    """Every broker of transport_url lets us in with its credentials."""
+    """Every broker of transport_url accepts our credentials."""
     bad = []
     for host in case.broker.hosts:
         try:
@@ -461,7 +458,7 @@ def _ahead(skew: float) -> str:
 
 
 def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:
-    """Every check with what it found, as each ends."""
+    """Run every check; yield each with its finding as soon as it ends."""
     for one in CHECKS:
         if offline and not one.offline:
             yield one, skip('--offline')

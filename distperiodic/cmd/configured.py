@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all commands share: configuration, and errors of one line.
+"""Code that all commands share: configuration, and errors of one line.
 
-The modules of the commands are all loaded whenever one of them runs, so
-what is slow to load (tooz, oslo.messaging, rich) is imported inside the
-functions that need it.
+All modules of commands are loaded whenever one command runs. Packages that are
+slow to load (tooz, oslo.messaging, rich) are therefore imported inside the
+functions that need them.
 """
 
 import argparse
@@ -34,28 +34,28 @@ if TYPE_CHECKING:
     _Store = TypeVar('_Store', bound=control.Control)
 
 
-#: Exit codes, as those of oslo.upgradecheck: done and nothing found; a
-#: finding, or it could not be done; a command, an option or the configuration
-#: that cannot be used; an error that nobody expected.
+#: Exit codes, like those of oslo.upgradecheck. FINE: done, and nothing found.
+#: FINDING: a finding, or the command failed. UNUSABLE: a command, an option or
+#: the configuration cannot be used. CRASHED: an unexpected error.
 FINE, FINDING, UNUSABLE, CRASHED = 0, 1, 2, 255
 
-#: What is counted in rows or seconds: every database and clock takes it.
+#: The largest number of rows or seconds; every database and clock can hold it.
 _MOST = 1_000_000_000
 
 
 def one_line(text: object) -> str:
-    """*text* without line ends, for an error message."""
+    """Return *text* without line ends, for an error message."""
     return ' '.join(str(text).split())
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """'; did you mean X?', or nothing if no name is near."""
+    """Return '; did you mean X?', or an empty text if no name is similar."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f'; did you mean {near[0]!r}?' if near else ''
 
 
 def positive(text: str) -> int:
-    """The type of an option that counts something."""
+    """Parse an option that is a whole number above 0."""
     try:
         number = int(text)
     except ValueError:
@@ -67,7 +67,7 @@ def positive(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """The type of an option that is a length of time."""
+    """Parse an option that is a number of seconds."""
     try:
         number = float(text)
     except ValueError:
@@ -83,9 +83,7 @@ _UNITS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 
 def duration(text: str) -> float:
-    """The type of an option that is a length of time with a unit; returns
-    seconds.
-    """
+    """Parse an option that is a length of time with a unit; return seconds."""
     try:
         number = float(text[:-1]) * _UNITS[text[-1:]]
     except (KeyError, ValueError):
@@ -98,18 +96,18 @@ def duration(text: str) -> float:
 
 
 class Since(NamedTuple):
-    """The beginning of a time that ends now."""
+    """The beginning of a period that ends now."""
 
     text: str
-    #: Seconds before now. None: it is an instant.
+    #: Seconds before now. None means that *instant* is the beginning.
     seconds: float | None
     #: Microseconds since the epoch.
     instant: int = 0
 
     def before(self, now: int) -> int:
-        """The instant, in microseconds.
+        """Return the beginning of the period, in microseconds since the epoch.
 
-        :raises ConfigError: it is still to come.
+        :raises ConfigError: the beginning is in the future.
         """
         if self.seconds is not None:
             return max(0, now - round(self.seconds * 1e6))
@@ -122,7 +120,7 @@ class Since(NamedTuple):
 
 
 def since(text: str) -> Since:
-    """The type of an option that is a length of time, or an instant."""
+    """Parse an option that is a length of time before now, or an instant."""
     with contextlib.suppress(ValueError):
         at = datetime.datetime.fromisoformat(text)
         if at.tzinfo is None:
@@ -136,7 +134,7 @@ def since(text: str) -> Since:
 
 
 def days(text: str) -> float:
-    """The type of an option that is a number of days."""
+    """Parse an option that is a number of days."""
     try:
         number = float(text)
     except ValueError:
@@ -149,7 +147,7 @@ def days(text: str) -> float:
 
 def add_job(parser: argparse.ArgumentParser,
             required: bool = False) -> None:
-    """The argument that names one job; ``--job`` names it as well."""
+    """Add the argument that names one job; ``--job`` names it as well."""
     parser.add_argument(
         'job', metavar='JOB', nargs='?',
         help='of this job' if required else 'of this job; default: of all')
@@ -158,9 +156,9 @@ def add_job(parser: argparse.ArgumentParser,
 
 
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
-    """The job that was named; None: none was.
+    """Return the job that was named, or None.
 
-    :raises ConfigError: two were, or none and it is required.
+    :raises ConfigError: two jobs were named, or none and one is required.
     """
     if None not in (parsed.job, parsed.named_job):
         raise exceptions.ConfigError(
@@ -175,14 +173,14 @@ def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
 
 
 def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option that ends a list."""
+    """Add the option that limits the length of a list."""
     parser.add_argument(
         '--limit', type=positive, default=100, metavar='N',
         help=f'at most so many {what}; default: 100')
 
 
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
-    """Let *parser* raise our error where it would print its usage."""
+    """Make *parser* raise ConfigError instead of printing its usage."""
     def error(message: str) -> NoReturn:
         raise exceptions.ConfigError(
             f'{message}; see: {prog} --help') from None
@@ -190,9 +188,9 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
 
 
 def check_file(connection_url: str) -> None:
-    """Looking into a file of SQLite must not make it.
+    """Check that a file of SQLite exists, since connecting would create it.
 
-    :raises ConfigError: it is not there, or the URL cannot work.
+    :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
     from distperiodic.adapters import database
     url = database.check(connection_url)
@@ -222,15 +220,15 @@ class Configured:
         return parser
 
     def get_epilog(self) -> str:
-        # cliff would name the package that brought the command, and lists
-        # all that is installed to find it.
+        # cliff's own epilog names the package of the command; to find it,
+        # cliff reads the metadata of all installed packages.
         return self._epilog or ''  # type: ignore[attr-defined]
 
     def configuration(self, parsed: argparse.Namespace,
                       logs: bool = False) -> 'cfg.ConfigOpts':
-        """The options, on a ConfigOpts of their own.
+        """Return the options, on a ConfigOpts of their own.
 
-        :param logs: the options of oslo.log as well.
+        :param logs: Whether to register the options of oslo.log as well.
         :raises ConfigError: a file cannot be read.
         """
         from oslo_config import cfg
@@ -258,9 +256,9 @@ class Configured:
 
     def backend(self, parsed: argparse.Namespace
                 ) -> 'tuple[cfg.ConfigOpts, opts.Settings]':
-        """The options, for a command that asks the coordination service.
+        """Return the options of a command that needs the coordination service.
 
-        :raises ConfigError: one cannot be used, or none is named.
+        :raises ConfigError: an option cannot be used, or backend_url is empty.
         """
         from distperiodic import opts
         from distperiodic.adapters import backend_url as backend_url_
@@ -276,10 +274,10 @@ class Configured:
 
     def database(self, parsed: argparse.Namespace,
                  made: bool = True) -> 'opts.Settings':
-        """The options, for a command that asks the store.
+        """Return the options of a command that needs the store.
 
-        :param made: whether an embedded one must be there already.
-        :raises ConfigError: one cannot be used, or there is no store.
+        :param made: Whether an embedded store must exist already.
+        :raises ConfigError: an option cannot be used, or there is no store.
         """
         from distperiodic import opts
         settings = opts.settings(self.configuration(parsed))
@@ -301,28 +299,28 @@ class Configured:
 
     def control(self, parsed: argparse.Namespace
                 ) -> 'contextlib.closing[control.Control]':
-        """The store of the group that the options name.
+        """Return the store of the configured group.
 
-        :raises ConfigError: there is none.
+        :raises ConfigError: there is no store.
         """
         from distperiodic.adapters import control
         return self._store(parsed, control.Control)
 
     def accounts(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[accounts.Accounts]':
-        """The same, for a command that looks and changes nothing."""
+        """Return the store, with the accounts of objects and ticks."""
         from distperiodic.adapters import accounts
         return self._store(parsed, accounts.Accounts)
 
     def activity(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[activity.Activity]':
-        """The same, for a command that looks at the present."""
+        """Return the store, with what runs now and what is due soon."""
         from distperiodic.adapters import activity
         return self._store(parsed, activity.Activity)
 
     def pruner(self, parsed: argparse.Namespace
                ) -> 'contextlib.closing[pruning.Pruner]':
-        """The same, for the command that deletes what is old."""
+        """Return the store, with the deletion of old rows."""
         from distperiodic.adapters import pruning
         return self._store(parsed, pruning.Pruner)
 
@@ -338,30 +336,30 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    """'1 member', '3 members'."""
+    """Return a number and its noun, as in '1 member' or '3 members'."""
     if number != 1:
         word = f'{word[:-1]}ies' if word.endswith('y') else f'{word}s'
     return f'{number:,} {word}'
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """The first *most* names, and how many more there are."""
+    """Return the first *most* names, and how many more there are."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
 
 
 def identity(holder: str) -> str:
-    """The process that a holder of leases is, without its number."""
+    """Return the identity of the process that holds leases under this name."""
     return holder.partition('~')[0]
 
 
 def second(micros: int) -> str:
-    """The same in whole seconds."""
+    """Format an instant like :func:`moment`, in whole seconds."""
     return moment(micros // 1_000_000 * 1_000_000)
 
 
 def age(seconds: float) -> str:
-    """A length of time for people, in its two largest units: '3h12m'."""
+    """Format a length of time in its two largest units, as in '3h12m'."""
     left = int(seconds)
     if left < 1:
         return f'{seconds:.1f}s'
@@ -374,7 +372,7 @@ def age(seconds: float) -> str:
 
 
 def moment(micros: int) -> str:
-    """An instant, as it is shown: UTC, with no more digits than it needs."""
+    """Format an instant: ISO 8601, UTC, with a fraction only if needed."""
     return (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
             + datetime.timedelta(microseconds=micros)).isoformat().replace(
                 '+00:00', 'Z')

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic db sync|version|prune``: the tables of the store.
 
-``db sync`` alone changes tables, and alone needs a database user who may.
+Only ``db sync`` changes tables, so only it needs a database user who may.
 """
 
 import argparse
@@ -18,10 +18,10 @@ from distperiodic.core import masking
 
 
 class DbSync(configured.Configured, command.Command):
-    """Make the tables, or bring them to the version of this release.
+    """Create the tables, or upgrade them to the version of this release.
 
-    Doing it again changes nothing. It may be run while services of the
-    release before work.
+    Running it again changes nothing. Services of the previous release may go
+    on running meanwhile.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -43,7 +43,7 @@ class DbSync(configured.Configured, command.Command):
 
 
 class DbVersion(display.Display, show.ShowOne):
-    """Show the version of the tables, and the one this release needs.
+    """Show the version of the tables, and the version this release needs.
 
     The exit code is 0 if they are the same, and 1 if not.
     """
@@ -72,9 +72,9 @@ class DbVersion(display.Display, show.ShowOne):
 
 
 class DbPrune(configured.Configured, command.Command):
-    """Delete what is old, in small steps beside services that work.
+    """Delete old rows in small steps, while services go on working.
 
-    What is not named is kept.
+    Only the kinds that an option names are deleted.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

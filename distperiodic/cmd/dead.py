@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic dead list|requeue``: what failed for good."""
+"""``distperiodic dead list|requeue``: objects whose runs failed for good."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from distperiodic.cmd import display
 class DeadList(display.Table, lister.Lister):
     """Show the objects whose last run failed for good.
 
-    They run at their next tick. After that they are not dead any more.
+    They run again at their next tick, and then leave this list.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -54,9 +54,10 @@ class DeadList(display.Table, lister.Lister):
 
 
 class DeadRequeue(configured.Configured, command.Command):
-    """Have what failed for good run again, for the tick it failed in.
+    """Run dead objects again, for the tick in which they failed.
 
-    It begins with its first attempt, at the next sweep of a scheduler.
+    Their attempts are counted from the start. They run at the next sweep of a
+    scheduler.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

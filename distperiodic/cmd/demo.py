@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic demo``: the main job, to be looked at."""
+"""``distperiodic demo``: the main feature in action."""
 
 import argparse
 import sys
@@ -14,12 +14,14 @@ from distperiodic.cmd import configured
 class Demo(configured.Configured, command.Command):
     """Watch real processes share work while members come, die and freeze.
 
-    Three members share the pings of 200 hosts, all of them every two
-    seconds. A fourth joins, one is killed, one is frozen and comes back.
-    After about a minute an account says what was served, missed and moved.
-    It needs no server; with --backend-url, --transport-url and --connection,
-    or with the options in a file that --config-file names, it does the same
-    over ZooKeeper, RabbitMQ and a database.
+    Three members share the pings of 200 hosts; every host is pinged every two
+    seconds. A fourth member joins, one is killed, one is frozen and comes
+    back. After about a minute an account shows what was served, missed and
+    moved.
+
+    The demo needs no server. With --backend-url, --transport-url and
+    --connection, or with these options in a file that --config-file names, it
+    does the same over ZooKeeper, RabbitMQ and a database.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -86,8 +88,10 @@ class Demo(configured.Configured, command.Command):
         return 0
 
     def _servers(self, parsed: argparse.Namespace) -> tuple[str, str, str]:
-        """The three URLs. Only a file that was named counts: a demo does not
-        go to the servers of /etc/distperiodic by itself.
+        """Return the three URLs.
+
+        Only a file that is named on the command line counts, so that a demo
+        does not use the servers of /etc/distperiodic by accident.
         """
         backend_url, transport_url = parsed.backend_url, parsed.transport_url
         connection = parsed.connection

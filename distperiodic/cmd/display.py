@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How commands show lists and records, to people and to programs."""
+"""The output of lists and records, for people and for programs."""
 
 import argparse
 import os
@@ -15,22 +15,23 @@ from cliff import lister
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 
-# Characters in a line that everything fits into.
+# Least width of a line, in characters, even on a narrower terminal.
 _NARROWEST = 40
 
 
 class Nothing(str):
-    """What people read where programs read null."""
+    """The text that people see where programs see null."""
 
 
 NEVER = Nothing('never')
-#: The formats that programs read.
+#: The output formats that programs read.
 FOR_PROGRAMS = ('json', 'yaml', 'csv')
 
 
 def key(title: str) -> str:
-    """The title of a column as programs read it: 'Mean late (ms)' is
-    'mean_late_ms'.
+    """Return a column's key for programs.
+
+    For example, 'Mean late (ms)' becomes 'mean_late_ms'.
     """
     return re.sub('[^a-z0-9]+', '_', title.lower()).strip('_')
 
@@ -38,13 +39,13 @@ def key(title: str) -> str:
 class Display(configured.Configured):
     """A part of a cliff command that shows a list or a record.
 
-    People read titles, and lines that fit their terminal. Programs read keys
-    in snake_case, which end in the unit where there is one, and null where
-    nothing is known.
+    People see titles, and lines that fit their terminal. Programs see keys in
+    snake_case, which end in the unit if there is one, and null for unknown
+    values.
     """
 
-    #: The columns that are left of a table that is too wide; none: each row
-    #: becomes a block of lines.
+    #: Columns to keep if the table is too wide. If these do not fit either, or
+    #: if there are none, each row becomes a block of lines.
     essential: Sequence[str] = ()
 
     _normalize_column_name = staticmethod(key)
@@ -53,19 +54,22 @@ class Display(configured.Configured):
         parser = super().get_parser(prog_name)
         for action in parser._actions:
             if action.choices and action.metavar is None:
-                # Lists of choices do not break into lines.
+                # A list of choices in the usage would not be wrapped.
                 action.metavar = action.dest.upper()
                 action.help = (f'{action.help} '
                                f'({", ".join(map(str, action.choices))})')
             if '--sort-ascending' in action.option_strings:
-                # That is how it is sorted anyway.
+                # Lists are sorted in ascending order by default.
                 action.help = argparse.SUPPRESS
         return parser
 
     def _generate_columns_and_selector(
             self, parsed: argparse.Namespace,
             columns: Sequence[str]) -> Any:
-        """:raises ConfigError: -c names no column that there is."""
+        """Select the columns that -c names.
+
+        :raises ConfigError: -c names no column that there is.
+        """
         command: Any = super()
         try:
             return command._generate_columns_and_selector(parsed, columns)
@@ -99,14 +103,14 @@ class Display(configured.Configured):
 
 
 class Table(Display):
-    """A part of a cliff lister: a sentence above its table."""
+    """A part of a cliff command that shows a sentence above its table."""
 
-    #: What is said above the table; on stderr where a program reads it.
+    #: The sentence above the table; printed on stderr for programs.
     sentence = ''
 
     def produce_output(self, parsed: argparse.Namespace,
                        columns: Sequence[str], data: Any) -> int:
-        # It refuses columns that are not there.
+        # Reject unknown columns before anything is printed.
         self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
             app: Any = self.app  # type: ignore[attr-defined]
@@ -120,7 +124,7 @@ class Table(Display):
 
 
 def _known(data: Any) -> Any:
-    """The same with None for what there is not, in a list or a record."""
+    """Return the same data with None for empty and missing values."""
     return [
         _known(one) if isinstance(one, (list, tuple)) else
         None if one == '' or isinstance(one, Nothing) else one
@@ -128,7 +132,7 @@ def _known(data: Any) -> Any:
 
 
 def _line(parsed: argparse.Namespace) -> int | None:
-    """Characters in a line for people; None: as many as it takes."""
+    """Return the characters in a line for people; None means unlimited."""
     if parsed.formatter != 'table' or parsed.max_width > 0:
         return None
     if os.environ.get('COLUMNS', '').isdigit() or sys.stdout.isatty():
@@ -138,7 +142,7 @@ def _line(parsed: argparse.Namespace) -> int | None:
 
 def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
           line: int) -> bool:
-    """Whether a table of it is no wider than *line*."""
+    """Return True if the table is at most *line* characters wide."""
     widest = [max(len(part) for cell in cells
                   for part in str(cell).splitlines() or [''])
               for cells in zip(columns, *rows, strict=True)]
@@ -148,7 +152,10 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
                essential: Sequence[str]
                ) -> tuple[Sequence[str], list[list[Any]]]:
-    """The columns of a narrow table; all, where it is another table."""
+    """Return only the essential columns.
+
+    If one of them is not in this table, return all columns.
+    """
     if not essential or not set(essential).issubset(columns):
         essential = columns
     kept = [at for at, name in enumerate(columns) if name in essential]
@@ -158,7 +165,7 @@ def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 
 def _blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]],
             line: int) -> str:
-    """A block of lines for each row, without what is empty."""
+    """Return a block of lines for each row, without empty values."""
     indent = max(map(len, columns)) + 2
     return '\n\n'.join(
         '\n'.join(
@@ -171,8 +178,10 @@ def _blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 
 
 def width(default: int) -> int:
-    """Characters in a line of the terminal; COLUMNS goes first.
+    """Return the characters in a line of the terminal.
 
-    :param default: where there is neither.
+    The environment variable COLUMNS has priority.
+
+    :param default: the result if there is no terminal and no COLUMNS.
     """
     return max(_NARROWEST, shutil.get_terminal_size((default, 24)).columns)

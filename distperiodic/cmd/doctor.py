@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic doctor``: looks for what is wrong before it hurts.
+"""``distperiodic doctor``: find problems before they do harm.
 
-For people it prints a line for each check as it ends, and under those that
-found something what to do. With -f json, yaml, csv or table it is a list
-like any other.
+For people it prints a line for each check as soon as the check ends, and the
+remedy below a check that found a problem. With -f json, yaml, csv or table the
+output is a list like any other.
 """
 
 import argparse
@@ -44,8 +44,8 @@ class Doctor(display.Display, lister.Lister):
         listed.add_option(parser, 'its jobs are compared with the store\'s')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
-                # cliff's formatters are plug-ins of all its programs; this
-                # one is for this list alone.
+                # A formatter of cliff would be a plug-in for all of its
+                # programs; this one is for this command only.
                 action.choices = ['text', *(action.choices or ())]
                 action.default = 'text'
                 action.help = ('the output format, defaults to text '

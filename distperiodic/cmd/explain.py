@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring explain``: who owns an object, and whether it ran.
 
-The ring is arithmetic, and says who tries. The store says what became of it.
-What is missing of the two is left out: without ``connection`` nobody keeps a
-book, and without ``backend_url`` there is one process, which owns all.
+The ring is arithmetic: it says which member should run the object. The store
+says what became of the object. If one of the two is missing, its rows are left
+out: without ``connection`` there are no records, and without ``backend_url``
+one process owns all objects.
 """
 
 import argparse
@@ -49,10 +50,10 @@ class Explained(display.Display, show.ShowOne):
 
     def begin(self, parsed: argparse.Namespace
               ) -> 'tuple[str, periodic.PeriodicTasks | None]':
-        """The key of the object's claim, and the tasks that were named.
+        """Return the key of the object's claim, and the tasks that were named.
 
-        :raises ConfigError: the job has objects and none is named, or has
-            none and one is.
+        :raises ConfigError: the job has objects and none is named, or it has
+            none and one is named.
         """
         from distperiodic.core import catalogue
         tasks = listed.load(self, parsed)
@@ -62,12 +63,12 @@ class Explained(display.Display, show.ShowOne):
             parsed.job if parsed.object is None else parsed.object), tasks
 
     def answer(self, case: answers.Case) -> list[tuple[str, Any]]:
-        """Whether the object ran for its last tick, and why not."""
+        """Return whether the object ran for its last tick, and why not."""
         return self.judged(*answers.rows(case))
 
     def judged(self, reason: reason_.Reason,
                rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """*rows*; the exit code says what *reason* does."""
+        """Return *rows*, and set the exit code that belongs to *reason*."""
         if reason is reason_.Reason.JOB_UNKNOWN:
             self.code = configured.UNUSABLE
         elif reason not in reason_.FINE:
@@ -76,11 +77,11 @@ class Explained(display.Display, show.ShowOne):
 
 
 class RingExplain(ring_cmd.OfMembers, Explained):
-    """Say who owns an object and why, and if it did not run, why not.
+    """Show who owns an object and why, whether it ran, and if not, why not.
 
-    A job of scope 'group' has no objects: its place is that of its own
-    name, so leave OBJECT out. The ring places an object alike for every job.
-    Exit code 1: it did not run for its last tick; 2: there is no such job.
+    For a job of scope 'group' leave OBJECT out: the job's own name is placed
+    on the ring. An object has the same place for every job. Exit code 1: the
+    object did not run for its last tick; 2: there is no such job.
     """
 
     def take_action(self, parsed: argparse.Namespace
@@ -113,8 +114,13 @@ class RingExplain(ring_cmd.OfMembers, Explained):
     def _placed(self, parsed: argparse.Namespace, key: str,
                 settings: 'opts.Settings') -> tuple[
                     'status_.Group | None', list[tuple[str, Any]]]:
-        """The group and what the ring says. With a store what became of the
-        object can be told though nobody is there, or nobody knows who is.
+        """Return the group, and the rows that follow from the ring.
+
+        With a store, the outcome of the object can be shown even if the group
+        is empty or unknown.
+
+        :raises CoordinationUnavailable: the group is unknown, and there is no
+            store.
         """
         try:
             group, _ = ring_cmd.group_of(self, parsed)
@@ -128,15 +134,17 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
-    """Whether each member runs the job by itself, as far as is known."""
+    """Return True if the job is known to run in each member by itself."""
     from distperiodic.core import job as job_
     return (tasks is not None and job in tasks.jobs
             and tasks.jobs[job].scope is job_.Scope.MEMBER)
 
 
 def _check_object(job: 'job_.Job', key: str | None) -> None:
-    """:raises ConfigError: an object is named of a job that has none, or
-    none of one that has.
+    """Check that an object is named if, and only if, the job has objects.
+
+    :raises ConfigError: an object is named of a job that has none, or none of
+        a job that has objects.
     """
     from distperiodic.core import job as job_
     if job.scope is job_.Scope.GROUP and key is not None:
@@ -151,7 +159,7 @@ def _check_object(job: 'job_.Job', key: str | None) -> None:
 
 def placed(key: str, members: 'tuple[member_.Member, ...]'
            ) -> list[tuple[str, Any]]:
-    """The owner of *key* among these members, and the arithmetic."""
+    """Return the owner of *key* among *members*, and how it follows."""
     from distperiodic.core import member as member_
     from distperiodic.core import ring as ring_
     points = member_.ring_members(members)
@@ -180,7 +188,7 @@ def placed(key: str, members: 'tuple[member_.Member, ...]'
 
 
 def _digits(position: int) -> str:
-    """A signed position as the hex digits that the digest begins with."""
+    """Return a position as the hex digits that the digest begins with."""
     return f'{position % 2**64:016x}'
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check of ``distperiodic doctor`` is, and what it may find."""
+"""The checks of ``distperiodic doctor`` and the results they may have."""
 
 import dataclasses
 import enum
@@ -24,7 +24,7 @@ class Result(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and what to do about it."""
+    """The result of a check, and the remedy."""
 
     result: Result
     text: str
@@ -48,7 +48,7 @@ def skip(text: str) -> Finding:
 
 
 class NotNow(Exception):
-    """The check does not apply, or waits for another to pass."""
+    """The check does not apply, or another check must pass first."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Check:
 
     @property
     def text(self) -> str:
-        """The docstring, its first paragraph."""
+        """The first paragraph of the function's docstring."""
         return ' '.join((inspect.getdoc(self.function) or '').partition(
             '\n\n')[0].split())
 
     def run(self, case: 'case_.Case') -> Finding:
-        """Never raises: an error of ours is a finding too."""
+        """Run the check; errors of this library become findings."""
         try:
             return self.function(case)
         except NotNow as exc:

@@ -16,11 +16,16 @@ _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
 class History(display.Table, lister.Lister):
     """Show what became of the objects of each tick, the newest first.
 
-    Due is the sum of done, dead, skipped, superseded, cancelled and open;
-    skipped is that of misfire, overlap and paused.
-    How late objects were claimed is told in milliseconds after the tick.
-    Retried and taken over count times, and processes those that had a part.
-    A table leaves out what is nowhere; name columns with -c to have them.
+    Due is the sum of done, dead, skipped, superseded, cancelled and open.
+    Skipped is the sum of misfire, overlap, paused and lost.
+
+    Lateness is the time from a tick to its claims, in milliseconds. Retried
+    counts attempts that failed and were tried again. Taken over counts
+    attempts of processes that were gone. Processes counts the schedulers and
+    workers that took part.
+
+    A table leaves out columns without any value; name columns with -c to see
+    them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic job list|pause|resume|trigger``: jobs as the store has them.
+"""``distperiodic job list|pause|resume|trigger``: the jobs in the store.
 
-Schedulers read what is written here at their next sweep.
+Schedulers read the changes made here at their next sweep.
 """
 
 import argparse
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 
 class JobList(display.Table, lister.Lister):
-    """Show the jobs that were ever claimed, and which are paused.
+    """Show the jobs that schedulers have claimed, and which are paused.
 
-    With --tasks also those that were not, and what the schedule of each is.
+    With --tasks also show the jobs that were never claimed, and each job's
+    schedule.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -62,7 +63,7 @@ class JobList(display.Table, lister.Lister):
 
 
 def _plan(job: 'job_.Job | None', now: int) -> tuple[str, str]:
-    """The schedule of a job, and its next tick; paused or not."""
+    """Return the schedule of a job and its next tick, even if it is paused."""
     if job is None:
         return 'not in --tasks', ''
     if not job.enabled:
@@ -75,7 +76,7 @@ def _moment(micros: int | None) -> str:
 
 
 class _OfJob(configured.Configured, command.Command):
-    """A command about one job."""
+    """The base of commands about one job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -88,7 +89,7 @@ class _OfJob(configured.Configured, command.Command):
 
 
 class _OfJobs(_OfJob):
-    """A command about one job, or about all of them."""
+    """The base of commands about one job or all jobs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = configured.Configured.get_parser(self, prog_name)
@@ -101,9 +102,9 @@ class _OfJobs(_OfJob):
 
     def names(self, parsed: argparse.Namespace,
               control: 'control_.Control') -> 'list[control_.Job]':
-        """The jobs that are meant.
+        """Return the jobs that were named.
 
-        :raises ConfigError: there is none.
+        :raises ConfigError: there are none.
         """
         if parsed.job is not None:
             control.check_job(parsed.job)
@@ -117,10 +118,10 @@ class _OfJobs(_OfJob):
 
 
 class JobPause(_OfJobs):
-    """Have the ticks of a job, or of all jobs, skipped until it is resumed.
+    """Skip the ticks of a job, or of all jobs, until it is resumed.
 
-    What was claimed before goes on to its end. A new reason replaces the one
-    before, which is printed.
+    Runs that were claimed before are finished. A new reason replaces the
+    previous one, which is printed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -147,12 +148,12 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container may run as somebody that its files do not name.
+        # A container may run as a user id that has no name.
         return f'uid-{os.getuid()}'
 
 
 class JobResume(_OfJobs):
-    """Let a job, or all jobs, go on with the next tick."""
+    """Resume a job, or all jobs, from the next tick on."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.control(parsed) as control:
@@ -166,12 +167,13 @@ class JobResume(_OfJobs):
 
 
 class JobTrigger(_OfJob):
-    """Have a job run once at the next sweep, paused or not.
+    """Run a job once at the next sweep, paused or not.
 
-    Objects are those that schedulers have listed, and with --tasks those that
-    the catalogue lists now, too, even before the first tick of the job. One
-    whose earlier tick has not ended is left out. What was due before and
-    nobody has claimed yet stays due: misfire decides on it.
+    The objects are those that schedulers have listed. With --tasks they are
+    also those that the catalogue lists now, even before the first tick of the
+    job. An object whose earlier tick has not ended is left out. Ticks that
+    were due before and are not claimed yet stay due: misfire decides about
+    them.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -208,7 +210,10 @@ class JobTrigger(_OfJob):
 
     def _refuse_unknown(self, accounts: 'accounts_.Accounts',
                         job: str) -> None:
-        """:raises ConfigError: always."""
+        """Raise an error that says how to run a job before its first tick.
+
+        :raises ConfigError: always.
+        """
         try:
             accounts.check_job(job)
         except exceptions.ConfigError as exc:
@@ -219,7 +224,7 @@ class JobTrigger(_OfJob):
     def _list(self, accounts: 'accounts_.Accounts',
               tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace) -> None:
-        """List what the catalogue lists, as a scheduler would.
+        """List the job's objects in the store, as a scheduler would.
 
         :raises ConfigError: there is no such job or object, or the catalogue
             cannot be read.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the jobs of a service list now, read as a scheduler reads it."""
+"""The objects that a job lists now, read as a scheduler reads them."""
 
 import argparse
 import queue
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
-# Objects that are listed in one transaction.
+# Number of objects to list in one transaction.
 _AT_A_TIME = 1000
 
 
@@ -26,12 +26,15 @@ class Listed(NamedTuple):
     """The objects of a job."""
 
     ids: frozenset[str]
-    #: Those with a schedule of their own.
+    #: Schedules of the objects that have one of their own.
     own: 'Mapping[str, schedule.Schedule]'
 
 
 def add_option(parser: argparse.ArgumentParser, what: str) -> None:
-    """The option that names the tasks, for what it is needed for."""
+    """Add the option that names the tasks.
+
+    :param what: the purpose of the option, for its help.
+    """
     parser.add_argument(
         '--tasks', metavar='MODULE:CLASS',
         help='the PeriodicTasks class of the service, as schedulers have it: '
@@ -40,11 +43,11 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
            only: str | None = None) -> None:
-    """List in the store what a job lists now, as its schedulers would.
+    """List a job's objects in the store, as its schedulers would.
 
-    What the store has of a job or an object stays as it is.
+    Rows that the store already has of the job or an object do not change.
 
-    :param only: this object; None: all.
+    :param only: the only object to list. None means all.
     """
     from distperiodic import ports
     from distperiodic.core import due
@@ -72,9 +75,9 @@ def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
 
 def load(command: configured.Configured, parsed: argparse.Namespace
          ) -> 'periodic.PeriodicTasks | None':
-    """The tasks that are named; None: none are.
+    """Return the tasks that --tasks names, or None.
 
-    :raises ConfigError: they cannot be loaded.
+    :raises ConfigError: the tasks cannot be loaded.
     """
     if parsed.tasks is None:
         return None
@@ -84,9 +87,10 @@ def load(command: configured.Configured, parsed: argparse.Namespace
 
 def read(tasks: 'periodic.PeriodicTasks', job: 'job_.Job',
          now: int) -> Listed | str:
-    """The objects that a job lists now; or why nobody can say.
+    """Return the objects that a job lists now.
 
-    :param now: microseconds since the epoch.
+    :param now: Microseconds since the epoch.
+    :return: A text that gives the reason if the objects are unknown.
     """
     from distperiodic.adapters import local
     from distperiodic.core import job as job_

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic next``: what is due soon."""
+"""``distperiodic next``: the ticks that are due soon."""
 
 import argparse
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from distperiodic.cmd import display
 if TYPE_CHECKING:
     from distperiodic.adapters import activity as activity_
 
-# Ticks of one schedule that are listed; the sentence names those left out.
+# Most ticks of one schedule to list; the sentence names the jobs with more.
 _TICKS = 100
 
 
 class Next(display.Table, lister.Lister):
-    """Show what is due next, and how many objects are.
+    """Show the next ticks, and the number of objects due at each.
 
-    It goes by the schedules and the listings in the database: a job that no
-    scheduler has attended yet is not among them. Without --within it is the
-    next tick of each schedule.
+    The schedules and listings come from the database, so jobs that no
+    scheduler has attended yet are missing. Without --within it shows the next
+    tick of each schedule.
     """
 
     essential = ('Job', 'Tick', 'In', 'Objects')
@@ -80,7 +80,7 @@ class Next(display.Table, lister.Lister):
 
 
 class _Tick:
-    """A tick to come of the objects that follow one schedule."""
+    """A future tick of the objects that follow one schedule."""
 
     def __init__(self, at: int, listing: 'activity_.Listing', objects: int,
                  schedule: str, spread: bool):
@@ -99,13 +99,13 @@ class _Tick:
 
 def _ticks_of(listing: 'activity_.Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
-    """The ticks to come, at most one more than are listed."""
+    """Yield the future ticks of *listing*, at most one more than are shown."""
     from distperiodic.core import audit
     rule, spread = audit.named(listing.rule or listing.schedule)
     end = None if within is None else now + round(within * 1e6)
     at = now
     if spread:
-        # Of the tick that goes on, the objects whose phase is to come.
+        # Begin with the present period: some of its objects are not due yet.
         at = rule.at_or_before(now) or now
         yield from _of_spread(listing, rule, at, now, end)
         return
@@ -118,8 +118,10 @@ def _ticks_of(listing: 'activity_.Listing', now: int,
 
 def _of_spread(listing: 'activity_.Listing', rule: Any, at: int, now: int,
                end: int | None) -> Iterator[_Tick]:
-    """The ticks of a job whose objects have phases, which are even: so many
-    of them as the time is of the period.
+    """Yield the future ticks of a job whose objects have phases.
+
+    The phases are evenly spread. The number of objects is therefore
+    proportional to the part of the period that lies in the requested time.
     """
     for _ in range(_TICKS + 1):
         period = rule.period_us(at)

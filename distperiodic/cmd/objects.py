@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic objects``: when each object was served last."""
+"""``distperiodic objects``: when each object was last served."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,11 +12,10 @@ from distperiodic.cmd import display
 
 
 class Objects(display.Table, lister.Lister):
-    """Show the objects of which no run was done for long, those that wait the
-    longest first.
+    """Show when each object was last served, the longest wait first.
 
-    Objects that are gone from the catalogue stay among them until their
-    claims are pruned: distperiodic db prune --claims.
+    Objects that have left the catalogue stay in the list until their claims
+    are pruned: distperiodic db prune --claims.
     """
 
     essential = ('Object', 'Last served', 'State')

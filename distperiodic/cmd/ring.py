@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring show`` and ``simulate``.
 
-The ring is arithmetic: given the members and their points, anybody can say
-who owns what, and what a change would move. ``show`` and ``explain`` read
-the members from the coordination service, or take ``--members`` and need no
-service; ``simulate`` makes them up.
+The ring is arithmetic: the members and their points determine who owns what,
+and what a change would move. ``show`` and ``explain`` read the members from
+the coordination service, or take ``--members`` and need no service.
+``simulate`` makes up its members.
 """
 
 import argparse
@@ -28,15 +28,16 @@ if TYPE_CHECKING:
     from distperiodic.core import member as member_
     from distperiodic.core import ring as ring_
 
-#: A member with more than this many times the mean is late when all others
-#: are in time; below it the difference is lost among other delays.
+#: Largest share, in multiples of the mean, that needs no remedy. A member with
+#: more is late while all others are on time. A smaller difference is lost
+#: among other delays.
 _EVEN_ENOUGH = 1.25
-# Points of the rings that a simulation builds to see how far names matter.
+# Total points of the rings that show how much the members' names matter.
 _POINTS_TO_SPEND = 40_000
 
 
 class OfMembers(configured.Configured):
-    """The ring of the members that there are, or of those named."""
+    """A part of commands about the ring of present or named members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -49,7 +50,7 @@ class OfMembers(configured.Configured):
 
     def members(self, parsed: argparse.Namespace
                 ) -> 'tuple[member_.Member, ...]':
-        """The members on the ring, in order.
+        """Return the members on the ring, in order.
 
         :raises ConfigError: there are none.
         """
@@ -59,7 +60,7 @@ class OfMembers(configured.Configured):
 
     def named(self, parsed: argparse.Namespace
               ) -> 'tuple[member_.Member, ...]':
-        """The members of --members."""
+        """Return the members that --members names."""
         from distperiodic import opts
         return _named(parsed.members, opts.settings(
             self.configuration(parsed)))
@@ -67,10 +68,10 @@ class OfMembers(configured.Configured):
 
 def group_of(command: configured.Configured, parsed: argparse.Namespace
              ) -> 'tuple[status_.Group, opts.Settings]':
-    """The group as the coordination service has it.
+    """Return the group as the coordination service has it.
 
-    :raises ConfigError: no such service is named.
-    :raises CoordinationUnavailable: it does not answer.
+    :raises ConfigError: no coordination service is configured.
+    :raises CoordinationUnavailable: the service does not answer.
     """
     from distperiodic.adapters import clock
     from distperiodic.adapters import survey
@@ -84,7 +85,7 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
 
 def on_ring(group: 'status_.Group', settings: 'opts.Settings'
             ) -> 'tuple[member_.Member, ...]':
-    """The members of *group* that are on the ring.
+    """Return the members of *group* that are on the ring.
 
     :raises ConfigError: there are none.
     """
@@ -120,7 +121,7 @@ def _named(text: str,
 
 
 class RingShow(OfMembers, display.Table, lister.Lister):
-    """Show who is on the ring, with points, share and arcs."""
+    """Show the members on the ring, with their points, share and arcs."""
 
     essential = ('Member', 'Points', 'Share', 'Of fair')
 
@@ -168,10 +169,11 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
 
 
 class RingSimulate(display.Display, show.ShowOne):
-    """Say how even a ring would be, and what a change would move.
+    """Show how even a ring would be, and what a change would move.
 
-    Pure arithmetic: it asks nobody. The members are called member-1 and so
-    on; other names give other figures within the range that is shown.
+    This is only arithmetic: no server is asked. The members are called
+    member-1 and so on. Other names give other figures, within the range that
+    is shown.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -211,7 +213,7 @@ class RingSimulate(display.Display, show.ShowOne):
 
 
 class Simulation:
-    """How *members* with *replicas* points each share *objects*."""
+    """The distribution of objects over members with equal points."""
 
     def __init__(self, members: int, replicas: int, objects: int):
         from distperiodic.core import ring as ring_
@@ -248,8 +250,11 @@ class Simulation:
 
     def _compare(self, after: 'ring_.Ring',
                  who: str) -> tuple[int, int, int]:
-        """Objects that change their owner; those of them that must, being
-        *who*'s before or after; and those that went between two others.
+        """Return how many objects a change of *who* moves.
+
+        :return: Objects that change their owner; objects that must, because
+            *who* owns them before or after; and objects that move between two
+            other members.
         """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):
@@ -302,7 +307,7 @@ class Simulation:
              self.advice()))
 
     def figures(self) -> tuple[Sequence[str], Sequence[Any]]:
-        """The same for programs."""
+        """Return the figures for programs."""
         leave = self.leave or (None, None, None)
         found: Mapping[str, Any] = {
             'members': self.members, 'replicas': self.replicas,
@@ -323,8 +328,11 @@ class Simulation:
 
 
 def _spread(members: int, replicas: int) -> tuple[float, float, float]:
-    """The largest share in mean shares, over several sets of names: the
-    least of them, the one in the middle, the greatest.
+    """Return the largest share over several sets of names.
+
+    Shares are in multiples of the mean.
+
+    :return: The least, the middle and the greatest of the largest shares.
     """
     from distperiodic.core import ring as ring_
     found = []
@@ -338,10 +346,12 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
 
 def _advised(members: int) -> int:
-    """Points at which the largest of *members* shares is even enough.
+    """Return the points per member at which a ring is even enough.
 
-    A share of R points has a relative deviation of about 1/sqrt(R), and the
-    largest of N such is about sqrt(2 ln N) deviations above the mean.
+    A share of R points has a relative deviation of about 1/sqrt(R). The
+    largest of N such shares is about sqrt(2 ln N) deviations above the mean.
+
+    :param members: Number of members on the ring.
     """
     needed = 2 * math.log(max(2, members)) / (_EVEN_ENOUGH - 1) ** 2
     return max(40, 20 * math.ceil(needed / 20))

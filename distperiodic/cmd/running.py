@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic running``: what is at work now, where and for how long."""
+"""``distperiodic running``: the runs in progress, where and for how long."""
 
 import argparse
 import json
@@ -13,11 +13,11 @@ from distperiodic.cmd import display
 
 
 class Running(display.Table, lister.Lister):
-    """Show the runs that are at work now, the longest first.
+    """Show the runs that are in progress, the longest first.
 
-    The age counts from when the run was granted to its worker. A run whose
-    lease has ended is listed until a scheduler takes it over. Jobs of every
-    member are not in the database.
+    The age counts from the moment when the run was granted to its worker. A
+    run whose lease has ended is listed until a scheduler takes it over. Jobs
+    that run on every member are not in the database.
     """
 
     essential = ('Job', 'Object', 'Worker', 'Age')
@@ -53,7 +53,7 @@ def _age(micros: int | None, for_people: bool) -> Any:
 
 
 def _progress(text: str | None, for_people: bool) -> Any:
-    """What a run reported of itself; for programs as the value it is."""
+    """Return the progress that a run reported; for programs as a value."""
     if for_people or text is None:
         return text or ''
     return json.loads(text)

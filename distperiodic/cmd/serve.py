@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic scheduler`` and ``distperiodic worker``.
 
-All that can be wrong with options, URLs and jobs is said here, before the
-first fork: a mistake that shows itself in a forked process has it replaced
-by the next one, which makes the same mistake, for ever.
+All errors in options, URLs and jobs are reported here, before the first fork.
+An error that appears only in a forked process ends that process, and each
+replacement fails the same way, forever.
 """
 
 import abc
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _LINE = '%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s '
-# These tell of each connection that they try; what it means is said by us.
+# These libraries log each connection attempt; our own log lines say what it
+# means.
 _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
           'kombu=WARNING', 'oslo.messaging=WARNING',
           'oslo_messaging=WARNING', 'oslo_service=WARNING',
@@ -39,10 +40,12 @@ _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
 
 
 def load_class(path: str) -> type:
-    """The class that MODULE:CLASS names, on the import path or in the
-    current directory.
+    """Return the class that MODULE:CLASS names.
 
-    :raises ConfigError: it cannot be had; the message says why.
+    The module is on the import path or in the current directory.
+
+    :raises ConfigError: the class cannot be loaded; the message gives the
+        reason.
     """
     module_name, colon, class_name = path.partition(':')
     if not (module_name and colon and class_name):
@@ -86,10 +89,10 @@ def load_class(path: str) -> type:
 
 def load_tasks(path: str,
                conf: 'cfg.ConfigOpts') -> 'periodic.PeriodicTasks':
-    """CLASS(conf), with its jobs.
+    """Return CLASS(conf), with its jobs.
 
-    :raises ConfigError: there is no such class, or its constructor raised,
-        or it has no jobs.
+    :raises ConfigError: there is no such class, its constructor raised, or it
+        has no jobs.
     """
     cls = load_class(path)
     try:
@@ -117,7 +120,7 @@ def _not_importable(path: str, exc: Exception) -> exceptions.ConfigError:
 
 
 def _place(exc: BaseException) -> str:
-    """'tasks.py:41': the last line of somebody's program in a traceback."""
+    """Return where a program raised *exc*, as in 'tasks.py:41'."""
     if isinstance(exc, SyntaxError) and exc.filename:
         return f'{os.path.basename(exc.filename)}:{exc.lineno}'
     every = traceback.extract_tb(exc.__traceback__)
@@ -127,7 +130,7 @@ def _place(exc: BaseException) -> str:
 
 
 class _Serve(configured.Configured, command.Command):
-    """What both have in common: check all, then launch, then wait."""
+    """The base of both commands: check everything, launch, and wait."""
 
     kind = ''
 
@@ -195,9 +198,13 @@ class _Serve(configured.Configured, command.Command):
 
     def _check_store(self, conf: 'cfg.ConfigOpts',
                      settings: 'opts.Settings') -> None:
-        """:raises ConfigError: the store cannot be used as it is."""
+        """Check the store.
+
+        :raises ConfigError: the store cannot be used as it is.
+        """
         from distperiodic.service import lifecycle
-        # One that is away is waited for, by processes that say so.
+        # The processes themselves wait for a store that is unavailable, and
+        # log it.
         with contextlib.suppress(exceptions.StoreUnavailable):
             lifecycle.check_store(settings, conf)
 
@@ -206,15 +213,21 @@ class _Serve(configured.Configured, command.Command):
 
     def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
                     parsed: argparse.Namespace) -> None:
-        """:raises ConfigError: there is nothing to do for this process."""
+        """Check that the tasks have a job for this process.
+
+        :raises ConfigError: the tasks have none.
+        """
 
     def _check_places(self, conf: 'cfg.ConfigOpts',
                       settings: 'opts.Settings',
                       parsed: argparse.Namespace) -> None:
-        """:raises ConfigError: broker URL or state_path are of no use."""
+        """Check the state_path and the broker's URL.
+
+        :raises ConfigError: one of them cannot be used.
+        """
         from distperiodic.adapters import local
         if settings.member_id is None:
-            # Let go at once: the processes to come take it.
+            # Release the number at once: the forked processes need it.
             local.Seat(settings.state_path, 'check').leave()
         if self._needs_backend(settings):
             from distperiodic.adapters import broker
@@ -224,14 +237,14 @@ class _Serve(configured.Configured, command.Command):
     def _service(self, conf: 'cfg.ConfigOpts',
                  tasks: 'periodic.PeriodicTasks',
                  parsed: argparse.Namespace) -> Any:
-        """What a forked process runs."""
+        """Return the service that each forked process runs."""
 
 
 class Scheduler(_Serve):
-    """Run scheduler processes: they own objects and see to their ticks.
+    """Run scheduler processes, which own objects and dispatch their ticks.
 
-    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads the mutable
-    options again.
+    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads the mutable options
+    again.
     """
 
     kind = 'scheduler'
@@ -256,10 +269,10 @@ class Scheduler(_Serve):
 
 
 class Worker(_Serve):
-    """Run worker processes: they run what schedulers send.
+    """Run worker processes, which run what schedulers send.
 
-    They are stateless: start and stop as many as the load needs, at any
-    time. Ctrl-C and SIGTERM hand back what waits and finish what runs.
+    They are stateless: start and stop as many as the load needs, at any time.
+    Ctrl-C and SIGTERM return what waits and finish what runs.
     """
 
     kind = 'worker'

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The program ``distperiodic``: finds the command, reports errors in one line.
+"""The program ``distperiodic``: run a command, report errors in one line.
 
-Exit code 0: it was done, and nothing was found; 1: there is a finding, or it
-could not be done; 2: a command, an option or the configuration cannot be
-used; 255: an error that nobody expected. ``status`` and ``doctor`` have 0, 1,
-2 for fine, warning and failure. With ``--debug`` an error comes with its
-traceback.
+Exit code 0: done, and nothing found; 1: a finding, or the command failed; 2: a
+command, an option or the configuration cannot be used; 255: an unexpected
+error. For ``status`` and ``doctor`` 0, 1 and 2 mean fine, warning and failure.
+With ``--debug`` an error is shown with its traceback.
 """
 
 import argparse
@@ -30,13 +29,12 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
-#: The exit code of a program that SIGPIPE ends, as the shell has it.
+#: The exit code that a shell shows for a program that SIGPIPE ended.
 _NOBODY_READS = 141
-#: The same of SIGINT.
+#: The exit code that a shell shows for a program that SIGINT ended.
 _INTERRUPTED = 130
 
-#: The commands in the order in which ``--help`` lists them; those that a
-#: plug-in brings come last.
+#: The commands in the order of ``--help``; those of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
     ('See whether all is well', ('status', 'doctor', 'audit')),
@@ -52,7 +50,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class _OneLine(logging.Formatter):
-    """An error as one line, and with where it came from only on demand."""
+    """A formatter that writes an error in one line, without its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info:
@@ -68,7 +66,7 @@ class _OneLine(logging.Formatter):
 
 
 def _code_of(error: Exception) -> int:
-    """The exit code of a command that *error* ended."""
+    """Return the exit code of a command that *error* ended."""
     if isinstance(error, exceptions.ConfigError):
         return configured.UNUSABLE
     if isinstance(error, exceptions.DistperiodicError):
@@ -77,7 +75,7 @@ def _code_of(error: Exception) -> int:
 
 
 class Help(command.Command):
-    """Show the options of a command, or the commands there are."""
+    """Show the options of a command, or list the commands."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -104,8 +102,8 @@ class Shell(app.App):
     """Periodic work over very many objects, on many processes."""
 
     NAME = 'distperiodic'
-    # Not the library's own logger: what that logs while a command runs is
-    # for those who ask for it with -v.
+    # Separate from the library's loggers: what they log while a command runs
+    # is shown only with -v.
     LOG = logging.getLogger('distperiodic-command')
     DEFAULT_VERBOSE_LEVEL = 0
 
@@ -125,11 +123,11 @@ class Shell(app.App):
         errors.setFormatter(_OneLine())
         self.LOG.handlers[:] = [errors]
         self.LOG.propagate = False
-        # For the error that comes before there are any.
+        # For an error that occurs before the options are parsed.
         self.options = argparse.Namespace(debug=False)
 
     def configure_logging(self) -> None:
-        """Show what the library logs, only with -v (INFO) and -vv (DEBUG)."""
+        """Show the library's log only with -v (INFO) and -vv (DEBUG)."""
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
         places: list[logging.Handler] = []
@@ -145,7 +143,7 @@ class Shell(app.App):
         root.setLevel(logging.DEBUG if level > 1 else logging.INFO)
 
     def run(self, argv: list[str]) -> int:
-        """Run one command; returns the exit code."""
+        """Run one command; return the exit code."""
         try:
             self.options, rest = self.parser.parse_known_args(argv)
             self.configure_logging()
@@ -170,8 +168,9 @@ class Shell(app.App):
         return found.run(parser.parse_args(rest))
 
     def help(self, argv: list[str]) -> int:
-        """Print the help of a command, of those that begin alike, or of the
-        program; never through a pager, which a script cannot leave.
+        """Print the help of a command, a group of commands, or the program.
+
+        No pager is used, because a script cannot leave one.
 
         :raises ConfigError: there is no such command.
         """
@@ -196,7 +195,7 @@ class Shell(app.App):
         return sorted(name for name, _ in self.command_manager)
 
     def _grouped(self) -> list[tuple[str, Sequence[str]]]:
-        """The commands there are, by group."""
+        """Return the commands by group."""
         names = self._names()
         grouped: list[tuple[str, Sequence[str]]] = [
             (title, [name for name in listed if name in names])
@@ -206,7 +205,7 @@ class Shell(app.App):
         return [*grouped, *([('Others', others)] if others else [])]
 
     def _within(self, words: Sequence[str]) -> list[str]:
-        """The commands that *words* are the beginning of."""
+        """Return the commands that begin with *words*."""
         start = ' '.join(words) + ' '
         return [name for name in self._names() if name.startswith(start)]
 
@@ -224,16 +223,17 @@ class Shell(app.App):
 
     def _find(self, argv: list[str]
               ) -> tuple[type[command.Command], str, list[str]]:
-        """The command, its full name, and its arguments.
+        """Return the command, its full name, and its arguments.
 
-        :raises ConfigError: there is none; the message names those near.
+        :raises ConfigError: there is no such command; the message names
+            similar ones.
         """
         words = _leading_words(argv)
         try:
             factory, given, rest = self.command_manager.find_command(argv)
         except ValueError:
             what = 'option' if not words else 'command'
-            # A word too many is an argument, to whoever mistyped the first.
+            # If the first word is mistyped, the second may be an argument.
             known = {name.partition(' ')[0] for name in self._names()}
             wrong = ' '.join(words[:2] if words and words[0] in known
                              else words[:1]) or argv[0]
@@ -244,7 +244,7 @@ class Shell(app.App):
                 f'there is no {what} {wrong!r}; '
                 + (f'did you mean {hint}? ' if hint else '')
                 + f'see: {self.NAME} --help') from None
-        # It may have been shortened.
+        # The name may have been abbreviated.
         full = next(name for name in self._names()
                     if self.command_manager.commands[name].load() is factory)
         return factory, full, rest
@@ -257,28 +257,29 @@ class Shell(app.App):
 
 
 def _leading_words(argv: Sequence[str]) -> list[str]:
-    """What comes before the first option."""
+    """Return the words before the first option."""
     return list(itertools.takewhile(
         lambda word: not word.startswith('-'), argv))
 
 
 def _summary(factory: type[command.Command]) -> str:
-    """The first sentence of what a command says of itself."""
+    """Return the first sentence of a command's docstring."""
     text = (inspect.getdoc(factory) or '').partition('\n\n')[0]
     return ' '.join(text.split()).partition('. ')[0].removesuffix('.')
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; return the exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Ids and errors are in any language, and a terminal is not.
+        # Ids and errors may have characters that the terminal cannot show.
         sys.stdout.reconfigure(errors='backslashreplace')
     code = Shell().run(sys.argv[1:] if argv is None else argv)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever reads, as "head" does, has read enough. What is left must
-        # not be written when the interpreter ends, where it would complain.
+        # The reader, for example "head", has closed the pipe. Discard the
+        # rest: the interpreter would report an error when it writes the rest
+        # at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _NOBODY_READS
     return code

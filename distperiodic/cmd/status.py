@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic status``: who is there, who has how much, what is wrong.
+"""``distperiodic status``: who is there, what they own, and what is wrong.
 
-All of it is read from the coordination service and the store at the moment of
-asking; the command keeps nothing and asks no member, so it cannot show
-yesterday's news. The store remembers who worked: a process that was there a
-minute ago and is not there now is missed.
+Everything is read from the coordination service and the store when the command
+runs. The command asks no member and keeps no data, except that --watch
+remembers the processes it has seen. The store remembers which processes took
+part in recent ticks: if one of them is not in the group now, it is reported as
+gone.
 """
 
 import argparse
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
 FINE, WARNING, FAILURE = 0, 1, 2
 _RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
 
-#: Seconds for which a process that is gone is missed.
+#: Seconds for which a process that is gone is reported.
 MISSED_FOR = 600.0
 
-#: A share above this many times the fair one is worth a remark.
+#: A share above this multiple of the fair share causes a warning.
 UNEVEN = 1.5
 
 
@@ -48,18 +49,18 @@ class Group:
     name: str
     members: 'tuple[member_.Member, ...]'
     ring: 'ring_.Ring'
-    #: Partition to its workers.
+    #: Workers by partition.
     workers: 'dict[str, tuple[member_.Member, ...]]'
-    #: Entry to the moment it joined, in microseconds.
+    #: Instant at which each entry joined, in microseconds. None: unknown.
     joined: dict[str, int | None]
     strangers: list[str]
-    #: The groups there are, for whoever looked for the wrong one.
+    #: All groups of the service, as a hint if the name was wrong.
     groups: list[str]
-    #: The service's own clock minus the members', by entry, in seconds.
+    #: Clock of each member minus the service's clock, in seconds, by entry.
     skews: dict[str, float]
 
     def of_fair(self, identity: str) -> float:
-        """The share of a member, in fair shares by its points."""
+        """Return the share of a member in multiples of its fair share."""
         points = self.ring.members
         fair = points[identity] / sum(points.values())
         return self.ring.share(identity) / fair
@@ -67,19 +68,19 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """What the store adds to the group, or why it cannot."""
+    """The facts of the store about a group, or why they are unknown."""
 
-    #: Identity of each process that is gone, and the tick in which it had a
-    #: part last, in microseconds.
+    #: The last tick in which each process that is gone took part, by identity,
+    #: in microseconds.
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing: 'Sequence[activity_.Failing]' = ()
     paused: Sequence[str] = ()
-    #: Why the store cannot be asked; empty: it was, or there is none.
+    #: Why the store could not be read. Empty: it was read, or there is none.
     trouble: str = ''
 
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
-    """Read what the store knows of the last minutes."""
+    """Read what the store knows about the last minutes."""
     from distperiodic.adapters import activity as activity_
     if not settings.connection:
         return Book()
@@ -98,8 +99,9 @@ def read_book(settings: 'opts.Settings', group: Group) -> Book:
 
 
 def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
-    """Those of *holders* that are not in the group. One that came back
-    under its name is there.
+    """Return the processes of *holders* that are not in the group.
+
+    A process that came back under its name is not gone.
     """
     there = {one.identity
              for some in (group.members, *group.workers.values())
@@ -140,11 +142,10 @@ def look(survey: 'survey_.Survey', name: str) -> Group:
 
 
 class Status(display.Table, lister.Lister):
-    """Show members with their shares, workers by partition, and what is
-    wrong with them.
+    """Show members with shares, workers by partition, and what is wrong.
 
-    Exit code 0: all is well; 1: somebody is there, but something is wrong;
-    2: nobody is there, or it cannot be known.
+    Exit code 0: all is well; 1: there are members, but something is wrong;
+    2: there are no members, or the state is unknown.
     """
 
     essential = ('Role', 'Member', 'Up', 'Share', 'Slots')
@@ -166,7 +167,7 @@ class Status(display.Table, lister.Lister):
     def run(self, parsed: argparse.Namespace) -> int:
         self.code = FAILURE
         pause = threading.Event()
-        #: Who was there at an earlier look of this command, and when last.
+        #: Last time that this command saw each process, by identity.
         self._seen: dict[str, int] = {}
         while True:
             again = parsed.watch is not None
@@ -175,7 +176,8 @@ class Status(display.Table, lister.Lister):
             except exceptions.ConfigError:
                 raise
             except exceptions.DistperiodicError as exc:
-                # That is what this command is there to report.
+                # An unavailable service is a result of this command, not an
+                # error.
                 self.app.LOG.error(exc)
                 self.code = FAILURE
             if not again:
@@ -200,7 +202,7 @@ class Status(display.Table, lister.Lister):
             group, settings, book, parsed.expect, parsed.expect_workers)
         at = datetime.datetime.fromtimestamp(
             now.now() // 1000000, datetime.UTC)
-        # As the table has it, wherever whoever looks may be.
+        # In UTC like the table, wherever the user is.
         self.sentence = f'{at:%H:%M:%S}Z  {text}'
         people = parsed.formatter == 'table'
         rows = _rows(group, book, now.now(), people)
@@ -212,7 +214,7 @@ class Status(display.Table, lister.Lister):
             *((*row, None, None) for row in rows)]
 
     def _missed(self, group: Group, book: Book, now: int) -> Book:
-        """Add those that an earlier look of this command has seen."""
+        """Add the processes that this command saw before and that are gone."""
         missed = _gone(group, {
             name: seen for name, seen in self._seen.items()
             if now - seen <= MISSED_FOR * 1e6})
@@ -226,9 +228,9 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
           expected_workers: int | None = None) -> tuple[int, str]:
     """Return the exit code, and the sentence that says the same.
 
-    :param book: what the store adds; None: nothing.
-    :param expected: schedulers that there should be; None: any number.
-    :param expected_workers: the same of workers.
+    :param book: what the store knows. None means nothing.
+    :param expected: Number of schedulers expected. None means any number.
+    :param expected_workers: Number of workers expected. None means any number.
     """
     book = book or Book()
     members = [m for m in group.members if m.points]
@@ -329,7 +331,7 @@ def _rows(group: Group, book: Book, now: int,
 
 
 def _host(identity: str, none: str | None) -> str | None:
-    """The host in an identity that the library made."""
+    """Return the host in an identity that the library made."""
     return identity.partition(':')[0] if ':' in identity else none
 
 

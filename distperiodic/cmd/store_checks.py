@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of ``distperiodic doctor`` that look at the store.
+"""The checks of ``distperiodic doctor`` that concern the store.
 
-As in checks.py: a function each, its docstring is what an operator reads.
-None of them changes a row.
+As in checks.py, each check is a function and its docstring is shown to the
+operator. No check changes a row.
 """
 
 from distperiodic.adapters import clock
@@ -15,25 +15,27 @@ from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 
-#: Seconds between the clocks of this host and the store that matter: ticks
-#: are judged by the one, leases by the other.
+#: Seconds between the clocks of this host and the store that cause a warning:
+#: ticks become due by this host's clock, and leases end by the store's clock.
 _SKEW = 1.0
-#: Rows of the history, and of the failures, that ask to be pruned.
+#: Number of rows of the history, or of the failures, that should be pruned.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 
 
 @check('store')
 def store_reachable(case: Case) -> Finding:
-    """The database lets us in, and its tables are those of this release."""
+    """The database accepts our credentials, and its tables are those of this
+    release.
+    """
     store = case.connected
     return ok(f'{store.dialect}, group {case.settings.group}')
 
 
 @check('store')
 def store_schema(case: Case) -> Finding:
-    """No column, key or index of the tables is missing: the keys decide who
-    wins.
+    """No column, key or index of the tables is missing: the keys decide which
+    claim wins.
     """
     missing = case.store.missing()
     if missing:
@@ -46,7 +48,9 @@ def store_schema(case: Case) -> Finding:
 
 @check('store')
 def store_rights(case: Case) -> Finding:
-    """This user may read and write the rows; it needs no more."""
+    """This database user may read and write the rows; it needs no other
+    rights.
+    """
     refused = case.store.refused()
     if refused:
         names = configured.listed([what for what, _ in refused])
@@ -60,7 +64,7 @@ def store_rights(case: Case) -> Finding:
 
 @check('store')
 def store_clock(case: Case) -> Finding:
-    """This host's clock agrees with the store's, by which leases end."""
+    """This host's clock agrees with the store's clock, by which leases end."""
     skew = case.store.skew(clock.SystemClock())
     off = abs(skew.seconds)
     side = 'before' if skew.seconds > 0 else 'behind'
@@ -73,7 +77,7 @@ def store_clock(case: Case) -> Finding:
 
 @check('store')
 def store_file(case: Case) -> Finding:
-    """The file of SQLite is on a disk of this host, and readers do not stop
+    """The file of SQLite is on a disk of this host, and readers do not block
     writers.
     """
     from distperiodic.adapters import store_survey
@@ -97,7 +101,7 @@ def store_file(case: Case) -> Finding:
 
 @check('store')
 def store_engine(case: Case) -> Finding:
-    """Transactions are real ones, and see what others have committed."""
+    """Transactions can be rolled back, and see what others have committed."""
     store = case.store
     if store.dialect == 'sqlite':
         return skip('SQLite has one writer at a time')
@@ -116,7 +120,7 @@ def store_engine(case: Case) -> Finding:
 
 @check('store')
 def store_leases(case: Case) -> Finding:
-    """Leases that end are taken over soon: somebody sweeps."""
+    """Leases that end are taken over soon, because a scheduler sweeps."""
     over = case.store.overdue_lease()
     patience = 10 * case.settings.sweep_interval + 5
     if over is None or over.age <= patience:
@@ -130,7 +134,7 @@ def store_leases(case: Case) -> Finding:
 
 @check('store')
 def store_size(case: Case) -> Finding:
-    """The tables are not full of what nobody needs any more."""
+    """The tables are not full of rows that nobody needs any more."""
     sizes = case.store.sizes()
     told = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
@@ -146,8 +150,8 @@ def store_size(case: Case) -> Finding:
 
 @check('store')
 def store_jobs(case: Case) -> Finding:
-    """Each job of the store is one that the tasks have: another one was
-    renamed or is gone, and nobody ends its claims.
+    """The tasks have each job of the store: a job that was renamed or is gone
+    leaves claims that nobody ends.
     """
     if case.tasks is None:
         return skip('--tasks is not given')

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Why(explain.Explained):
-    """Say whether an object ran for its last tick, or for that of --at, and
-    if not, why not.
+    """Show whether an object ran for its last tick, and if not, why not.
 
-    Leave OBJECT out for a job of scope 'group'. Exit code 0: it ran, or is on
-    its way; 1: it did not run; 2: there is no such job.
+    With --at it shows the same for an earlier tick. Leave OBJECT out for a job
+    of scope 'group'. Exit code 0: the object ran, or its run is on its way; 1:
+    it did not run; 2: there is no such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -60,7 +60,7 @@ class Why(explain.Explained):
 
     def _group(self, parsed: argparse.Namespace, settings: 'opts.Settings'
                ) -> 'status_.Group | None':
-        """Who is there; None: nobody can say."""
+        """Return the group. None: the group is unknown."""
         if not settings.backend_url:
             return None
         try:
@@ -70,7 +70,7 @@ class Why(explain.Explained):
 
 
 def _is_past(found: 'accounts_.Object', tick: int) -> bool:
-    """Whether the object's row tells of a later tick than this one."""
+    """Return True if the object's row is about a later tick than *tick*."""
     assert found.claim is not None
     last = found.claim
     return tick < min(last.tick, last.settled) or (
@@ -80,9 +80,9 @@ def _is_past(found: 'accounts_.Object', tick: int) -> bool:
 def _tick_at(accounts: 'accounts_.Accounts', parsed: argparse.Namespace,
              key: str, tasks: 'periodic.PeriodicTasks | None',
              now: int) -> int:
-    """The newest tick for which the object was due at the instant of --at.
+    """Return the newest tick for which the object was due at the time --at.
 
-    :raises ConfigError: nobody knows its schedule, or it has none so early.
+    :raises ConfigError: its schedule is unknown, or has no tick that early.
     """
     from distperiodic.core import audit
     from distperiodic.core import due

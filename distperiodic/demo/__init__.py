@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main job, to be looked at: ``distperiodic demo``.
+"""The main feature in action: ``distperiodic demo``.
 
-Real processes share the objects of one periodic job. One joins, one is
+Real processes share the objects of one periodic job. One process joins, one is
 killed, one is frozen and comes back. The objects are the hosts of a network
-that are pinged every two seconds; the ping sleeps, so no network is needed.
+that are pinged every two seconds. The ping only sleeps, so no network is
+needed.
 
-    scene      what happens when
-    servers    where they meet: files, or ZooKeeper and RabbitMQ
+    scene      the plan: what happens when
+    servers    the services that the processes share: files, or ZooKeeper,
+               RabbitMQ and a database
     processes  the members: start, kill, freeze, thaw, end
-    member     one member, the program of such a process
+    member     the program of one process
     pings      the job
-    record     what the handlers wrote down, the one source of all figures
+    record     the record of each run, the only source of all figures
     account    the figures
-    report     both as lines of text
-    picture    the screen of a terminal
+    report     events and figures as lines of text
+    picture    events and figures on the screen of a terminal
 """

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of the demo: arithmetic on what the handlers wrote down.
+"""The figures of the demo: arithmetic on what the handlers recorded.
 
-A run is due for every object and tick between the first tick after the
-start and the last before the end. It was served if its ping came to an end,
-by whomever; twice if two did; missed if none did.
+One run is due for each object and tick, from the first tick after the start to
+the last one that counts. A run was served if a ping of that object and tick
+finished, in any process. It was served twice if more than one ping finished,
+and missed if none did.
 """
 
 import collections
@@ -15,17 +16,18 @@ from collections.abc import Sequence
 from distperiodic.core import ring as ring_
 from distperiodic.demo import record
 
-# A tick this long before a change can still feel it: what was begun then is
-# in the middle of its work when a process is killed.
+# A change affects ticks up to this long before it: a process may be killed in
+# the middle of runs that began earlier.
 _REACH_US = 500_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Movement:
-    """What one change of the ring moved."""
+    """The objects that one change of the ring moved."""
 
     moved: int
-    #: Objects that had to move: of who left, or for who came.
+    #: Objects that had to move: those of a member that left, or for one that
+    #: joined.
     least: int
 
     @property
@@ -35,21 +37,22 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """One thing that was done to the group, or that befell it."""
+    """A change of the group, made by the demo or by accident."""
 
     what: str
     who: str
     #: Microseconds since the epoch.
     at: int
-    #: When the others saw it; None: they have not.
+    #: Instant at which the others noticed the change. None: not yet.
     noticed: int | None = None
     movement: Movement | None = None
-    #: It was part of the plan, so the account is not complete without it.
+    #: Whether the change was part of the plan. If nobody notices a planned
+    #: change, the account is incomplete.
     planned: bool = True
 
     @property
     def delay(self) -> float | None:
-        """Seconds until the others saw it."""
+        """Seconds until the others noticed the change."""
         return None if self.noticed is None else (
             (self.noticed - self.at) / 1e6)
 
@@ -60,7 +63,7 @@ class Tick:
     def __init__(self, instant: int):
         self.instant = instant
         self.runs: collections.Counter[str] = collections.Counter()
-        #: Who served an object last, by process.
+        #: Process id of the last process that served an object, by object.
         self.by: dict[str, int] = {}
         self.late: list[float] = []
 
@@ -71,18 +74,18 @@ class Tick:
 
     @property
     def served(self) -> int:
-        """Objects that were served, however often."""
+        """Number of objects that were served at least once."""
         return len(self.runs)
 
     @property
     def twice(self) -> int:
-        """Objects that were served more than once."""
+        """Number of objects that were served more than once."""
         return sum(1 for number in self.runs.values() if number > 1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Total:
-    """The sums over some ticks."""
+    """Sums over several ticks."""
 
     ticks: int
     due: int
@@ -95,7 +98,7 @@ class Account:
     """All runs, by tick.
 
     :param hosts: the objects.
-    :param period: microseconds between two ticks.
+    :param period: Microseconds between two ticks.
     """
 
     def __init__(self, hosts: Sequence[str], period: int):
@@ -114,7 +117,7 @@ class Account:
         tick.add(run)
 
     def tick_at(self, instant: int) -> Tick:
-        """That tick, perhaps without any runs."""
+        """Return the tick of *instant*, even if it has no runs."""
         return self.ticks.get(instant) or Tick(instant)
 
     def due_ticks(self) -> list[Tick]:
@@ -122,7 +125,7 @@ class Account:
             self.first, self.last + 1, self._period)]
 
     def total(self, ticks: Iterable[Tick] | None = None) -> Total:
-        """The sums over *ticks*, default all that count."""
+        """Return the sums over *ticks*; None means all ticks that count."""
         counted = list(self.due_ticks() if ticks is None else ticks)
         due = len(counted) * len(self.hosts)
         served = sum(t.served for t in counted)
@@ -130,7 +133,7 @@ class Account:
         return Total(len(counted), due, served - twice, twice, due - served)
 
     def after(self, change: Change) -> Total:
-        """The sums over the ticks from *change* to the next one."""
+        """Return the sums over the ticks from *change* to the next change."""
         later = [c.at for c in self.changes if c.at > change.at]
         end = min(later, default=self.last + 1 + _REACH_US)
         return self.total(
@@ -138,13 +141,16 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Quantiles of the seconds from tick to start, e.g. of 0.5."""
+        """Return quantiles of the seconds from tick to start, such as 0.5."""
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 
 
 def quantiles(values: list[float], *parts: float) -> list[float]:
-    """The values below which those parts of all lie; none: zeros."""
+    """Return the value below which each given fraction of *values* lies.
+
+    If there are no values, each result is zero.
+    """
     placed = sorted(values)
     return [placed[min(len(placed) - 1, int(part * len(placed)))]
             if placed else 0.0 for part in parts]
@@ -152,7 +158,7 @@ def quantiles(values: list[float], *parts: float) -> list[float]:
 
 def movement(hosts: Sequence[str], before: ring_.Ring, after: ring_.Ring,
              who: Collection[str]) -> Movement:
-    """What moved when those came or left."""
+    """Return what moved when the members *who* joined or left."""
     if not len(before) or not len(after):
         return Movement(0, 0)
     moved = least = 0

@@ -4,9 +4,9 @@
     python -m distperiodic.demo.member scheduler|worker NAME CONFIG RECORD \
         HOSTS PARENT
 
-It runs the same service as ``distperiodic scheduler`` or ``worker``, without
-a launcher in between: what is killed or frozen is then the member itself.
-It ends with its parent, however that ends.
+It runs the same service as ``distperiodic scheduler`` or ``worker``, but
+without a launcher, so that the demo kills or freezes the member itself. It
+ends when its parent ends, even if the parent is killed.
 """
 
 import contextlib
@@ -39,20 +39,21 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when *parent* is gone. Where the
-    kernel is not Linux, only an orderly end of the parent ends us.
+    """Make the kernel kill this process when *parent* ends.
+
+    On other kernels than Linux this process ends only if the parent ends it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # It was gone before we asked.
+        # The parent ended before the call above.
         sys.exit(1)
 
 
 def main(kind: str, name: str, config: str, written: str, hosts: int,
          parent: int) -> int:
     signals = {signal.SIGTERM, signal.SIGINT}
-    # Before any thread begins, so that none of them is interrupted.
+    # Block signals before any thread starts, so that no thread is interrupted.
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     die_with(parent)
     logging.basicConfig(

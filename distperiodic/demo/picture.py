@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo on a terminal: one picture that is drawn anew, in place.
+"""The demo on a terminal: one picture that is redrawn in place.
 
-Each member has a colour. The ring is a strip in these colours, in the order
-of its positions; below it stands one cell for each host, coloured when its
-ping of this tick has ended, by whoever ran it.
+Each member has a colour. The ring is a strip in these colours, in the order of
+its positions. Below it there is one cell for each host. When the ping of the
+current tick has finished, the cell has the colour of the process that ran it.
 """
 
 from typing import Any
@@ -37,7 +37,10 @@ _MOST_CELLS = 6
 
 
 class Picture:
-    """Shows a scene; a context manager that gives the terminal back."""
+    """The display of a scene on a terminal.
+
+    A context manager that restores the terminal at its end.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -67,8 +70,8 @@ class Picture:
         inner = width - 14
         cells = self._hosts(scene, inner)
         seats = [*scene.members, *scene.workers]
-        # A line is left for the cursor; ten are border, bar, blank lines,
-        # ring and legend.
+        # One line stays free for the cursor. Border, bar, blank lines, ring
+        # and legend take ten lines.
         left = self._console.height - 1 - 10 - len(seats) - (
             cells.plain.count('\n'))
         ticks = max(1, min(4, left // 2))
@@ -164,14 +167,17 @@ class Picture:
         return strip
 
     def _hosts(self, scene: scene_.Scene, inner: int) -> Text:
-        """A cell for each host; of too many, the first ones."""
-        # In fifties, as long as they fit into a few rows.
+        """Return one cell for each host; only for the first ones if there are
+        too many.
+        """
+        # A row has a multiple of 50 cells, unless that would need too many
+        # rows.
         across = max(50, inner // 50 * 50)
         if inner < 50 or len(scene.hosts) > across * _MOST_CELLS:
             across = inner
         shown = scene.hosts[:across * _MOST_CELLS]
         now = scene.current()
-        # Since when a host without a ping counts as missed: no longer busy.
+        # A host without a ping counts as missed 1.4 seconds after the tick.
         over = scene.now - now.instant > 1_400_000
         cells = Text()
         for at, host in enumerate(shown):
@@ -192,7 +198,7 @@ class Picture:
                 cells.append('·', _colour(scene, owner) if owner else 'dim')
         return cells
 
-    # -- what was
+    # -- ticks and events
 
     def _last_ticks(self, scene: scene_.Scene, most: int) -> Any:
         if not self._ticks:
@@ -227,7 +233,8 @@ class Picture:
 
 
 def _colour(scene: scene_.Scene, seat: scene_.Seat) -> str:
-    # Workers begin where the members' colours end.
+    # Members take colours from the beginning of the list, workers from its
+    # end.
     number = seat.number - 1
     if seat.process.kind == 'worker':
         number = -seat.number

@@ -17,15 +17,15 @@ PERIOD = 2.0
 
 
 def hosts(number: int) -> list[str]:
-    """The addresses of *number* hosts, from 192.168.10.0 on."""
+    """Return the addresses of *number* hosts, from 192.168.10.0 on."""
     return [f'192.168.{10 + n // 256}.{n % 256}' for n in range(number)]
 
 
 class Pings(PeriodicTasks):
-    """Pings that take 20 to 50 ms, by host, and reach nobody.
+    """Pings that only sleep, for 20 to 50 ms depending on the host.
 
-    :param number: how many hosts.
-    :param written: where each ping is written down.
+    :param number: Number of hosts.
+    :param written: Writer that records each ping.
     """
 
     def __init__(self, conf: Any, number: int, written: record.Writer,
@@ -39,14 +39,16 @@ class Pings(PeriodicTasks):
     def list_hosts(self, context: context_.Context) -> list[str]:
         return self._hosts
 
-    # Every tick of each host, however late, and in order.
+    # Run every tick of each host, however late, and in order.
     @periodic_task(spacing=PERIOD, objects='list_hosts', misfire='all',
                    overlap='wait')
     def ping(self, context: context_.Context, host: str) -> None:
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
         if not context.still_mine():
-            # It was frozen in the middle, and somebody else has done it.
+            # This process was frozen in the middle, and another one has taken
+            # over the run.
             return
-        # At the end: a ping that died with its process was none.
+        # Record the ping at its end: a ping does not count if its process died
+        # before.
         self._written.add(host, schedule.instant_of(context.tick), started)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of the demo, and what is done to them.
+"""The processes of the demo: start, kill, freeze and end them.
 
-Each has a session of its own, so that Ctrl-C reaches the demo alone, which
-then ends them; and none outlives the demo, even if that is killed.
+Each process has a session of its own, so Ctrl-C reaches only the demo, which
+then ends the processes. No process outlives the demo, even if the demo is
+killed.
 """
 
 import contextlib
@@ -41,7 +42,8 @@ class Process:
         return self._popen.poll()
 
     def last_words(self) -> str:
-        """The last error in its log, or its last line."""
+        """Return the last error in the log of the process, or the last line.
+        """
         lines = self.log.read_text(errors='replace').splitlines()
         for line in reversed(lines):
             for level in (' ERROR ', ' CRITICAL '):
@@ -50,7 +52,7 @@ class Process:
         return lines[-1] if lines else 'it said nothing'
 
     def kill(self) -> None:
-        """kill -9"""
+        """Kill the process with SIGKILL."""
         self.killed = True
         self._popen.kill()
         self._popen.wait()
@@ -70,7 +72,10 @@ class Process:
                 self.thaw()
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end; False: it had to be killed."""
+        """Wait until the process ends; kill it after *seconds*.
+
+        :return: False if the process had to be killed.
+        """
         try:
             self._popen.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -80,11 +85,13 @@ class Process:
 
 
 class Company:
-    """All processes of one demo; a context manager that leaves none.
+    """All processes of one demo.
 
-    :param config: the options that they read.
-    :param records: the directory for their records and logs.
-    :param hosts: how many hosts are pinged.
+    A context manager that kills all processes at its end.
+
+    :param config: the file of options that the processes read.
+    :param records: Directory for the records and logs of the processes.
+    :param hosts: Number of hosts to ping.
     """
 
     def __init__(self, config: pathlib.Path, records: pathlib.Path,
@@ -122,7 +129,10 @@ class Company:
         return process
 
     def check(self) -> None:
-        """:raises DistperiodicError: one ended that should not have."""
+        """Check that no process has ended by itself.
+
+        :raises DistperiodicError: a process has ended and was not killed.
+        """
         for process in self.all:
             if not process.running and not process.killed:
                 raise exceptions.DistperiodicError(
@@ -131,10 +141,12 @@ class Company:
                     'cannot go on')
 
     def end(self, seconds: float = 10.0) -> list[str]:
-        """Ask all to end, and wait; returns the names of those that had to
-        be killed or that ended in an error.
+        """Ask all processes to end, and wait at most *seconds* for each.
+
+        :return: Names of the processes that had to be killed or that ended
+            with an error.
         """
-        # Schedulers first: what they began still finds its workers.
+        # End the schedulers first: they need the workers to finish their runs.
         bad = []
         for kind in ('scheduler', 'worker'):
             ours = [p for p in self.all if p.kind == kind and not p.killed]
@@ -147,11 +159,11 @@ class Company:
 
 @contextlib.contextmanager
 def nobody_holds(lock: pathlib.Path | None) -> Iterator[None]:
-    """Hold the lock of tooz's file driver meanwhile.
+    """Hold the lock of tooz's file driver while the block runs.
 
-    A process that is frozen while it has the lock keeps all others waiting:
-    a limit of ``file://`` that ZooKeeper does not have, and not what the
-    demo is to show.
+    A process that is frozen while it holds this lock blocks all other
+    processes. That is a limit of ``file://`` that ZooKeeper does not have, and
+    the demo is not meant to show it.
     """
     if lock is None or not lock.exists():
         yield

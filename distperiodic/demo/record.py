@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the handlers wrote down: one line for each run that came to its end.
+"""Records of finished runs: one line for each.
 
     192.168.10.7 1784536202000000 1784536202013120 41721
 
-object, tick, start (both in microseconds since the epoch) and process. Each
-process appends to a file of its own. The figures of the demo are made from
-these lines and from nothing that the library says about itself.
+The fields are object, tick, start (both in microseconds since the epoch) and
+process id. Each process appends to a file of its own. The figures of the demo
+come from these lines only, never from what the library reports about itself.
 """
 
 import os
@@ -18,7 +18,7 @@ class Run(NamedTuple):
     """One line."""
 
     object: str
-    #: Microseconds since the epoch, as is the next.
+    #: Microseconds since the epoch, like *started*.
     tick: int
     started: int
     pid: int
@@ -30,8 +30,9 @@ class Run(NamedTuple):
 
 
 class Writer:
-    """Appends lines, each in one write, so that none is ever half there
-    when its process is killed.
+    """A writer that appends lines to a file.
+
+    Each line is one write, so a process that is killed leaves no partial line.
     """
 
     def __init__(self, path: pathlib.Path):
@@ -44,7 +45,7 @@ class Writer:
 
 
 class Reader:
-    """Reads what was added to the files of a directory since the last look."""
+    """A reader of the lines that are added to the files of a directory."""
 
     def __init__(self, place: pathlib.Path):
         self._place = place

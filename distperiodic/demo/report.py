@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo as lines of text: while it runs, and the account at its end."""
+"""The demo as lines of text: its events, ticks and final account."""
 
 import datetime
 import sys
@@ -22,12 +22,12 @@ _GUARANTEE = (
 
 
 def moment(seconds: float) -> str:
-    """'00:12.3'"""
+    """Return the time since the beginning, as in '00:12.3'."""
     return f'{int(seconds) // 60:02}:{seconds % 60:04.1f}'
 
 
 def clock(instant: int) -> str:
-    """The time of day of a tick."""
+    """Return the time of day of a tick."""
     at = datetime.datetime.fromtimestamp(instant / 1e6).astimezone()
     return f'{at:%H:%M:%S}'
 
@@ -37,7 +37,7 @@ def milliseconds(seconds: float) -> str:
 
 
 class Lines:
-    """A line for each tick and for each thing that happens."""
+    """A display that prints a line for each tick and each event."""
 
     def __init__(self, out: TextIO | None = None):
         self._out = out or sys.stdout
@@ -55,14 +55,16 @@ class Lines:
         self._print(f'{moment(scene.elapsed)}  {tick_line(scene, tick)}')
 
     def update(self, scene: scene_.Scene) -> None:
-        """Lines do not change."""
+        """Do nothing: lines that are printed do not change."""
 
     def _print(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
 def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
-    """'tick 12:00:04  200 of 200, p50 11 ms, p99 43 ms  member-1 68 ...'"""
+    """Return a line as in 'tick 12:00:04  200 of 200 served, late p50 11 ms,
+    p99 43 ms;  member-1 68'.
+    """
     half, most = account_.quantiles(tick.late, 0.5, 0.99)
     due = len(scene.hosts)
     odd = [f'{due - tick.served} to come'] if tick.served < due else []
@@ -79,7 +81,7 @@ def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
 
 
 def account_lines(scene: scene_.Scene) -> list[str]:
-    """The account: what came of it, by what the handlers wrote down."""
+    """Return the final account of what the handlers recorded."""
     account = scene.account
     total = account.total()
     half, most, all_ = account.lateness(0.5, 0.99, 1.0)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in the demo, and when.
+"""The plan of the demo: what happens, and when.
 
     0               0.22              0.44          0.65  + session + 4 s   1
     |--- 3 members ---|- a 4th joins -|-- kill -9 --|- SIGSTOP -|- SIGCONT -|
 
-One loop, ten times a second: act if it is time to, read what the handlers
-wrote, see who is in the group, show it. The scene looks at the group from
-outside, as ``distperiodic status`` does, and asks no member anything.
+One loop runs ten times a second. It makes the next change if that is due,
+reads the records of the handlers, handles changes of the group, and updates
+the display. The scene observes the group from outside, as ``distperiodic
+status`` does, and asks no member anything.
 """
 
 import contextlib
@@ -35,20 +36,21 @@ from distperiodic.demo import servers
 WORKERS = 2
 _PERIOD_US = round(pings.PERIOD * 1e6)
 _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
-# Longer than its session and long enough to see the others at its work.
+# Seconds of freezing beyond the session, so that the demo shows the others
+# taking over.
 _FROZEN_BEYOND_SESSION = 4.0
-# A tick is shown this long after it. What a dead or frozen member had begun
-# may still be under way.
+# A tick is shown this long after it. Runs that a dead or frozen member had
+# started may still be in progress then.
 _SHOW_US = 1_600_000
-# A tick counts if it is older than a session and this, in seconds: whatever
-# happened, all of its pings have ended by then, or are missed.
+# A tick counts if it is older than the session plus this many seconds. All of
+# its pings have then finished or are missed, whatever happened.
 _COUNTED_AFTER = 4.0
 _LOOK = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What was asked for."""
+    """The settings that the user chose."""
 
     seconds: float
     members: int
@@ -59,13 +61,13 @@ class Plan:
 
 
 class Seat:
-    """One member or worker, as the audience sees it."""
+    """One member or worker, as seen from outside."""
 
     def __init__(self, number: int, process: processes.Process):
         self.number = number
         self.process = process
         self.state = 'starting'
-        #: Its term, as the others see it; None: it is not in the group.
+        #: Tenure of its present entry in the group. None: not in the group.
         self.tenure: int | None = None
         self.served = 0
 
@@ -75,20 +77,20 @@ class Seat:
 
 
 class Show(Protocol):
-    """Where it is shown."""
+    """The display of a scene."""
 
     def event(self, seconds: float, text: str) -> None:
-        """Something happened, so long after the beginning."""
+        """Show that something happened, *seconds* after the beginning."""
 
     def tick(self, scene: 'Scene', tick: account_.Tick) -> None:
-        """A tick is over."""
+        """Show a tick that is over."""
 
     def update(self, scene: 'Scene') -> None:
-        """Some time has passed."""
+        """Show the present state; called in each pass of the loop."""
 
 
 class Scene:
-    """One performance."""
+    """One run of the demo."""
 
     def __init__(self, plan: Plan, show: Show):
         self.plan = plan
@@ -96,31 +98,33 @@ class Scene:
         self.account = account_.Account(self.hosts, _PERIOD_US)
         self.ring = ring_.Ring({})
         self.seats: dict[str, Seat] = {}
-        # What was done and was not noticed yet, by who it was done to.
+        # Changes that the group has not noticed yet, by the name of the
+        # process.
         self._pending: dict[str, account_.Change] = {}
         self._show = show
         self._clock = clock_.SystemClock()
         self._pause = threading.Event()
-        #: Seconds from the beginning to the end.
+        #: Length of the run, in seconds.
         self.length = plan.seconds
-        #: Seconds without a sign of life, as granted.
+        #: Session timeout in seconds, as the server granted it.
         self.session = float(servers.SESSION)
         self._began: float | None = None
         self._views: queue.SimpleQueue[tuple[int, member_.View]] = (
             queue.SimpleQueue())
         self._judged = 0
-        #: Since when and until when others had the frozen one's place.
+        #: The instant at which the frozen member lost its place and, once it
+        #: is back, the instant of its return.
         self.replaced: list[int] = []
-        #: Group and process of all that were ever a member.
+        #: Group and process of each entry that was ever in the group.
         self._known: set[tuple[str, str]] = set()
-        #: What the members did not do as they should at the end.
+        #: Names of the processes that did not end cleanly.
         self.unclean: list[str] = []
 
-    # -- what the audience may ask
+    # -- read by the display
 
     @property
     def elapsed(self) -> float:
-        """Seconds since all were there."""
+        """Seconds since all first processes had joined."""
         return 0.0 if self._began is None else (
             self._clock.monotonic() - self._began)
 
@@ -139,7 +143,7 @@ class Scene:
         return self._clock.now()
 
     def current(self) -> account_.Tick:
-        """The newest tick."""
+        """Return the newest tick."""
         return self.account.tick_at(self.now // _PERIOD_US * _PERIOD_US)
 
     def seat_of(self, pid: int) -> Seat | None:
@@ -148,14 +152,15 @@ class Scene:
                 return seat
         return None
 
-    # -- the performance
+    # -- the whole run
 
     def perform(self) -> account_.Account:
-        """Play it from beginning to end.
+        """Run the demo from beginning to end.
 
         :raises ConfigError: a URL cannot be used.
-        :raises CoordinationUnavailable: the coordination service is away.
-        :raises BusUnavailable: the broker is away.
+        :raises CoordinationUnavailable: the coordination service is
+            unavailable.
+        :raises BusUnavailable: the broker is unavailable.
         """
         with contextlib.ExitStack() as stack:
             place = pathlib.Path(tempfile.mkdtemp(
@@ -180,7 +185,7 @@ class Scene:
         return self.account
 
     def _watch(self, stack: contextlib.ExitStack) -> None:
-        """Look at the group from now on."""
+        """Start to observe the group."""
         observer = coordination.Membership(
             self._servers.backend_url, 'audience', clock=self._clock,
             session_timeout=servers.SESSION,
@@ -196,7 +201,7 @@ class Scene:
     # -- the beginning
 
     def _gather(self) -> None:
-        """Start the first processes and wait until all are there."""
+        """Start the first processes and wait until all have joined."""
         self._say(f'starting {self.plan.members} member processes'
                   + (f' and {WORKERS} workers' if self.plan.transport_url
                      else ''))
@@ -242,8 +247,8 @@ class Scene:
     # -- the plan
 
     def _play(self) -> None:
-        # The killed one is missed before the next is frozen, and that one
-        # is back before the end.
+        # The group must miss the killed member before the next one is frozen,
+        # and the frozen member must be back before the end.
         frozen = self.session + _FROZEN_BEYOND_SESSION
         self.length = length = max(
             self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
@@ -297,11 +302,11 @@ class Scene:
         change = account_.Change(what, who, self.now)
         self.account.changes.append(change)
         if who in self._pending:
-            # It woke before anybody had missed it.
+            # The process woke before the group noticed that it was frozen.
             self._pending[who].planned = False
         self._pending[who] = change
 
-    # -- what is seen
+    # -- observation
 
     def _look(self) -> None:
         self._pause.wait(_LOOK)
@@ -324,11 +329,11 @@ class Scene:
         self._show.update(self)
 
     def _seen(self, view: member_.View) -> None:
-        # In the thread of the membership.
+        # Called in the thread of the membership.
         self._views.put((self._clock.now(), view))
 
     def _viewed(self, at: int, view: member_.View) -> None:
-        """Somebody came or left, as seen from outside."""
+        """Handle a change of the group."""
         there = {m.identity: m.tenure for m in view.members}
         self._known.update((view.group, m.process) for m in view.members)
         of_members = view.group == self._servers.group
@@ -399,7 +404,7 @@ class Scene:
     # -- the end
 
     def incomplete(self) -> list[str]:
-        """What of the plan did not come to pass, or was not seen."""
+        """Return the parts of the plan that failed or that nobody noticed."""
         found = [f'{c.what}, and nobody noticed'
                  for c in self.account.changes
                  if c.planned and c.noticed is None]
@@ -413,8 +418,9 @@ class Scene:
 
 @contextlib.contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo as Ctrl-C does: by an exception, so
-    that everything is cleared up.
+    """Make SIGTERM and SIGHUP end the demo like Ctrl-C.
+
+    All three raise an exception, so that everything is cleaned up.
     """
     def end(number: int, frame: object) -> None:
         raise KeyboardInterrupt

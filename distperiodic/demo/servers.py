@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the processes of the demo meet, and what they read about it.
+"""The services that the processes of the demo share, and their configuration.
 
-By default files in a directory that goes away with the demo; else somebody's
-ZooKeeper, RabbitMQ and database, in which the demo has names of its own and
-leaves nothing behind.
+By default these are files in a directory that is deleted with the demo.
+Otherwise they are the user's ZooKeeper, RabbitMQ and database. There the demo
+uses names of its own and leaves nothing behind.
 """
 
 import contextlib
@@ -22,24 +22,24 @@ from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import survey as survey_
 
-#: Seconds without a sign of life after which the others take over; a server
-#: may grant another value.
+#: Session timeout in seconds: the others take over from a process that is
+#: silent for longer. A server may grant another value.
 SESSION = 2
-#: Seconds that claims are held without a renewal.
+#: Seconds that a lease lasts without a renewal.
 LEASE = 5
-#: Seconds between looks at files, which cannot push.
+#: Seconds between two polls of the files, which cannot push changes.
 HEARTBEAT = 0.2
 
 
 class Servers:
-    """The coordination service, the store of the claims and, where workers
-    run the pings, the broker.
+    """The coordination service, the store and, if there are workers, the
+    broker.
 
-    :param place: a directory of this user alone.
-    :param backend_url: empty: files in *place*.
-    :param transport_url: empty: no broker.
-    :param connection: empty: SQLite in *place*.
-    :raises ConfigError: a URL can never work.
+    :param place: Directory that only this user can read.
+    :param backend_url: Empty means files in *place*.
+    :param transport_url: Empty means no broker.
+    :param connection: Empty means SQLite in *place*.
+    :raises ConfigError: a URL cannot be used.
     """
 
     def __init__(self, place: pathlib.Path, backend_url: str,
@@ -70,19 +70,22 @@ class Servers:
 
     @property
     def lock(self) -> pathlib.Path | None:
-        """The one lock of all members; None: they have none in common."""
+        """Path of the lock that all members share. None: there is no such
+        lock.
+        """
         if not self.backend_url.startswith('file:'):
             return None
         return pathlib.Path(
             survey_.directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
-        """See that they answer.
+        """Check that all services answer; create the tables of our own store.
 
-        :raises CoordinationUnavailable: the coordination service does not.
-        :raises BusUnavailable: the broker does not.
-        :raises StoreUnavailable: the database does not.
-        :raises SchemaError: it has not the tables of this release.
+        :raises CoordinationUnavailable: the coordination service does not
+            answer.
+        :raises BusUnavailable: the broker does not answer.
+        :raises StoreUnavailable: the database does not answer.
+        :raises SchemaError: the database lacks the tables of this release.
         """
         with self._survey():
             pass
@@ -98,8 +101,9 @@ class Servers:
                               clock=self._clock)
 
     def write_config(self, hosts: int) -> pathlib.Path:
-        """The options of all processes, in a file of this user alone, since
-        URLs hold passwords.
+        """Write the options of all processes; return the path of the file.
+
+        Only this user can read the file, since URLs hold passwords.
         """
         options = {
             'backend_url': self.backend_url, 'group': self.group,
@@ -109,7 +113,8 @@ class Servers:
             'connection': self._connection, 'lease': LEASE,
             'send_timeout': LEASE / 2,
             'dispatcher': 'messaging' if self._broker else 'local',
-            # One member can serve all hosts within a period.
+            # The pool is large enough for one member to serve all hosts in
+            # time.
             'pool_size': max(8, min(200, hosts // 8))}
         lines = ['[DEFAULT]']
         if self._transport_url:
@@ -122,9 +127,10 @@ class Servers:
         return path
 
     def sweep_up(self, seen: Iterable[tuple[str, str]]) -> None:
-        """Leave nothing behind in servers that are not ours.
+        """Delete everything that the demo created in servers that are not its
+        own.
 
-        :param seen: group and process of all that were ever a member.
+        :param seen: Group and process of each entry that was ever in a group.
         """
         if not self._own:
             with (contextlib.suppress(exceptions.DistperiodicError),
@@ -138,7 +144,7 @@ class Servers:
                 store.forget()
                 store.close()
         if self._broker is not None:
-            # A member that was killed could not delete its own.
+            # A member that was killed could not delete its own queue.
             reports = messaging.reports_topic(self.group)
             work = messaging.work_topic(self.group, 'default')
             with contextlib.suppress(exceptions.DistperiodicError):
@@ -149,5 +155,5 @@ class Servers:
 
 
 def _option(name: str, value: object) -> str:
-    # oslo.config would look for what '$' names.
+    # oslo.config would substitute a name that follows '$'.
     return f'{name} = {str(value).replace("$", "$$")}'

@@ -4,11 +4,12 @@
     service.launch(conf, SchedulerService(conf, tasks), workers=3)
 
 Nothing connects before ``start()``, which runs in the process that does the
-work, so any number of workers may be forked. The base class is the one that
-all backends of oslo.service share: importing this package fixes no backend.
+work. Any number of workers may therefore be forked. Both services derive from
+the base class that all backends of oslo.service share, so importing this
+package does not select a backend.
 
-This is the only place that owns threads and that knows both the flow and the
-adapters.
+This package runs the flow, in one main thread per service. It alone imports
+both the flow and the adapters.
 """
 
 from distperiodic.service.launcher import launch

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what a service is built of out of the garbage collector's way.
+"""Keep long-lived objects out of the garbage collector's reach.
 
-A full collection looks at every object of the process while no other thread
-runs: tens of milliseconds, in the middle of a tick. What is there when the
-service begins to work stays for as long as it works, so it need not be looked
-at; :func:`gc.freeze` is made for that.
+A full collection visits every object of the process while no other thread
+runs. That takes tens of milliseconds, in the middle of a tick. The objects
+that exist when a service begins to work live as long as the service, so the
+collector need not visit them. :func:`gc.freeze` exempts them.
 """
 
 import gc
@@ -15,9 +15,9 @@ _users = 0
 
 
 def freeze() -> None:
-    """Collect what is garbage now, and look no more at what is left.
+    """Collect the present garbage; exempt all other objects from collection.
 
-    A process whose collector is switched off is left as it is.
+    If the collector is disabled, nothing changes.
     """
     global _users
     with _lock:
@@ -28,7 +28,7 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze`, once everybody who called it has called this."""
+    """Undo :func:`freeze` once every caller of it has called this."""
     global _users
     with _lock:
         _users -= 1

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forks the processes of a service and replaces those that end.
+"""Fork the processes of a service and replace those that end.
 
-oslo.service's own launcher has a process end at SIGHUP, finish what it runs,
-and forks another one then: beside a handler that hangs that is a minute
-without a member. And where the file has a mistake, all of them end for good.
-Under this one a process reads its options again and goes on.
+At SIGHUP oslo.service's own launcher ends a process, lets it finish its runs,
+and only then forks another one. If a handler hangs, a member is missing for a
+minute. If the configuration file has an error, every process ends for good.
+With this launcher a process reads its options again and keeps running.
 """
 
 import logging
@@ -27,9 +27,9 @@ LOG = logging.getLogger(__name__)
 
 
 class _Process(cotyledon.Service):
-    """What a forked process does.
+    """The program of a forked process.
 
-    :param worker_id: its number among those of its kind.
+    :param worker_id: Number of this process among those of its service.
     """
 
     def __init__(self, worker_id: Any, service: base.ServiceBase):
@@ -40,7 +40,8 @@ class _Process(cotyledon.Service):
         try:
             self._service.start()
             if isinstance(self._service, lifecycle.Lifecycle):
-                # cotyledon's names the class, and all are of one.
+                # cotyledon's own title names the class, which all processes
+                # share.
                 setproctitle.setproctitle(self._service.title)
             self._service.wait()
         except Exception as exc:
@@ -60,30 +61,31 @@ class _Process(cotyledon.Service):
 
 def launch(conf: cfg.ConfigOpts, service: base.ServiceBase,
            workers: int = 1) -> None:
-    """Run *service* in so many processes until SIGTERM or Ctrl-C; blocks.
+    """Run *service* in *workers* processes until SIGTERM or Ctrl-C; block.
 
-    Both have the processes finish what they run, for
-    ``graceful_shutdown_timeout`` seconds at most; a second Ctrl-C ends them at
-    once. SIGHUP reads the mutable options again: each process calls
-    ``service.reset()`` and goes on.
+    Either signal makes the processes finish their runs, for at most
+    ``graceful_shutdown_timeout`` seconds. A second Ctrl-C ends them at once.
+    SIGHUP reads the mutable options again: each process calls
+    ``service.reset()`` and keeps running.
 
-    Call it in the main thread. It makes this process the leader of a process
-    group of its own.
+    Call this in the main thread. It makes this process the leader of its own
+    process group.
 
-    :param service: any service of oslo.service's. ``start()`` is called in
-        each forked process.
+    :param service: Any service of oslo.service. Each forked process calls its
+        ``start()``.
+    :param workers: Number of processes.
     """
     service_opts.register_service_opts(conf)
     if conf.log_options:
         conf.log_opt_values(LOG, logging.DEBUG)
     _let_ctrl_c_end_it_cleanly()
-    # The forked processes share what is here by now.
+    # The forked processes share the memory of these objects.
     heap.freeze()
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=conf.graceful_shutdown_timeout)
-    # Processes that are forked later begin with what was read last.
+    # Processes that are forked later start with the options read last.
     manager.register_hooks(on_reload=lambda: lifecycle.read_again(conf))
-    # The name of the class is what ps shows.
+    # ps shows the name of the class.
     name = type(service).__name__
     manager.add(type(name, (_Process,), {'name': name}), workers,
                 args=(service,))
@@ -91,11 +93,12 @@ def launch(conf: cfg.ConfigOpts, service: base.ServiceBase,
 
 
 def _let_ctrl_c_end_it_cleanly() -> None:
-    """Make SIGINT what SIGTERM is, and the second one an end at once.
+    """Treat SIGINT as SIGTERM, and a second SIGINT as SIGKILL.
 
-    A terminal sends SIGINT to all processes at once, and the manager would
-    have each end in the middle of its work. Blocked here, it is blocked in
-    all processes that are forked from now on, and only this thread hears it.
+    A terminal sends SIGINT to all processes at once, and the manager would end
+    each of them in the middle of its work. SIGINT is blocked here and so in
+    all processes that are forked later. Only the thread that this function
+    starts receives it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
@@ -105,7 +108,7 @@ def _let_ctrl_c_end_it_cleanly() -> None:
                  'once')
         os.kill(os.getpid(), signal.SIGTERM)
         signal.sigwait({signal.SIGINT})
-        # The manager made us leader of our own group, if we were not.
+        # The manager has made this process the leader of its own group.
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=listen, name='distperiodic-ctrl-c',

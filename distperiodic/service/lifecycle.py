@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a service of ours begins and ends; the same for both of them."""
+"""Start and stop of a service, common to schedulers and workers."""
 
 import abc
 import contextlib
@@ -35,26 +35,28 @@ from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
 
-#: Seconds of graceful_shutdown_timeout that are kept for closing connections.
+#: Seconds of graceful_shutdown_timeout that are reserved for closing
+#: connections.
 CLOSING = 2.0
-#: The flow looks at timeouts, leases and back-offs this often, in seconds.
+#: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
 
 def new_lease() -> str:
-    """A name for a lease that nobody uses and nobody guesses."""
+    """Return a unique name for a lease that cannot be guessed."""
     return os.urandom(10).hex()
 
 
 def worker_group(group: str, partition: str) -> str:
-    """The group in which the workers of *partition* announce themselves."""
+    """Return the name of the group that the workers of *partition* join."""
     return f'{group}.workers.{partition}'
 
 
 def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
-    """The options of *conf* for a service of that kind.
+    """Return the options of *conf* for a service of this kind.
 
-    :raises ConfigError: they cannot be used.
+    :param kind: 'scheduler' or 'worker'.
+    :raises ConfigError: an option cannot be used.
     """
     settings = opts.settings(conf)
     if settings.backend_url:
@@ -64,7 +66,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
             '[distperiodic] backend_url is empty, but schedulers and workers '
             'find each other through it; set it, or set dispatcher = local')
     if settings.connection:
-        # SQLAlchemy is only loaded where there is a database.
+        # Load SQLAlchemy only if there is a database.
         from distperiodic.adapters import database
 
         database.check(settings.connection)
@@ -72,11 +74,11 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
 
 
 def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
-    """See that the store has our tables; an embedded one is made.
+    """Check that the store has our tables; create an embedded store.
 
-    :param conf: where *settings* are from.
-    :raises ConfigError: it cannot be used as it is.
-    :raises StoreUnavailable: it does not answer.
+    :param conf: the configuration that *settings* were read from.
+    :raises ConfigError: the store cannot be used as it is.
+    :raises StoreUnavailable: the store does not answer.
     """
     if not settings.connection:
         return
@@ -90,7 +92,7 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     except exceptions.SchemaError as exc:
         text = str(exc)
         if text.endswith('distperiodic db sync'):
-            # Without the files it would make tables somewhere else.
+            # Without these files "db sync" would create the tables elsewhere.
             text += ''.join(f' --config-file {path}'
                             for path in opts.files(conf))
         if not conf[opts.GROUP].connection:
@@ -102,10 +104,11 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
 
 
 def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
-    """See whether a scheduler of *tasks* can start, before it is forked: a
-    mistake that shows itself in a forked process is made again by the next.
+    """Check whether a scheduler of *tasks* can start.
 
-    What is merely away (the database, the broker) is no mistake.
+    Call this before the fork: an error that appears only in a forked process
+    ends that process, and each replacement fails the same way. A database or
+    broker that is merely unavailable is not an error.
 
     :raises ConfigError: an option, a URL, a job or the store's tables cannot
         be used; the message names the remedy.
@@ -125,9 +128,9 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
 
 
 def check_backend() -> None:
-    """See that threads run as long as oslo.service does.
+    """Check that threads run under the chosen backend of oslo.service.
 
-    :raises ConfigError: they do not.
+    :raises ConfigError: the backend is eventlet and threads are not patched.
     """
     if backend.get_backend_type() is not backend.BackendType.EVENTLET:
         return
@@ -141,19 +144,21 @@ def check_backend() -> None:
 
 
 def read_again(conf: cfg.ConfigOpts) -> None:
-    """Read the mutable options of *conf* again. If there is a mistake in its
-    files all options keep their values, and one line says where it is.
+    """Read the mutable options of *conf* again.
+
+    If a file has an error, all options keep their values and one log line
+    names the error.
     """
-    # oslo.config has no public way back to the values that it had.
+    # oslo.config has no public way to restore the previous values.
     before = conf._mutable_ns
     try:
         conf.mutate_config_files()
-        # A value that its type refuses is only found by asking for it.
+        # An invalid value is detected only when the option is read.
         opts.settings(conf)
     except (cfg.Error, exceptions.ConfigError, ValueError, OSError) as exc:
-        # A process that begins later must not fail for it.
+        # A process that is forked later must not fail because of the error.
         conf._mutable_ns = before
-        # This clears what conf remembers of the values it has given.
+        # This clears the values that conf has cached.
         conf.register_opts([])
         LOG.error('options not read again: reason=%s; all keep the values '
                   'that they had; correct the file and send SIGHUP again',
@@ -161,13 +166,13 @@ def read_again(conf: cfg.ConfigOpts) -> None:
 
 
 class Bus(Protocol):
-    """What a service connects before all else."""
+    """The message bus, which a service connects before the store."""
 
     def start(self, timeout: float) -> None: ...
 
 
 class Lifecycle(ServiceBase):
-    """What both services share: one main thread, a bounded stop."""
+    """The base of both services: one main thread and a bounded stop."""
 
     _kind = ''
 
@@ -179,14 +184,15 @@ class Lifecycle(ServiceBase):
         self._clear()
 
     def _clear(self) -> None:
-        """Be as before a start."""
+        """Reset the state to that of a service that was never started."""
         self._begun = threading.Event()
-        #: Its main thread looks at the inbox, or has done so.
+        #: Set once the bus and the store are connected and the main thread is
+        #: about to read the inbox.
         self._serving = threading.Event()
         self._over = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
-        #: Whether what it was built of is out of the collector's way.
+        #: Whether :func:`heap.freeze` was called and is not undone yet.
         self._frozen = False
         self._seat: local.Seat | None = None
         self._member_id = ''
@@ -196,15 +202,18 @@ class Lifecycle(ServiceBase):
         #: When its main thread last went on, in monotonic seconds.
         self._turned = 0.0
         self._store: store_thread.StoreThread | None = None
-        #: What came from elsewhere, for the main thread.
+        #: Events of other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
 
     def start(self) -> None:
-        """Connect and work, in a thread of their own; returns at once. A
-        service that was stopped may be started again.
+        """Start the threads of the service and return at once.
 
-        :raises ConfigError: an option cannot be used, or it is started.
+        The service connects in its main thread. A service that was stopped may
+        be started again.
+
+        :raises ConfigError: an option cannot be used, or the service is
+            already started.
         """
         check_backend()
         if self._begun.is_set():
@@ -223,7 +232,8 @@ class Lifecycle(ServiceBase):
                          name=f'distperiodic-{self._kind}').start()
 
     def _tell_unknown_partitions(self) -> None:
-        # Services may share a file, so it need not be a mistake.
+        # Services may share a file, so an unknown partition need not be an
+        # error.
         topics = sorted({job.topic for job in self._tasks.jobs.values()})
         for name in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
@@ -234,11 +244,12 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _prepare(self) -> None:
-        """Put all parts together; nothing connects yet."""
+        """Build all parts of the service; connect nothing yet."""
 
     @abc.abstractmethod
     def _work(self) -> None:
-        """Connect, and work until it is over; in the main thread."""
+        """Connect, and work until the service stops; runs in the main thread.
+        """
 
     def _main(self) -> None:
         try:
@@ -252,7 +263,8 @@ class Lifecycle(ServiceBase):
                     exc, exceptions.ConfigError))
         finally:
             if self._problem is not None:
-                # Or it would own objects that nobody serves.
+                # Leave the group: this member would own objects that it does
+                # not serve.
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
@@ -260,16 +272,18 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
-        """Be no member any more; bounded by *timeout*, in seconds."""
+        """Leave all groups, within *timeout* seconds."""
 
     @property
     def member_id(self) -> str:
-        """This process's name in its group, once it was started."""
+        """Name of this process in its group; empty before the first start."""
         return self._member_id
 
     @property
     def title(self) -> str:
-        """What ps shows of a process that is nothing but this service."""
+        """Process title, as ps shows it, of a process that only runs this
+        service.
+        """
         return f'distperiodic: {self._kind} {self.member_id}'
 
     def status(self) -> dict[str, Any]:
@@ -307,22 +321,24 @@ class Lifecycle(ServiceBase):
         }
 
     def run(self) -> None:
-        """Start, serve until SIGTERM or Ctrl-C, and stop in order.
+        """Start, serve until SIGTERM or Ctrl-C, and stop gracefully.
 
-        It is the whole of a program that has this service and no launcher;
-        call it in the main thread. SIGHUP reads the mutable options again. A
-        second Ctrl-C ends the process at once.
+        This method is the whole program of a process that runs this service
+        without a launcher. Call it in the main thread. SIGHUP reads the
+        mutable options again. A second Ctrl-C ends the process at once.
 
-        :raises SystemExit: an option cannot be used; its text is one line.
-        :raises Exception: what stopped the service, if nobody asked it to.
+        :raises SystemExit: an option cannot be used; the text is one line.
+        :raises Exception: the error that stopped the service, unless it was
+            asked to stop.
         """
-        # oslo.messaging would choose eventlet for the whole process.
+        # Choose threads first: oslo.messaging would choose eventlet for the
+        # whole process.
         backend.register_backend_default_hook(
             lambda: backend.BackendType.THREADING)
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         before: dict[int, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A shell has SIGINT ignored in what it runs in the background.
+            # A shell makes its background jobs ignore SIGINT; keep it so.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(
                     number, lambda number, frame: arrived.put(number))
@@ -339,7 +355,8 @@ class Lifecycle(ServiceBase):
                 self.stop()
             self.wait()
         except exceptions.ConfigError as exc:
-            # To whoever typed the command a traceback says less.
+            # The message helps the user of a command line more than a
+            # traceback.
             raise SystemExit(f'{self._kind}: {exc}') from None
         finally:
             for known, handler in before.items():
@@ -352,15 +369,17 @@ class Lifecycle(ServiceBase):
     def wait(self) -> None:
         """Wait until the service has stopped.
 
-        :raises Exception: what stopped it, if nobody asked it to stop.
+        :raises Exception: the error that stopped the service, unless it was
+            asked to stop.
         """
         self._over.wait()
         if self._problem is not None and not self._stopping.is_set():
             raise self._problem
 
     def reset(self) -> None:
-        """SIGHUP, where the backend passes it on: read the mutable options
-        again; see :func:`read_again`.
+        """Read the mutable options again; see :func:`read_again`.
+
+        The backend calls this at SIGHUP, if it supports that.
         """
         read_again(self._conf)
 
@@ -380,7 +399,8 @@ class Lifecycle(ServiceBase):
             **kind)
 
     def _store_thread(self) -> store_thread.StoreThread:
-        """The store; its answers come through the inbox."""
+        """Return a thread for the store; its answers come through the inbox.
+        """
         from distperiodic.adapters import pruning
 
         return store_thread.StoreThread(
@@ -391,7 +411,10 @@ class Lifecycle(ServiceBase):
 
     def _finisher(self, grants: Callable[[], grants_.Grants | None]) -> (
             Callable[[message.Batch, str, Any], None] | None):
-        """What ends a run in a session of its handler's."""
+        """Return a function that ends a run in the handler's own transaction.
+
+        :return: None if there is no store.
+        """
         if not self._settings.connection:
             return None
         from distperiodic.adapters import sql_session
@@ -411,8 +434,9 @@ class Lifecycle(ServiceBase):
         check_store(self._settings, self._conf)
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
-        """Have the bus and the store ready; False: the service stops
-        instead.
+        """Connect the bus and the store.
+
+        :return: False if the service was stopped meanwhile.
         """
         if bus is not None and not self._until_it_works(
                 lambda: bus.start(30.0), what):
@@ -427,7 +451,10 @@ class Lifecycle(ServiceBase):
         return True
 
     def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
-        """Try *start* until it works; False: the service stops instead."""
+        """Call *start* until it succeeds.
+
+        :return: False if the service was stopped meanwhile.
+        """
         pause = 0.5
         while not self._stopping.is_set():
             try:
@@ -436,7 +463,8 @@ class Lifecycle(ServiceBase):
             except (exceptions.BusUnavailable, exceptions.SchemaError,
                     exceptions.StoreUnavailable) as exc:
                 reason = str(exc)
-            # Behind the handler: oslo.log would add the error once more.
+            # Log outside the except block: inside it oslo.log would append the
+            # error to the line.
             LOG.error('%s not started: reason=%s; it is tried again in %g s',
                       what, reason, pause)
             self._stopping.wait(pause)
@@ -444,7 +472,9 @@ class Lifecycle(ServiceBase):
         return False
 
     def _grace(self) -> float:
-        """Seconds that a stop may take before the launcher kills us."""
+        """Return the seconds that a stop may take before the launcher kills
+        us.
+        """
         try:
             total = self._conf.graceful_shutdown_timeout
         except cfg.NoSuchOptError:

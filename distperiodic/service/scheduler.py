@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service that ticks, claims and dispatches.
 
-It has one thread for its flow; all that comes from elsewhere (views, reports,
-catalogues) enters it through one queue.
+It has one thread for its flow. All input from elsewhere (views, reports,
+catalogues) reaches that thread through one queue.
 """
 
 import collections
@@ -35,20 +35,20 @@ from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Results of this process's own pool are looked at this much later, in
-# seconds, where nothing waits for room.
+# Seconds by which the results of this process's own pool are collected later,
+# unless objects wait to be dispatched.
 _LINGER = 0.02
-# Results and other news that are looked at before the next look at the clock.
+# Number of results or events to handle before the next look at the clock.
 _AT_A_TIME = 200
-# A pool in this process may be given much: what waits in it waits in this
-# process either way, and leaves the order to the pool.
+# The pool of this process may be given many objects: those that wait in the
+# pool stay in this process anyway, and the pool chooses their order.
 _LOCAL_WINDOW = 10000
 
-# Seconds between two steps that delete old history.
+# Seconds between two deletions of old history.
 _PRUNE = 60.0
 
-# The partition of what runs in the scheduler's own process while the rest is
-# sent to workers.
+# Partition of the jobs that run in the scheduler's own process while workers
+# run all others.
 _HERE = '-'
 
 _GUARANTEES = {
@@ -67,7 +67,7 @@ _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
 
 
 class SchedulerService(lifecycle.Lifecycle):
-    """Ticks, claims and dispatches what this process owns.
+    """The service that ticks, claims and dispatches what this process owns.
 
     :param tasks: an instance of the service's PeriodicTasks.
     """
@@ -78,8 +78,8 @@ class SchedulerService(lifecycle.Lifecycle):
         settings = self._settings
         sends = settings.dispatcher == 'messaging'
         shared = bool(settings.connection)
-        # A job of every member runs in the member itself, whoever runs the
-        # rest, and is its own alone: it is about this process.
+        # A job of scope "member" concerns each process by itself. It always
+        # runs in that process, even if workers run the other jobs.
         self._jobs = {
             name: dataclasses.replace(job, topic=_HERE)
             if (sends or shared) and job.scope is job_.Scope.MEMBER else job
@@ -88,7 +88,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 for name, job in self._jobs.items()
                 if not sends or job.topic == _HERE}
         self._member_id = self._identity(settings.group)
-        #: What the pool has run and nobody has looked at.
+        #: Reports of the pool that the main thread has not collected yet.
         self._results: collections.deque[message.Report] = (
             collections.deque())
         self._results_told = False
@@ -97,7 +97,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pruning = False
         self._idle = threading.Event()
         self._admitted = 1
-        #: Members of our ring that schedule other jobs.
+        #: Identities on our ring that schedule other jobs than we do.
         self._strangers: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         membership: Any = alone_.Alone(
@@ -165,8 +165,10 @@ class SchedulerService(lifecycle.Lifecycle):
             bool(settings.backend_url), settings.dispatcher]
 
     def _books(self, shared: bool, sends: bool) -> list[leases.Book]:
-        """Where claims stand: in the store, and what is each member's own, or
-        all if there is no store, in memory.
+        """Return where claims are kept.
+
+        Jobs of scope "member" are claimed in memory. All other jobs are
+        claimed in the store, or in memory if there is no store.
         """
         settings, books = self._settings, []
         if shared:
@@ -183,14 +185,17 @@ class SchedulerService(lifecycle.Lifecycle):
         return [book for book in books if book.jobs]
 
     def _jobs_of(self, members: bool) -> dict[str, job_.Job]:
-        """The jobs that run on every member, or all others."""
+        """Return the jobs of scope "member", or all others."""
         return {name: job for name, job in self._jobs.items()
                 if (job.scope is job_.Scope.MEMBER) is members}
 
     def _work_here(self, topics: Iterable[str]) -> None:
-        """Show the pool of this process as a worker of *topics*. Where all
-        claim in one store, it has the name of this process and tenure, so
-        that others have its runs as soon as that is gone.
+        """Announce this process's pool to the dispatcher as a worker of
+        *topics*.
+
+        With a store the pool has the identity and tenure of this process, so
+        that other schedulers take over its runs as soon as this process is
+        gone.
         """
         me = None if self._store is None else member_.parse_entry(
             self._entry())
@@ -201,7 +206,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """(job, outcome) to how many objects, since the start."""
+        """Number of objects by (job, outcome) since the start."""
         return dict(self._flow.dispatcher.counts)
 
     def _entry(self) -> str:
@@ -218,15 +223,15 @@ class SchedulerService(lifecycle.Lifecycle):
         self._inbox.put(events.CatalogueRead(job, ticket, reading))
 
     def _tell_report(self, report: message.Report, to_entry: str) -> None:
-        """Called by the pool's threads, at the end of each run."""
+        """Queue a report; the pool's threads call this after each run."""
         self._results.append(report)
         if not self._results_told:
             self._results_told = True
             self._inbox.put(events.ResultsWait())
 
     def _sure(self, entry: str) -> bool:
-        """Whether this process surely stands in its group, in the tenure of
-        *entry*.
+        """Return True if this process is certainly still in its group, with
+        the tenure of *entry*.
         """
         if self._group_member is None:
             return True
@@ -237,7 +242,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 and view.trusted(self._clock.monotonic()))
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Asked by the pool before each run."""
+        """Return why a run must not start; the pool asks before each run."""
         if batch.authority is Authority.STORE:
             grants = self._flow.grants_of(Authority.STORE)
             if grants is not None:
@@ -252,7 +257,7 @@ class SchedulerService(lifecycle.Lifecycle):
         return Refusal.NOT_A_MEMBER
 
     def _mutated(self, conf: Any, changes: Any) -> None:
-        """Mutable options were read again."""
+        """Apply mutable options that were read again."""
         points = opts.read_again(conf, 'hash_ring_replicas_count')
         if self._group_member is not None and points is not None:
             LOG.info('points: member=%s points=%d', self._member_id, points)
@@ -261,8 +266,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
-        # Only now into the ring: what a member owns it must be able to
-        # dispatch.
+        # Join the ring only now: a member must be able to dispatch what it
+        # owns.
         if self._group_member is not None:
             self._group_member.start()
         sweep = signs = self._clock.monotonic()
@@ -291,7 +296,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._idle.set()
 
     def _prune(self) -> None:
-        """Delete some of the history that is too old."""
+        """Delete a part of the history that is too old."""
         days = self._settings.history_retention
         if self._store is None or self._pruning or not days:
             return
@@ -312,7 +317,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._store.ask(step, pruned, failed)
 
     def _drained(self) -> bool:
-        """Whether nothing is left that this process could see the end of."""
+        """Return True if no work is left that this process could finish."""
         dispatcher = self._flow.dispatcher
         if not (dispatcher.waiting or dispatcher.outstanding):
             return True
@@ -320,8 +325,9 @@ class SchedulerService(lifecycle.Lifecycle):
         if not dispatcher.stranded:
             self._hoped = now
             return False
-        # What stands in a store is found there by others; what stands only
-        # here is worth a wait for workers that are being replaced.
+        # Other schedulers take over claims that are in the store. Claims that
+        # exist only in memory are worth waiting for workers that are being
+        # replaced.
         if (now - self._hoped < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
             return False
@@ -355,10 +361,10 @@ class SchedulerService(lifecycle.Lifecycle):
                 ', '.join(map(repr, unknown)), sum(unknown.values()))
 
     def _collect(self) -> None:
-        """Settle what the pool has run."""
+        """Handle the reports of the pool."""
         self._collect_at = float('inf')
         self._results_told = False
-        # Not without an end: ticks that become due meanwhile come first.
+        # Stop after a number of reports: ticks that became due come first.
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
@@ -368,8 +374,10 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.pump()
 
     def _take(self, pause: float) -> bool:
-        """Handle what came in, or wait so long for it; True: something
-        did.
+        """Handle the events of the inbox; if it is empty, wait *pause*
+        seconds.
+
+        :return: True if there was an event.
         """
         try:
             event = self._inbox.get(timeout=pause) if pause else (
@@ -388,8 +396,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _handle(self, event: events.Event) -> None:
         match event:
             case events.ResultsWait():
-                # In a burst they come by the hundred. To look at each at once
-                # would take the interpreter from the handlers that wait.
+                # In a burst, reports arrive by the hundred. Handling each at
+                # once would take the interpreter lock from the handlers.
                 self._collect_at = self._clock.monotonic() + (
                     0.0 if self._flow.dispatcher.waiting else _LINGER)
             case events.Viewed(view):
@@ -408,8 +416,9 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher.schedulers_changed(view.members)
         self._tell_strangers(view)
         if view.me is not None and view.me.tenure != self._admitted:
-            # Others had our objects meanwhile: what waits is theirs. Only
-            # then may the pool start things again.
+            # Other members owned our objects meanwhile, so the objects that
+            # wait here are theirs. Set _admitted last: it lets the pool start
+            # runs again.
             if self._store is None:
                 self._shop.hand_back(Refusal.NOT_A_MEMBER)
             else:
@@ -418,7 +427,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.view_changed()
 
     def _tell_strangers(self, view: member_.View) -> None:
-        """Say which members of our ring do not schedule our jobs."""
+        """Warn of members on our ring that do not schedule our jobs."""
         if view.me is None:
             return
         strangers = frozenset(m.identity for m in view.members
@@ -458,8 +467,9 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.stop(timeout)
 
     def stop(self, graceful: bool = True) -> None:
-        """Leave the ring, finish what was claimed, close; bounded by
-        ``graceful_shutdown_timeout``.
+        """Leave the ring, finish the claimed work, and close.
+
+        This takes at most ``graceful_shutdown_timeout`` seconds.
         """
         if not self._begun.is_set() or self._stopping.is_set():
             return
@@ -468,10 +478,12 @@ class SchedulerService(lifecycle.Lifecycle):
         self._hoped = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
-            # The workers it must see as long as they have its work.
+            # Leave only the group of schedulers: while workers run its work,
+            # this process must still see their groups.
             self._group_member.leave(self._settings.group, timeout=5.0)
         self._flow.drain()
-        # Nobody else will run what was claimed for this tick.
+        # Finish what was claimed for this tick: without a store no other
+        # process will run it.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._over.is_set()
                 and not self._idle.wait(
@@ -481,7 +493,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         self._flow.dispatcher.close()
-        # Out of the group it is by now, or ZooKeeper is away.
+        # By now we have left the group, unless ZooKeeper is unavailable.
         self._leave(max(0.5, min(
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._shop.drain()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service that runs what schedulers send.
 
-What it holds it may start; the bus, the store and the pool each have threads
-of their own, and all that they tell it enters its one thread through a queue.
+With a store, a run starts only under a lease that the store granted to this
+worker. Without one, this worker must certainly be in its group when a run
+starts. The bus, the store and the pool have threads of their own. With a
+store, their events reach the service's main thread through one queue.
 """
 
 import contextlib
@@ -31,10 +33,11 @@ LOG = logging.getLogger(__name__)
 
 
 class WorkerService(lifecycle.Lifecycle):
-    """Runs what schedulers send; knows nothing but the jobs' handlers.
+    """The service that runs what schedulers send, with the jobs' handlers.
 
-    :param tasks: an instance of the same class as the schedulers'.
-    :param partition: which topic's work it takes.
+    :param tasks: an instance of the PeriodicTasks class that the schedulers
+        use.
+    :param partition: Topic of the jobs that this worker runs.
     """
 
     _kind = 'worker'
@@ -101,7 +104,7 @@ class WorkerService(lifecycle.Lifecycle):
             self._inbox.put(events.Accepted(batch))
 
     def _tell_report(self, report: message.Report, to_entry: str) -> None:
-        """Called by the pool's threads, at the end of each run."""
+        """Queue a report; the pool's threads call this after each run."""
         self._inbox.put(events.Ran(report, to_entry))
 
     def _handle(self, event: events.Event) -> None:
@@ -114,11 +117,11 @@ class WorkerService(lifecycle.Lifecycle):
                 self._grants.reported(report, to_entry)
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Asked by the pool before each run."""
+        """Return why a run must not start; the pool asks before each run."""
         return self._trusted(batch.worker)
 
     def _trusted(self, entry: str) -> Refusal | None:
-        """None if this process surely is who stands under *entry*."""
+        """Return None if this process certainly holds *entry* in its group."""
         tenure = self._tenures.get(entry)
         if tenure is None:
             member = member_.parse_entry(entry)
@@ -127,16 +130,16 @@ class WorkerService(lifecycle.Lifecycle):
         try:
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
-            # The others see us before we see ourselves.
+            # Other members can see our entry before we do.
             return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
             return None
-        # The schedulers may have given it to somebody else.
+        # The schedulers may have given the run to another worker.
         return Refusal.NOT_A_MEMBER
 
     def _work(self) -> None:
-        # Listen, then join: whoever sees us may send at once.
+        # Listen before joining: schedulers may send as soon as they see us.
         if not self._connect(self._bus, 'the way from the schedulers'):
             return
         self._member.start()
@@ -181,13 +184,15 @@ class WorkerService(lifecycle.Lifecycle):
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
-        """Take nothing more, hand back what waits, finish what runs, leave;
-        bounded by ``graceful_shutdown_timeout``.
+        """Reject new work, return what waits, finish what runs, and leave.
+
+        This takes at most ``graceful_shutdown_timeout`` seconds.
         """
         if not self._begun.is_set() or self._stopping.is_set():
             return
         self._stopping.set()
-        # Seen with no slots, but seen: what runs here is not repeated.
+        # Publish zero slots, but stay visible: schedulers then send nothing
+        # more and do not repeat what still runs here.
         self._member.publish(slots=0)
         self._shop.drain()
         end = self._clock.monotonic() + self._grace()
@@ -203,8 +208,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._pool.stop()
         if self._store is not None and self._serving.is_set():
             self._flush(end)
-        # The reports first: a worker that left is taken for dead. But not for
-        # all of the time that there is, or it would end without leaving.
+        # Send the reports before leaving: schedulers treat a worker that left
+        # as dead. Reserve a part of the time for leaving.
         over = end + lifecycle.CLOSING
         self._bus.close(timeout=self._share(0.4, over))
         self._leave(self._share(1.0, over))
@@ -216,17 +221,19 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker stopped: member=%s', self._member_id)
 
     def _share(self, share: float, over: float) -> float:
-        """Seconds for one step of closing: a share of those until *over*."""
+        """Return the seconds for one step of closing: a share of the time left
+        until *over*.
+        """
         return min(lifecycle.CLOSING, max(
             0.3, share * (over - self._clock.monotonic())))
 
     def _flush(self, end: float) -> None:
-        """Have all results written and reported; bounded by *end*."""
+        """Record and report all results, until *end* at the latest."""
         assert self._store is not None
         looked = threading.Event()
         for _ in range(2):
-            # Results that are in the inbox ask the store, and its answers
-            # come through the inbox.
+            # Two rounds: the reports in the inbox send requests to the store,
+            # and the answers come back through the inbox.
             looked.clear()
             self._inbox.put(events.Called(looked.set))
             looked.wait(max(0.1, end - self._clock.monotonic()))
