@@ -105,8 +105,8 @@ class Object(NamedTuple):
     previous: int | None = None
     #: When a run of it last succeeded. None means never.
     served: int | None = None
-    #: A reason that the history gives for skipping objects at the newest tick
-    #: that is settled for this one. Empty means there is none.
+    #: A reason for which the history has objects skipped at this object's
+    #: watermark. Empty means none is recorded.
     told: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -122,9 +122,9 @@ class Tick(NamedTuple):
     #: The object's run for this tick that failed for good. None means none
     #: did.
     failed: Failed | None
-    #: Number of objects of this tick by outcome. If the history has no row of
-    #: this tick: how many earlier ticks were given up with the next recorded
-    #: tick, summed over its objects.
+    #: Number of objects of this tick by outcome. If the history has no row for
+    #: this tick, these are the earlier ticks that were given up together with
+    #: the next recorded tick, by reason (lost or passed over).
     counts: dict[reason.Reason, int]
     #: A reason for which objects were skipped. Empty means none was skipped.
     told: str
@@ -383,7 +383,8 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     :param but: Objects to leave out.
     """
     columns = [
-        # All instants before the account count as one, for larger groups.
+        # Treat all instants before the account as equal, so that more rows
+        # fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]

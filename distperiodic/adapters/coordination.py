@@ -377,8 +377,8 @@ class Membership:
             rivals = self._rivals(term.read(group.name))
             if not rivals:
                 term.join(group.name)
-                # Of two processes that join at once, the one that writes
-                # second sees the first, so at least one notices.
+                # If two processes join at once, the one that writes second
+                # sees the other's entry, so at least one of them notices.
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True

@@ -190,8 +190,8 @@ def make_engine(connection_url: str, bounded: bool = True,
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
         # Keep values that are set for this user or in the URL. Every statement
-        # of ours has an index; without sequential scans, a cached plan for a
-        # table of a few rows cannot read a million rows later.
+        # of ours can use an index. Without sequential scans, a plan that was
+        # cached for a table of a few rows cannot read a million rows later.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
