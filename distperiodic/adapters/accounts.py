@@ -39,8 +39,8 @@ _FAILED = 3
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
-# The 64th of the ring that a position lies in, and the number of such slices
-# per fetch.
+# The number of the slice of the ring that holds a position (there are 64), and
+# the number of slices per fetch.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})

@@ -26,7 +26,7 @@ _FAILURES = 1000
 
 
 class Failing(NamedTuple):
-    """Objects of one job that failed for good and did not succeed since."""
+    """Objects of one job that failed for good and have not succeeded since."""
 
     job: str
     objects: int

@@ -82,9 +82,9 @@ _STATEMENT = 30
 #: The value of wsrep_sync_wait with the bits of all kinds of statements, so
 #: that the first statement of a transaction waits, whatever its kind.
 _EVERY_STATEMENT = 15
-#: Maximum seconds of a transaction on PostgreSQL when the server is silent
-#: and so cannot end our statements. The drivers of the other databases have
-#: such a limit themselves.
+#: Maximum seconds of a transaction on PostgreSQL. This process enforces the
+#: limit, for a server that no longer responds. The drivers of the other
+#: databases have such a limit themselves.
 SILENT = 45
 
 #: Limits on waiting by driver: the defaults are infinite, or nearly.
@@ -256,7 +256,7 @@ def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
 class Database:
     """A connection that retries transactions where that is safe.
 
-    Its error messages have one line. Not thread-safe. The work of a
+    Error messages are one line long. Not thread-safe. The work of a
     transaction must be idempotent: it is repeated if the connection is lost
     after the commit and before the answer.
     """

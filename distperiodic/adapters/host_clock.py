@@ -49,8 +49,9 @@ _TOLERATED = 100_000
 # attempts to read them so close together.
 _APART = 1_000
 _READINGS = 3
-# Microseconds until the state is written again, although nothing changed. If
-# the wall clock is behind after a boot, the clocks continue from there.
+# Microseconds after which the state is recorded again even without a change.
+# If the wall clock is behind after a boot, the clocks continue from the
+# recorded time.
 _RECORDED = 60_000_000
 
 # Seconds by which the wall clock may be set forward without a warning.
@@ -89,7 +90,7 @@ class State(NamedTuple):
     seen: int
 
     def now(self, up: int) -> int:
-        """Return the lower bound of the clock for ticks at *up*."""
+        """Return a lower bound of the clock for ticks at uptime *up*."""
         if self.knee is None or up <= self.knee:
             return self.offset + up
         return self.offset + self.knee + (up - self.knee) // 2

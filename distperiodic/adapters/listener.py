@@ -4,7 +4,8 @@
 It differs from oslo.messaging's own server:
 
 * oslo.messaging acknowledges a message before it delivers it, and accepts any
-  number of messages. Here the scheduler's window limits them.
+  number of messages. Here the scheduler's flow control
+  limits them.
 * oslo.messaging would reply to a forged call, and wait a minute for a missing
   caller. Our server never replies, and accepts only one method name.
 * oslo.messaging declares three queues, of which we use one, and the broker

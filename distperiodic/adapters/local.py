@@ -154,7 +154,7 @@ class ThreadReader:
         return found, own, takes_arcs
 
     def _usable(self, job: job_.Job, objects: Sequence[Any]) -> list[Any]:
-        """Return the objects with an id and without an invalid schedule."""
+        """Return the objects that have an id and no invalid schedule."""
         usable, problem, number = [], '', 0
         for obj in objects:
             try:
