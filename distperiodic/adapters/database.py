@@ -245,9 +245,9 @@ def _wait_for_others(attempt: int) -> None:
 def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
                   parameters: Any, context: Any, many: bool
                   ) -> tuple[str, Any]:
-    # BEGIN IMMEDIATE makes a writing transaction wait for others. Otherwise
-    # one that reads before it writes fails if another wrote in between. A
-    # transaction that only reads must not block writers.
+    # BEGIN IMMEDIATE makes a writing transaction wait for others. Without it,
+    # a transaction that reads first and then writes would fail if another one
+    # wrote in between. A transaction that only reads must not block writers.
     if statement == 'BEGIN' and not connection.info.get(_LOOKS):
         statement = 'BEGIN IMMEDIATE'
     return statement, parameters

@@ -69,8 +69,8 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
 class _Masking(logging.Filter):
     """A filter that removes credentials from log lines.
 
-    kazoo logs its requests unmasked: user and password, the digest of both in
-    the access rights of our nodes, the password of the session.
+    kazoo logs its requests unmasked. They contain user and password, their
+    digest (in the access rights of our nodes) and the session's password.
     """
 
     _SECRETS = tuple(re.compile(pattern) for pattern in (

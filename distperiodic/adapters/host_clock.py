@@ -186,7 +186,7 @@ class HostClock:
         self._known = state
 
     def now_in(self, session: Any) -> int:
-        """Return the clock for ticks, in a session that is not ours."""
+        """Return the clock for ticks, in a session of the caller."""
         return now(_state_in(session), self.read())
 
 

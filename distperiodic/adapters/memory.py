@@ -212,8 +212,8 @@ class MemoryClaimStore:
     thread-safe: only the thread of its flow may use it.
 
     Only one member uses the store. So a claim for an earlier tick than the
-    last one means that the clock was set back, and it is granted: otherwise
-    the object would not run until the clock has caught up. Leases expire by a
+    last one means that the clock was set back. The claim is granted, or the
+    object would not run until the clock has caught up. Leases expire by a
     clock that does not jump.
     """
 
