@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store knows of ticks and objects, for commands that look.
+"""Read-only queries on ticks and objects, for operator commands.
 
-All that one answer is made of is read at one moment of the database: between
-two of them a claim could end, and its end be missing here or there.
+An answer that needs several statements reads one snapshot of the database.
+Otherwise a claim could end between two statements, and its end would be
+missing from one of them.
 """
 
 import operator
@@ -32,17 +33,18 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-# Failures that are told of one object.
+# Number of failures that are returned for one object.
 _FAILED = 3
-# Rows that are fetched at once, where there may be a million: a server ends a
-# transaction in which nothing is asked for 2 s.
+# Number of rows per fetch where a result may have a million rows. A server
+# ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
-# A 64th of the ring, and how many are fetched at once.
+# The number of the slice of the ring that holds a position (there are 64), and
+# the number of slices per fetch.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
-# Columns of the history, by what they count.
+# The column of the history that counts each outcome.
 _BECAME = {
     reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
     reason.Reason.SUPERSEDED: 'superseded',
@@ -53,24 +55,25 @@ _BECAME = {
 
 
 class Account(NamedTuple):
-    """What the store has of one job and a stretch of time."""
+    """The store's data on one job from a given tick on."""
 
-    #: Of the store, at the moment of reading.
+    #: The store's clock at the moment of reading.
     now: int
-    #: The first tick that it can tell of: what was before may be pruned.
+    #: First tick of the account. The history of earlier ticks may be pruned.
     begins: int
-    #: The text of the schedule in force; empty: nobody knows.
+    #: Text of the schedule in force. Empty means unknown.
     schedule: str
-    #: Since when it holds.
+    #: The instant from which the schedule holds.
     schedule_since: int
     attended: audit.Attendance | None
-    #: Since when an operator has paused it. None: it is not paused.
+    #: The instant at which an operator paused the job. None means not paused.
     paused: int | None
     ticks: dict[int, audit.Counts]
-    #: Listed objects, with the number of those alike.
+    #: Listed objects that are not in ``placed``, grouped: one row of each
+    #: group of equal rows, and the size of the group.
     alike: list[tuple[due.Row, int]]
-    #: Those whose place on the ring matters: one of those alike otherwise,
-    #: and the places of all.
+    #: Listed objects whose position on the ring matters, grouped: one row of
+    #: each group of rows that differ only in position, and all positions.
     placed: list[tuple[due.Row, Sequence[int]]]
 
 
@@ -79,67 +82,69 @@ class Failed(NamedTuple):
 
     tick: int
     attempt: int
-    #: Who ran it; empty: nobody.
+    #: The worker that ran it. Empty means it was never started.
     worker: str
     error: str
 
 
 class Object(NamedTuple):
-    """What the store has of one object of a job; times in microseconds."""
+    """The store's data on one object of a job; times in microseconds."""
 
-    #: Of the store, at the moment of reading.
+    #: The store's clock at the moment of reading.
     now: int
-    #: The job as the store knows it. None: it does not.
+    #: None means the store does not know the job.
     job: control.Job | None
-    #: None: nobody ever claimed it.
+    #: None means the store has no row for the object.
     claim: reason.Standing | None
     fence: int = 0
     attempt: int = 0
-    #: The worker to which the last run of its last tick was granted; empty:
-    #: none was.
+    #: The worker to which the last run of its last tick was granted. Empty
+    #: means no run was granted.
     worker: str = ''
-    #: The tick that it was claimed for before. None: there is none.
+    #: The tick of the claim before the last one. None means there is none.
     previous: int | None = None
-    #: When a run of it was last done. None: never.
+    #: When a run of it last succeeded. None means never.
     served: int | None = None
-    #: What was said of the tick that it was skipped for, by whoever skipped
-    #: last; empty: nothing.
+    #: A reason for which the history has objects skipped at this object's
+    #: watermark. Empty means none is recorded.
     told: str = ''
-    #: The newest first.
+    #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
 
 
 class Tick(NamedTuple):
-    """What the store has of one tick of an object."""
+    """The store's data on one tick of an object."""
 
-    #: Since when the job has its schedule.
+    #: The instant from which the job's schedule holds.
     schedule_since: int
-    #: The first tick that the history can tell of.
+    #: The first tick that the history covers.
     begins: int
-    #: The object's run for this tick that failed for good. None: none did.
+    #: The object's run for this tick that failed for good. None means none
+    #: did.
     failed: Failed | None
-    #: Number of objects of this tick, by what became of them. Where nothing
-    #: is recorded of it: what was given up of earlier ticks with the next.
+    #: Number of objects of this tick by outcome. If the history has no row for
+    #: this tick, these are the earlier ticks that were given up together with
+    #: the next recorded tick, by reason (lost or passed over).
     counts: dict[reason.Reason, int]
-    #: Why the last ones were skipped; empty: none were.
+    #: A reason for which objects were skipped. Empty means none was skipped.
     told: str
 
 
 class Unserved(NamedTuple):
-    """An object, and when it was served."""
+    """An object, and when a run of it last succeeded."""
 
     object: str
     tick: int
     state: State
-    #: When a run of it was last done, in microseconds. None: never.
+    #: When a run of it last succeeded, in microseconds. None means never.
     served: int | None
 
 
 class Accounts(control.Control):
-    """The store of one group, for commands that look."""
+    """Read-only queries on one group, for operator commands."""
 
     def object(self, job: str, key: str) -> Object:
-        """All that the store has of one object."""
+        """Return all that the store has on one object."""
         def work(connection: sa.Connection) -> Object:
             now = connection.scalar(sa.select(self._dialect.now))
             assert now is not None
@@ -151,7 +156,8 @@ class Accounts(control.Control):
                 _job.c.space == self._space, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
-                          # As the clock shows it that people go by.
+                          # Converted from the lease clock to the clock of
+                          # ticks, which operators see.
                           (_lease.c.until - self._dialect.lease_now
                            + self._dialect.now).label('until'),
                           _history.c.reason.label('told'))
@@ -180,10 +186,10 @@ class Accounts(control.Control):
         return self._at_one_moment(work)
 
     def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
-        """Return the text of the schedule that an object follows (empty: not
-        recorded), and whether it is its own.
+        """Return the text of the schedule that an object follows, and whether
+        the schedule is its own. An empty text means not recorded.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
 
@@ -197,9 +203,9 @@ class Accounts(control.Control):
         return self._database.look(work)
 
     def tick(self, job: str, key: str, tick: int) -> Tick:
-        """Return what the store has of one tick of an object.
+        """Return what the store has on one tick of an object.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
 
@@ -218,7 +224,7 @@ class Accounts(control.Control):
                 .order_by(_failure.c.id.desc()).limit(1)).one_or_none()
             sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
                     .label(name) for name in (*_BECAME.values(), 'missed')]
-            # The tick itself, or else the next that anything is recorded of.
+            # The tick itself, or else the next tick with a recorded row.
             row = connection.execute(
                 sa.select(_history.c.tick, *sums,
                           sa.func.max(_history.c.reason).label('reason'))
@@ -240,10 +246,10 @@ class Accounts(control.Control):
 
     def unserved(self, job: str, seconds: float,
                  limit: int) -> list[Unserved]:
-        """Objects of which no run was done for so many seconds, those that
-        wait the longest first.
+        """Return objects without a successful run in the last *seconds*,
+        those that wait the longest first.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
 
@@ -260,9 +266,9 @@ class Accounts(control.Control):
         return self._database.look(work)
 
     def lists(self, job: str) -> bool:
-        """Return whether anything of *job* was ever listed.
+        """Return whether the store has any object of *job*.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
         return self._database.look(lambda connection: connection.execute(
@@ -270,11 +276,11 @@ class Accounts(control.Control):
             .limit(1)).first() is not None)
 
     def account(self, job: str, since: int, schedule: str = '') -> Account:
-        """What became of the ticks of *job*.
+        """Return the account of the ticks of *job*.
 
-        :param since: the first tick, in microseconds.
-        :param schedule: the text of its schedule, where the store has none.
-        :raises ConfigError: there is no such job.
+        :param since: First tick, in microseconds.
+        :param schedule: Text of the schedule to use if the store has none.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
 
@@ -303,9 +309,9 @@ class Accounts(control.Control):
         return self._at_one_moment(work)
 
     def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
-        """Those of *objects* that the store has no listing of.
+        """Return those of *objects* that the store does not list.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
 
@@ -354,8 +360,11 @@ class Accounts(control.Control):
 
 
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
-    """Objects whose place on the ring says whether they were due, for the
-    first tick that counts for them or for the last.
+    """Return the condition that an object's position is needed to judge it.
+
+    For a job that spreads its objects over the period. The position decides
+    whether the object was due for the first tick after it was listed, or for
+    the newest tick.
     """
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',
@@ -369,12 +378,13 @@ _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 def _alike(connection: sa.Connection, number: int, begins: int,
            but: sa.ColumnElement[bool] | None
            ) -> Iterator[tuple[due.Row, int]]:
-    """Listed objects, those alike in one row.
+    """Yield listed objects, grouped: one row per group, and the group's size.
 
-    :param but: those that are left out.
+    :param but: Objects to leave out.
     """
     columns = [
-        # What was before is all the same.
+        # Treat all instants before the account as equal, so that more rows
+        # fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]
@@ -393,7 +403,7 @@ def _alike(connection: sa.Connection, number: int, begins: int,
 def _placed(connection: sa.Connection, number: int,
             which: sa.ColumnElement[bool]
             ) -> list[tuple[due.Row, Sequence[int]]]:
-    # Not one object of Python's for each row: there may be a million.
+    # Build no Python object per row: there may be a million rows.
     found: dict[tuple[int, int, int], array[int]] = {}
     alike = (_claim.c.settled, _claim.c.since, _FREE)
     listed = (_claim.c.job == number, _claim.c.since.is_not(None), which)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store knows of the moment: who works, what runs, what fails.
+"""Queries on the present state: active members, runs, failing objects.
 
-Each question reads a bounded number of rows, but for that of how many objects
-a job has.
+:meth:`Activity.listings` reads all objects of a job, and
+:meth:`Activity.runs` all leases of runs. The other queries read only the
+recent history or the newest failures.
 """
 
 import json
@@ -20,12 +21,12 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-# The newest failures that are examined.
+# Number of newest failures that are examined.
 _FAILURES = 1000
 
 
 class Failing(NamedTuple):
-    """Objects of one job that failed for good and did not succeed since."""
+    """Objects of one job that failed for good and have not succeeded since."""
 
     job: str
     objects: int
@@ -34,43 +35,45 @@ class Failing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """An object that is at work; times in microseconds."""
+    """An object that is running; times in microseconds."""
 
     job: str
     object: str
-    #: The worker to which the run was granted; empty: none was yet.
+    #: The worker to which the run was granted. Empty means not recorded.
     worker: str
     tick: int
-    #: How long ago it was granted. None: by an earlier release.
+    #: Time since it was granted. None means an earlier release granted it.
     age: int | None
     attempt: int
-    #: What the run last reported of itself, as JSON. None: nothing.
+    #: The run's last progress report, as JSON. None means there is none.
     progress: str | None
-    #: Until when its lease holds.
+    #: When its lease expires.
     until: int
 
 
 class Listing(NamedTuple):
-    """How many objects of a job follow one schedule."""
+    """The number of objects of a job that follow one schedule."""
 
     job: str
-    #: The text of the job's schedule in force; empty: not recorded yet.
+    #: Text of the job's schedule in force. Empty means not recorded yet.
     schedule: str
-    #: Since when it holds, or core.due.ALWAYS.
+    #: The instant from which it holds, or core.due.ALWAYS. None means not
+    #: recorded yet.
     schedule_since: int | None
     paused: bool
-    #: The text of the objects' own schedule; empty: they follow the job's.
+    #: Text of the objects' own schedule. Empty means they follow the job's.
     rule: str
     objects: int
 
 
 class Activity(control.Control):
-    """The store of one group, for commands that look at the present."""
+    """Queries on the present state of one group, for operator commands."""
 
     def recent_holders(self, since: int) -> dict[str, int]:
-        """Return who had a part in a tick since *since*, and in which last.
+        """Return members with entries in recent history, and the newest tick
+        of each.
 
-        :param since: the first tick, in microseconds.
+        :param since: First tick, in microseconds.
         """
         names = self._named()
         return {row.member: row.tick for row in self._database.look(
@@ -82,8 +85,8 @@ class Activity(control.Control):
                 .group_by(_history.c.member)).all())}
 
     def failing(self) -> list[Failing]:
-        """Return the jobs with objects that failed for good and were not
-        done since, of the newest failures.
+        """Return jobs with objects that failed for good and have not
+        succeeded since. Only the newest failures are examined.
         """
         names = self._named()
         newest = (
@@ -105,16 +108,16 @@ class Activity(control.Control):
                       for row in found)
 
     def runs(self, job: str | None, limit: int) -> list[Run]:
-        """Return what runs, the longest first.
+        """Return runs in progress, the longest-running first.
 
-        :param job: of this one; None: of all.
-        :raises ConfigError: there is no such job.
+        :param job: Name of the job. None means all jobs.
+        :raises ConfigError: the store has no such job.
         """
         names = self._named(job)
 
         def work(connection: sa.Connection) -> list[Run]:
             runs: list[Run] = []
-            # Claims are not indexed by their lease: it names its objects.
+            # Claims are not indexed by lease, but a lease names its objects.
             for lease in connection.execute(
                     sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
                               (_lease.c.until - self._dialect.lease_now
@@ -143,10 +146,10 @@ class Activity(control.Control):
         return self._database.look(work)
 
     def listings(self, job: str | None) -> list[Listing]:
-        """Return how many listed objects follow which schedule.
+        """Return the number of listed objects per job and schedule.
 
-        :param job: of this one; None: of all.
-        :raises ConfigError: there is no such job.
+        :param job: Name of the job. None means all jobs.
+        :raises ConfigError: the store has no such job.
         """
         names = self._named(job)
         rule = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)

@@ -9,10 +9,11 @@ from distperiodic.core import ring as ring_
 
 
 class Alone:
-    """The membership of a process that has no others: it owns everything."""
+    """A membership with one member, which owns every object."""
 
     def __init__(self, identity: str, points: int, *, clock: ports.Clock):
-        #: Not who was here before under this name.
+        #: The random nonce distinguishes this process from earlier ones with
+        #: the same identity.
         self.me = member_.Member(identity, secrets.token_hex(8), 1, points)
         self._view = member_.View(
             'alone', (self.me,), ring_.Ring({identity: points}), version=1,

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The URL of a coordination service: checked, shown, completed.
+"""Validation and completion of coordination service URLs.
 
-tooz and its drivers pass over what they do not know: a path, a misspelt
-option, a certificate without ``use_ssl``. Two services that believe to be
-apart would be one, or talk in the clear; so all of that is refused here.
+tooz and its drivers ignore what they do not know: a path, a misspelt option,
+a certificate without ``use_ssl``. Then two services that should be separate
+would share one group, or traffic would not be encrypted. So such a URL is
+rejected here.
 """
 
 import difflib
@@ -16,11 +17,11 @@ from oslo_utils import strutils
 from distperiodic import exceptions
 from distperiodic.core import masking
 
-#: Below which all of ours stands, apart from the groups that a service may
-#: have of its own in the same place.
+#: The namespace of our groups. It separates them from groups that a service
+#: may keep in the same place.
 NAMESPACE = 'distperiodic'
 
-#: Drivers that know groups, and the option that holds their timeout.
+#: Drivers with group membership, and the option that sets their timeout.
 _DRIVERS = {
     'zookeeper': 'timeout', 'kazoo': 'timeout', 'file': 'timeout',
     'redis': 'membership_timeout', 'etcd3+http': 'membership_timeout',
@@ -30,10 +31,10 @@ PUSHING = frozenset(['zookeeper', 'kazoo'])
 
 
 def check(backend_url: str) -> str:
-    """The scheme of *backend_url*, if its driver has group membership.
+    """Return the scheme of *backend_url*, if its driver has group membership.
 
-    :raises ConfigError: it is misspelt, its driver has none, or its driver
-        would not do what it says.
+    :raises ConfigError: the URL is malformed, its driver has no group
+        membership, or its driver would ignore a part of the URL.
     """
     shown = masking.mask(backend_url)
     scheme, colon, rest = backend_url.partition('://')
@@ -67,7 +68,7 @@ def check(backend_url: str) -> str:
 
 def _place(scheme: str, url: urllib.parse.SplitResult,
            whole: str) -> str | None:
-    """What is wrong before the options."""
+    """Return what is wrong with the URL before its options, or None."""
     if '#' in whole:
         return ('holds a "#", which ends a URL for its driver; give the '
                 'service a password without one')
@@ -94,7 +95,7 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
     return None
 
 
-# -- options; each function returns what is wrong with a value
+# -- options; each function returns what is wrong with a value, or None
 
 def _text(value: str) -> str | None:
     return None
@@ -157,7 +158,7 @@ _OPTIONS: dict[str, dict[str, _Check]] = {
     'file': {'timeout': _seconds}, 'redis': _REDIS,
     'etcd3+http': _ETCD, 'etcd3+https': _ETCD,
 }
-#: What has no effect without another option: those and that.
+#: Options that have no effect alone, each with the option that it needs.
 _NEEDS = {
     'zookeeper': (('ca', 'use_ssl'), ('certfile', 'use_ssl'),
                   ('keyfile', 'use_ssl'), ('verify_certs', 'use_ssl'),
@@ -168,7 +169,7 @@ _NEEDS = {
 
 
 def _options(scheme: str, query: str) -> str | None:
-    """What is wrong with the options after the '?'."""
+    """Return what is wrong with the options after the '?', or None."""
     known = _OPTIONS[scheme]
     given = urllib.parse.parse_qs(query, keep_blank_values=True)
     for name, values in given.items():
@@ -204,7 +205,7 @@ def _secret(option: str) -> bool:
 
 
 def has_tls(backend_url: str) -> bool:
-    """Whether what goes to the service is encrypted."""
+    """Return whether traffic to the service is encrypted."""
     scheme, _, rest = backend_url.partition('://')
     query = urllib.parse.parse_qs(rest.partition('?')[2])
     return scheme == 'etcd3+https' or any(
@@ -213,8 +214,11 @@ def has_tls(backend_url: str) -> bool:
 
 
 def complete(url: str, seconds: float) -> str:
-    """Return *url* with our namespace and the session timeout added, in the
-    words of its driver, unless it has them already.
+    """Return *url* with our namespace and the session timeout added.
+
+    Options that *url* already has are kept.
+
+    :param seconds: Session timeout.
     """
     scheme = url.partition('://')[0]
     before, _, query = url.partition('?')
@@ -225,6 +229,7 @@ def complete(url: str, seconds: float) -> str:
     elif 'namespace' in _OPTIONS[scheme] and 'namespace' not in given:
         added.append(f'namespace={NAMESPACE}')
     if _DRIVERS[scheme] not in given:
-        # tooz reads it by int(); less than asked would be unsafe to trust.
+        # tooz parses the value with int(). A timeout shorter than requested
+        # would let other members take over too early.
         added.append(f'{_DRIVERS[scheme]}={max(1, round(seconds))}')
     return f'{before}?{"&".join(added)}' if added else before

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The broker as an operator sees it: is it there, and who listens?
+"""Broker probes for operators: reachability, queues and consumers.
 
-This speaks AMQP itself. oslo.messaging cannot say why a broker let nobody
-in, tries again for ever, and declares what it asks about; here every
-question is bounded, and nothing is made by asking.
+This module uses AMQP directly. oslo.messaging does not report why a broker
+rejected a login, retries forever, and declares the queues that it asks about.
+Here every request has a timeout, and a query creates nothing.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queue:
-    """What a queue holds, and how many processes listen to it."""
+    """The number of messages in a queue, and of its consumers."""
 
     messages: int
     consumers: int
 
 
 def url_of(conf: Any) -> str:
-    """``[DEFAULT] transport_url``, passwords and all."""
+    """Return ``[DEFAULT] transport_url``, including passwords."""
     import oslo_messaging
     # This registers the option.
     oslo_messaging.TransportURL(conf)
@@ -49,12 +49,12 @@ def url_of(conf: Any) -> str:
 class Broker:
     """The servers that ``transport_url`` names.
 
-    :param conf: where oslo.messaging's options are.
+    :param conf: Configuration that holds oslo.messaging's options.
     :raises ConfigError: the URL can never work.
     """
 
     def __init__(self, conf: Any):
-        # It fixes the backend of oslo.service: not before it is needed.
+        # This import fixes the backend of oslo.service, so import it late.
         import oslo_messaging
         from oslo_messaging import opts
         for group, options in opts.list_opts():
@@ -102,15 +102,15 @@ class Broker:
     def check(self, host: Host) -> None:
         """Log in to *host*.
 
-        :raises BusUnavailable: it did not let us in; the message says why.
+        :raises BusUnavailable: the login failed; the message says why.
         """
         with self._connection(host):
             pass
 
     def find(self) -> Host:
-        """The first server that lets us in.
+        """Return the first server that accepts our login.
 
-        :raises BusUnavailable: none does.
+        :raises BusUnavailable: no server accepts it.
         """
         reasons = []
         for host in self.hosts:
@@ -124,12 +124,13 @@ class Broker:
 
     def queues(self, host: Host,
                names: list[str]) -> dict[str, Queue | None]:
-        """The queues of *names*; None: there is none of that name."""
+        """Return the queues of *names*; None means no such queue."""
         import amqp
         found: dict[str, Queue | None] = {}
         with self._connection(host) as connection:
             for name in names:
-                # The broker closes the channel on which it says no.
+                # The broker closes a channel when a queue is not found, so
+                # use one channel per queue.
                 channel = connection.channel()
                 try:
                     answer = channel.queue_declare(name, passive=True)
@@ -142,7 +143,7 @@ class Broker:
         return found
 
     def delete(self, host: Host, names: list[str]) -> None:
-        """Delete queues and what they hold; a missing one is no error."""
+        """Delete queues and their messages; ignore missing queues."""
         with self._connection(host) as connection:
             for name in names:
                 channel = connection.channel()

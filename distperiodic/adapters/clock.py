@@ -11,8 +11,9 @@ class SystemClock:
         return time.time_ns() // 1000
 
     if hasattr(time, 'CLOCK_BOOTTIME'):
-        # CLOCK_MONOTONIC stands still while the machine sleeps, and a member
-        # that slept through its session must not believe in it on waking.
+        # CLOCK_MONOTONIC stops while the machine is suspended. A member that
+        # was suspended for longer than its session must not trust that
+        # session after waking.
         def monotonic(self) -> float:
             return time.clock_gettime(time.CLOCK_BOOTTIME)
     else:

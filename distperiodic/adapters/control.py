@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator looks up in the store, and does to it.
+"""Operator queries and commands on the store.
 
-No process of the service has a part in it: all is read from the tables and
-written there, and schedulers find it at their next sweep.
+They only read and write tables; no process of the service takes part.
+Schedulers see the changes at their next sweep.
 """
 
 import functools
@@ -35,13 +35,14 @@ _lease = tables.lease
 
 _DEAD = MOVES[Move.REQUEUE][0]
 
-# Rows that are changed in one transaction, so that none lasts long.
+# Number of rows that are read and changed at once, and number of claims in a
+# triggered lease. Both keep transactions short.
 _AT_A_TIME = 1000
 _IN_A_LEASE = 500
 
 
 class Ticked(NamedTuple):
-    """What became of a tick, counted in objects."""
+    """The outcome of a tick, counted in objects."""
 
     job: str
     #: Microseconds since the epoch.
@@ -50,83 +51,86 @@ class Ticked(NamedTuple):
     done: int
     dead: int
     skipped: int
-    #: The same, by what had them skipped.
+    #: Skipped objects by cause.
     by_misfire: int
     by_overlap: int
     by_pause: int
     by_lost: int
     superseded: int
     cancelled: int
-    #: Times that a run failed and was to be tried again.
+    #: Number of failed runs that were scheduled for a retry.
     retried: int
     taken_over: int
-    #: How many schedulers and workers had a part in it.
+    #: Number of schedulers and workers in its history. A trigger or a requeue
+    #: by an operator counts as one more.
     members: int
-    #: Milliseconds from the tick to the claim, of what was claimed: in the
-    #: mean, and the most.
+    #: Milliseconds from the tick to the claim, over all claimed objects: the
+    #: mean, and the maximum.
     mean: int
     latest: int
-    #: Why the last ones were skipped; empty: none was.
+    #: A reason for which objects were skipped. Empty means none was skipped.
     reason: str
 
     @property
     def open(self) -> int:
-        """Not at an end."""
+        """Number of objects without an outcome yet."""
         return self.due - (self.done + self.dead + self.skipped
                            + self.superseded + self.cancelled)
 
 
 class Job(NamedTuple):
-    """A job as the store knows it."""
+    """The store's data on a job."""
 
     name: str
-    #: The newest in the history, in microseconds. None: there is none.
+    #: Newest tick in the history, in microseconds. None means there is none.
     tick: int | None
-    #: In microseconds. None: it is not paused.
+    #: In microseconds. None means not paused.
     paused_since: int | None
     paused_by: str
     paused_why: str
-    #: Since when its schedule holds: an instant, or core.due.ALWAYS.
+    #: The instant from which its schedule holds, or core.due.ALWAYS.
     schedule_since: int
 
 
 class Triggered(NamedTuple):
-    """What became of an attempt to have objects run at once."""
+    """The result of a request to run objects at once."""
 
     tick: int
     objects: int
-    #: Their earlier tick has not come to its end, and is not given up.
+    #: Number of objects that were not claimed, since a claim of an earlier
+    #: tick is still open.
     busy: int
 
 
 class Dead(NamedTuple):
-    """A claim that is dead, and what was told of it."""
+    """A dead claim, and how its last run failed."""
 
     job: str
     object: str
     #: Microseconds since the epoch.
     tick: int
     attempt: int
-    #: Who ran it last; empty: nobody.
+    #: The worker of the last run. Empty means no run was granted.
     worker: str
-    #: When it ended, in microseconds, and why. None and empty: what was told
-    #: is pruned.
+    #: When it ended, in microseconds, and why. None and empty mean that the
+    #: record of the failure is pruned.
     at: int | None
     error: str
-    #: Empty as well where nobody asked for it.
+    #: Also empty if tracebacks were not requested.
     traceback: str
 
 
 class Control(sql_store.SqlClaimStore):
-    """The store of one group, for commands."""
+    """The store of one group, for operator commands."""
 
     def history(self, *, job: str | None, since: int,
                 limit: int) -> list[Ticked]:
-        """What became of ticks, the newest first.
+        """Return the outcome of ticks, the newest first.
 
-        :param job: of this one; None: of all.
-        :param since: the first tick, in microseconds.
-        :raises ConfigError: there is no such job.
+        :param job: Name of the job. None means all jobs.
+        :param since: First tick, in microseconds.
+        :param limit: Maximum number of rows; a row is one job and tick.
+        :raises ConfigError: the store has no such job.
         """
         names = self._named(job)
         counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
@@ -150,19 +154,19 @@ class Control(sql_store.SqlClaimStore):
             row.by_lost, row.superseded, row.cancelled, row.retried,
             row.taken_over,
             row.members,
-            # What was skipped was not claimed.
+            # Skipped objects were not claimed, so they have no lateness.
             round(row.lateness / max(1, row.due - row.skipped)), row.latest,
             row.reason or '') for row in found]
 
     def dead(self, *, job: str | None, limit: int,
              key: str | None = None,
              tracebacks: bool = False) -> list[Dead]:
-        """What is dead, the newest ticks first.
+        """Return dead claims, the newest ticks first.
 
-        :param job: of this one; None: of all.
-        :param key: this object; None: all.
-        :param tracebacks: tell them, too; each may be long.
-        :raises ConfigError: there is no such job.
+        :param job: Name of the job. None means all jobs.
+        :param key: Id of the object. None means all objects.
+        :param tracebacks: Whether to return tracebacks; each may be long.
+        :raises ConfigError: the store has no such job.
         """
         names = self._named(job)
         which: list[sa.ColumnElement[bool]] = [
@@ -187,13 +191,15 @@ class Control(sql_store.SqlClaimStore):
                 for row in found]
 
     def requeue(self, *, job: str | None, key: str | None) -> int:
-        """Put back what is dead: it runs again for the tick it died in, from
-        its first attempt, unless a later tick was claimed since.
+        """Requeue dead claims.
 
-        :param job: of this one; None: of all.
-        :param key: this object; None: all.
-        :returns: how many claims.
-        :raises ConfigError: there is no such job.
+        Each object runs again for the tick in which it died, from its first
+        attempt. An object that was claimed for a later tick is left out.
+
+        :param job: Name of the job. None means all jobs.
+        :param key: Id of the object. None means all objects.
+        :returns: Number of requeued claims.
+        :raises ConfigError: the store has no such job.
         """
         return sum(self._requeue_of(number, key)
                    for number in self._named(job))
@@ -233,10 +239,10 @@ class Control(sql_store.SqlClaimStore):
             work, lambda tx: len(tx.standing(number, keys, name)))
 
     def _named(self, job: str | None = None) -> dict[int, str]:
-        """The jobs of the group, by number: one, or all that somebody has
-        claimed.
+        """Return the jobs of the group that the store knows, by number.
 
-        :raises ConfigError: there is no such job.
+        :param job: Name of the only job to return. None means all jobs.
+        :raises ConfigError: the store has no such job.
         """
         names = {row.id: row.name for row in self._database.look(
             lambda connection: connection.execute(
@@ -256,11 +262,14 @@ class Control(sql_store.SqlClaimStore):
                 if name == job}
 
     def check_job(self, job: str) -> None:
-        """:raises ConfigError: nobody has ever claimed anything of it."""
+        """Check that the store has *job*.
+
+        :raises ConfigError: the store has no such job.
+        """
         self._named(job)
 
     def jobs(self) -> list[Job]:
-        """All jobs that somebody has claimed, by name."""
+        """Return all jobs that the store has, by name."""
         return self._database.look(self._jobs_in)
 
     def _jobs_in(self, connection: sa.Connection) -> list[Job]:
@@ -276,10 +285,10 @@ class Control(sql_store.SqlClaimStore):
                       for row in found)
 
     def pause(self, job: str, *, by: str, why: str) -> None:
-        """Have the ticks of *job* skipped from the schedulers' next sweep on.
-        What was claimed goes on.
+        """Skip ticks of *job* from the schedulers' next sweep on. Claimed
+        objects still run.
 
-        :raises ConfigError: there is no such job.
+        :raises ConfigError: the store has no such job.
         """
         self._set_paused(job, {
             'paused_since': self._dialect.now,
@@ -287,10 +296,10 @@ class Control(sql_store.SqlClaimStore):
             'paused_why': why[:tables.LONGEST_REASON]})
 
     def resume(self, job: str) -> bool:
-        """Let *job* go on with its next tick.
+        """Resume *job* at its next tick.
 
-        :returns: whether it was paused.
-        :raises ConfigError: there is no such job.
+        :returns: Whether it was paused.
+        :raises ConfigError: the store has no such job.
         """
         paused = any(one.name == job and one.paused_since is not None
                      for one in self.jobs())
@@ -304,13 +313,16 @@ class Control(sql_store.SqlClaimStore):
             sa.update(_job).where(_job.c.id == number).values(values)))
 
     def trigger(self, job: str, *, key: str | None) -> Triggered:
-        """Have *job* run at once: claims of a tick of this moment wait in
-        leases of nobody, and the next sweep takes them over. Nothing of what
-        was due before is settled by it: the job's own policies decide on
-        that, as if nobody had triggered.
+        """Run *job* at once.
 
-        :param key: this object; None: all. Only those that are listed are.
-        :raises ConfigError: there is no such job.
+        Claim its objects for a tick of this moment, in expired leases without
+        a holder. The next sweep takes these leases over. Ticks of the
+        schedule are not affected: the job's own policies still decide on
+        those that were due before.
+
+        :param key: Id of the object. None means all objects. Objects that
+            are not listed are left out.
+        :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
         tick = self.now()
@@ -323,7 +335,7 @@ class Control(sql_store.SqlClaimStore):
 
     def _trigger(self, number: int, tick: int,
                  keys: list[str]) -> tuple[int, int]:
-        """How many of *keys* were claimed, and how many are busy."""
+        """Return how many of *keys* were claimed, and how many are busy."""
         name = uuid.uuid4().hex
 
         def work(tx: Transaction) -> tuple[int, int]:
@@ -345,7 +357,7 @@ class Control(sql_store.SqlClaimStore):
         return self._once(work, again)
 
     def _objects(self, number: int) -> Iterator[list[str]]:
-        """All objects that a job has listed, some at a time."""
+        """Yield all listed objects of a job, in chunks."""
         last = ''
         while True:
             found = [row.object for row in self._database.look(

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Membership over tooz: the one thread that talks to the coordination service.
+"""Membership over tooz: the one thread that uses the coordination service.
 
     open a term ─► join ─► confirm ─► read ◄──────┐
          ▲                             │  a watch fired, or a probe is due
          │                             ▼           │
          └──── the term is lost ◄── wait ──────────┘
 
-A *term* is one tooz coordinator under one entry (:mod:`..core.member`).
-Whatever ends it (session expired, entry deleted by somebody, client stuck
-with a server that lost its data, points changed) has one remedy: the same
-process opens its next term. Of two terms of one process all readers take
-the later, so that a change of points needs no gap.
+A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
+term may end for many reasons: the session expired, somebody deleted the
+entry, the client is stuck with a server that lost its data, or the points
+changed. The remedy is always the same: the process opens its next term. If a
+process has two terms at once, every reader uses the later one, so a change of
+points leaves no gap.
 
-There is no clean-up of entries that dead processes left in ``file://``:
-the driver ignores them by age, and each is one small file.
+Entries of dead processes in ``file://`` are not cleaned up: the driver ignores
+them by age, and each is one small file.
 """
 
 import dataclasses
@@ -34,19 +35,19 @@ from distperiodic.core import ring as ring_
 
 LOG = logging.getLogger(__name__)
 
-# Reads of one group are at least this far apart: two hundred joins at once
-# are seen in some twenty views and not in two hundred, and a single join
-# still at once, since the first read does not wait.
+# Minimum seconds between two reads of one group. Two hundred joins at once
+# then cause about twenty views instead of two hundred. A single join is still
+# seen at once, since the first read does not wait.
 _COALESCE = 0.025
 
 @dataclasses.dataclass(eq=False)
 class _Group:
-    """One group that this process belongs to, or only looks at."""
+    """One group that this process has joined or watches."""
 
     name: str
-    #: This process belongs to it, and does not merely look on.
+    #: True if this process is a member, False if it only watches.
     member: bool
-    #: Its entry stands there, or may.
+    #: True if our entry is, or may be, in the group.
     standing: bool = False
     view: member_.View | None = None
     entries: frozenset[str] = frozenset()
@@ -60,17 +61,18 @@ class _Group:
 class Membership:
     """The groups of one process; see :class:`distperiodic.ports.Membership`.
 
-    :param identity: this process's name on the ring.
-    :param points: points on the ring; 0 for a process that owns nothing.
-    :param slots: runs that it takes at a time; 0 for none.
-    :param jobs: says which jobs it schedules; see
+    :param identity: Name of this process on the ring.
+    :param points: Number of points on the ring; 0 for a process that owns
+        nothing.
+    :param slots: Number of runs that it accepts at a time; 0 for none.
+    :param jobs: Signature of the jobs that it schedules; see
         :func:`distperiodic.core.member.sign_of`. 0 for none.
-    :param session_timeout: seconds without a sign of life after which the
-        others take over, as asked for; the server may grant another value.
-    :param heartbeat_interval: seconds between looks at a service that cannot
-        push.
+    :param session_timeout: Seconds without a sign of life after which the
+        others take over. The server may grant another value.
+    :param heartbeat_interval: Seconds between reads of a service that cannot
+        push changes.
     :raises ConfigError: the URL names no driver with group membership.
-    :raises InvalidMemberId: the service could not carry *identity*.
+    :raises InvalidMemberId: the service cannot store *identity*.
     """
 
     def __init__(self, backend_url: str, identity: str, *,
@@ -87,12 +89,13 @@ class Membership:
         self._me = member_.Member(
             member_.check_identity(identity), secrets.token_hex(8), 0,
             points, slots, jobs=jobs)
-        # What the next term is to show; written by whoever publishes, where
-        # _me is written by our thread alone.
+        # Values for the next term. Any thread may publish them; only the
+        # membership thread writes _me.
         self._points = points
         self._slots = slots
         self._lock = threading.Lock()
-        # Replaced whole when a group is added, since others iterate it.
+        # Replaced as a whole when a group is added, since other threads
+        # iterate over it.
         self._groups: dict[str, _Group] = {}
         self._wake = threading.Event()
         self._news = threading.Condition()
@@ -100,9 +103,9 @@ class Membership:
         self._republish = False
         self._connected = False
         self._thread: threading.Thread | None = None
-        #: Why this process is not in its groups; None while it is.
+        #: Why this process is not in its groups. None means it is in them.
         self.problem: exceptions.DistperiodicError | None = None
-        #: Seconds that the server granted; None until it has.
+        #: Seconds that the server granted. None means not connected yet.
         self.session_timeout: float | None = None
 
     @property
@@ -111,21 +114,21 @@ class Membership:
 
     @property
     def me(self) -> member_.Member:
-        """This process as it stands, or is about to stand, in its groups."""
+        """The current or next entry of this process in its groups."""
         return self._me
 
     def join(self, group: str,
              listener: Callable[[member_.View], None] | None = None) -> None:
-        """Belong to *group* from now on; see it through :meth:`view`."""
+        """Join *group*; read its members with :meth:`view`."""
         self._add(group, True, listener)
 
     def watch(self, group: str,
               listener: Callable[[member_.View], None] | None = None) -> None:
-        """Look at *group* without being in it."""
+        """Watch *group* without joining it."""
         self._add(group, False, listener)
 
     def knows(self, group: str) -> bool:
-        """Whether *group* was joined or is watched."""
+        """Return whether *group* was joined or is watched."""
         return group in self._groups
 
     def _add(self, name: str, member: bool,
@@ -140,21 +143,21 @@ class Membership:
                 group.listeners.append(listener)
             if member and not group.member:
                 group.member = True
-                # To be in one group more takes a term that has joined it.
+                # Only the next term joins this group too.
                 self._republish = True
         self._wake.set()
 
     def start(self) -> None:
-        """Begin; returns at once. See :meth:`wait_joined`."""
+        """Start the thread and return at once. See :meth:`wait_joined`."""
         self._thread = threading.Thread(
             target=self._run, name='distperiodic-membership', daemon=True)
         self._thread.start()
 
     def wait_joined(self, timeout: float) -> None:
-        """Wait until we are connected and every group has a view, a
-        trusted one where it was joined.
+        """Wait until we are connected and have a view of every group. The
+        views of joined groups must be trusted.
 
-        :raises DuplicateMember: a live process holds our identity.
+        :raises DuplicateMember: another live process has our identity.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
         """
         with self._news:
@@ -170,8 +173,8 @@ class Membership:
                     exceptions.DuplicateMember, exceptions.ConfigError)))
 
     def joined(self) -> bool:
-        """Whether we are connected and every group has a view, trusted
-        where we are a member.
+        """Return whether we are connected and have a view of every group. The
+        views of joined groups must be trusted.
         """
         now = self._clock.monotonic()
         return self._connected and all(
@@ -188,7 +191,7 @@ class Membership:
 
     def publish(self, *, points: int | None = None,
                 slots: int | None = None) -> None:
-        """Change the points or slots that the others see of us."""
+        """Change the points or slots that we publish to other members."""
         with self._lock:
             was = self._points, self._slots
             if points is not None:
@@ -200,8 +203,9 @@ class Membership:
         self._wake.set()
 
     def leave(self, group: str, timeout: float = 5.0) -> None:
-        """Belong to *group* no more, and go on watching it and the others.
-        Bounded by *timeout*, as :meth:`stop` is.
+        """Leave *group*, and keep watching it.
+
+        :param timeout: Maximum seconds to wait.
         """
         with self._lock:
             self._groups[group].member = False
@@ -212,8 +216,10 @@ class Membership:
                 or not self._groups[group].standing, timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave all groups. Bounded by *timeout*, also while ZooKeeper is
-        down: then our entries fall with the session.
+        """Leave all groups. While ZooKeeper is down our entries stay until
+        the session expires.
+
+        :param timeout: Maximum seconds to wait.
         """
         self._stopping.set()
         self._wake.set()
@@ -260,8 +266,8 @@ class Membership:
                              None)
             else:
                 if self._republish and not self._stopping.is_set():
-                    # Make before break: the next term is read by the others
-                    # before this one ends.
+                    # Make before break: the next term joins before this one
+                    # ends.
                     old = term
                     broken = False
                     continue
@@ -270,7 +276,7 @@ class Membership:
                 if over is not None:
                     over.close()
             old = None
-            # Not for _wake: the end of the old client sets it as well.
+            # Do not wait on _wake: closing the old client sets it.
             self._stopping.wait(delay * random.uniform(0.8, 1.2))
             delay = min(delay * 2, 2.0)
 
@@ -303,7 +309,7 @@ class Membership:
 
     def _serve_from(self, term: term_.Term,
                     old: term_.Term | None) -> None:
-        """Join under *term*, then keep the views true until it is over."""
+        """Join under *term*, then keep the views current until it ends."""
         term.connect()
         for group in self._groups.values():
             group.standing = group.member
@@ -315,10 +321,10 @@ class Membership:
         self._connected = True
         self._tell()
         for group in self._groups.values():
-            # A new client has no watch on any of them yet.
+            # A new client has no watches yet.
             group.changed = True
         while True:
-            # In this order: what comes after it wakes us from the wait.
+            # Clear first: any later change then ends the wait below.
             self._wake.clear()
             if self._stopping.is_set() or self._republish:
                 return
@@ -327,7 +333,7 @@ class Membership:
             groups = list(self._groups.values())
             self._leave_some(term, groups)
             if not groups:
-                # Nothing to believe, hence nothing to ask.
+                # Without a group there is nothing to read or renew.
                 self._wake.wait()
                 continue
             if term.pushes:
@@ -351,11 +357,12 @@ class Membership:
                     0.0, term.next_probe - self._clock.monotonic()))
 
     def _leave_some(self, term: term_.Term, groups: list[_Group]) -> None:
-        """Leave those that this process is to be no member of any more."""
+        """Leave the groups that this process must no longer be a member of.
+        """
         for group in groups:
             if group.standing and not group.member:
                 if group.view is not None:
-                    # Not ours any more before it is somebody else's.
+                    # We must give up our part before another member owns it.
                     group.view = dataclasses.replace(
                         group.view, me=None, trusted_until=0.0)
                 term.leave(group.name)
@@ -364,14 +371,14 @@ class Membership:
                 self._tell()
 
     def _join(self, term: term_.Term, group: _Group) -> None:
-        """Enter *group*, once nobody else there has our identity."""
+        """Join *group* once no other process in it has our identity."""
         waited_from = self._clock.monotonic()
         while group.member and not self._stopping.is_set():
             rivals = self._rivals(term.read(group.name))
             if not rivals:
                 term.join(group.name)
-                # Whoever writes second reads the first one's entry, so of
-                # two that join at once at least one finds the other here.
+                # If two processes join at once, the one that writes second
+                # sees the other's entry, so at least one of them notices.
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True
@@ -386,7 +393,7 @@ class Membership:
                 term.leave(group.name)
             waited = self._clock.monotonic() - waited_from
             if waited > term.timeout + 1.0:
-                # Longer than a dead one could have lasted: it is alive.
+                # A dead process would have been removed by now.
                 self._report(exceptions.DuplicateMember(
                     f'member id {self.identity!r} is in use in group '
                     f'{group.name!r} by another live process '
@@ -426,7 +433,7 @@ class Membership:
                 self._call(group)
         else:
             self._changed(group, entries, me, until)
-        # One answer speaks for the session, hence for all of its groups.
+        # One answer proves the session, hence our trust in all its groups.
         for other in self._groups.values():
             if other is not group and other.view is not None:
                 if other.view.me is not None or not other.member:
@@ -434,9 +441,7 @@ class Membership:
                         other.view, trusted_until=until)
 
     def _renew(self, term: term_.Term) -> None:
-        """What is known of the groups is still so, but for those that have
-        changed.
-        """
+        """Extend the trust in views of groups that have not changed."""
         now = self._clock.monotonic()
         until = term.heard + term_.TRUST * term.timeout
         for group in self._groups.values():

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One connection to a database.
 
-The connection is made when it is first needed, and anew in a forked child
-and after an error. It is kept between transactions: whatever asks for it
-belongs to one thread.
+The connection is opened on first use, and reopened in a forked child and after
+an error. It is kept between transactions, so one thread must own it.
 """
 
 import contextlib
@@ -36,34 +35,34 @@ T = TypeVar('T')
 
 #: Seconds that SQLite waits for another process to end its transaction.
 _SQLITE_PATIENCE = 10.0
-#: Times that a transaction is made again that lost to another one.
+#: Maximum number of retries of a transaction after conflicts with others.
 _CONFLICTS = 8
 
-#: Whether a connection's next transaction only reads.
+#: Key of connection.info: True if the next transaction only reads.
 _LOOKS = 'distperiodic looks'
 
-#: PostgreSQL's code for what a user may not do.
+#: PostgreSQL's error code for a missing privilege.
 _NO_RIGHTS = '42501'
-# MySQL's codes for the same of a database, a table and a column.
+# MySQL's error codes for the same, on a database, a table and a column.
 _MYSQL_NO_RIGHTS = (1044, 1142, 1143)
-#: And for statements it has prepared: the tables they were prepared for have
-#: changed, or somebody between us and it has given us another's session.
+#: PostgreSQL's error codes for a stale prepared statement: its tables have
+#: changed, or a connection pooler has given us another session.
 _UNPREPARED = '0A000', '26000'
 
-#: Driver to its module, and what pip installs it as.
+#: Driver to its Python module and its name for pip.
 _DRIVERS = {
     'sqlite+pysqlite': ('sqlite3', ''),
     'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
     'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
     'mysql+pymysql': ('pymysql', 'PyMySQL'),
 }
-#: Scheme to its drivers; the first that is installed.
+#: URL scheme to its drivers; the first that is installed is used.
 _SCHEMES = {
     'sqlite': ('sqlite+pysqlite',),
-    # It has the server prepare what is said again and again.
+    # psycopg prepares repeated statements on the server.
     'postgresql': ('postgresql+psycopg', 'postgresql+psycopg2'),
     'mysql': ('mysql+pymysql',),
-    # oslo.db knows the errors of MariaDB only under MySQL's name.
+    # oslo.db recognizes MariaDB's errors only under MySQL's name.
     'mariadb': ('mysql+pymysql',),
     'mariadb+pymysql': ('mysql+pymysql',),
     **{driver: (driver,) for driver in _DRIVERS},
@@ -71,22 +70,24 @@ _SCHEMES = {
 _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
          'sqlite3': 'sqlite', 'psql': 'postgresql'}
 
-#: Seconds. A process that is stopped inside a transaction must not stop the
-#: others for longer than that: the server ends its transaction for it. Some
-#: milliseconds lie between our statements; it is to be over before the others
-#: see that the process is gone.
+#: Seconds that a transaction may stay idle before the server ends it. A
+#: process that is stopped inside a transaction must not block the others for
+#: longer. Normally only milliseconds pass between our statements. The limit
+#: must expire before the others notice that the process is gone.
 IDLE = 2
-#: Seconds for which a lock is waited for.
+#: Seconds to wait for a lock.
 _LOCKED = 10
-#: Seconds of one statement. Each changes some hundred rows.
+#: Maximum seconds of one statement, which changes some hundred rows.
 _STATEMENT = 30
-#: What wsrep_sync_wait makes wait: whatever a transaction begins with.
+#: The value of wsrep_sync_wait with the bits of all kinds of statements, so
+#: that the first statement of a transaction waits, whatever its kind.
 _EVERY_STATEMENT = 15
-#: Seconds of a transaction of PostgreSQL's, for when nobody is there to end
-#: its statements; the drivers of the others have such a bound themselves.
+#: Maximum seconds of a transaction on PostgreSQL. This process enforces the
+#: limit, for a server that no longer responds. The drivers of the other
+#: databases have such a limit themselves.
 SILENT = 45
 
-#: What a driver waits for by default is for ever, or nearly.
+#: Limits on waiting by driver: the defaults are infinite, or nearly.
 _WAITS = {
     'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
                    'keepalives_interval': '5', 'keepalives_count': '3',
@@ -98,9 +99,9 @@ _WAITS = {
 
 
 def check(connection_url: str) -> sa.URL:
-    """The URL as the engine takes it.
+    """Return the URL as the engine takes it.
 
-    :raises ConfigError: it cannot work, whatever the database says.
+    :raises ConfigError: the URL cannot work with any state of the database.
     """
     shown = masking.mask(connection_url)
     try:
@@ -152,16 +153,16 @@ def _is_installed(driver: str) -> bool:
 
 def make_engine(connection_url: str, bounded: bool = True,
                 **options: Any) -> sa.Engine:
-    """An engine of our own. Nothing connects before it is used.
+    """Return an engine of our own. It connects on first use.
 
-    :param bounded: the server ends what takes too long.
-    :param options: of oslo.db's engine.
+    :param bounded: True if the server must end what takes too long.
+    :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL cannot work.
     """
     engine = engines.create_engine(
         check(connection_url), **{
             'max_retries': 0,
-            # What does not fit is refused, not cut off.
+            # Reject values that do not fit, instead of truncating them.
             'mysql_sql_mode': 'TRADITIONAL', **options})
     if engine.dialect.name == 'sqlite':
         found = host_clock.HostClock()
@@ -179,8 +180,8 @@ def make_engine(connection_url: str, bounded: bool = True,
             connection.commit()
         if engine.dialect.name == 'mysql':
             _see_other_nodes(connection)
-        # What others committed must be seen by the next statement, or a lost
-        # race could not be told from one that was not held.
+        # Each statement must see what others have committed. Otherwise a lost
+        # race would look as if no race had happened.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
     return engine
@@ -188,9 +189,9 @@ def make_engine(connection_url: str, bounded: bool = True,
 
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
-        # What somebody set for this user or in the URL stays. Every statement
-        # of ours has its index; a plan that was made for a table of a few
-        # rows, and is kept, must not read all of a million for one of them.
+        # Keep values that are set for this user or in the URL. Every statement
+        # of ours can use an index. Without sequential scans, a plan that was
+        # cached for a table of a few rows cannot read a million rows later.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '
@@ -198,21 +199,22 @@ def _bounds(dialect: str) -> str:
             f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
             f"('statement_timeout', '{_STATEMENT}s'), "
             "('enable_seqscan', 'off'), "
-            # It takes what must not be done for worth compiling.
+            # The estimated cost of a plan with a disabled scan is so high
+            # that JIT compilation would seem worthwhile.
             "('jit', 'off')) AS bound(name, value) "
             "WHERE current_setting(name) IN ('0', 'on')")
-    # MySQL, to which the rest is a comment, does not know it.
+    # The rest is a comment to MySQL, which lacks this variable of MariaDB.
     return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
             f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
 
 
 def _see_other_nodes(connection: Any) -> None:
-    """On a Galera cluster, have each transaction begin when its node has all
-    that was committed on any.
+    """On a Galera cluster, make each transaction wait until its node has
+    everything that was committed on any node.
 
-    Else a worker that is faster than the cluster would not find the claim
-    that it was sent, be told that it lost it, and leave it to end with its
-    lease.
+    Otherwise a worker that is faster than the replication would not find the
+    claim of its batch. It would treat the claim as lost, and the object would
+    wait until the lease expires.
     """
     with connection.cursor() as cursor:
         cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
@@ -222,8 +224,8 @@ def _see_other_nodes(connection: Any) -> None:
 
 def _open_sqlite(connection: Any, record: Any) -> None:
     connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
-    # Two that turn a new file to it at once: one is refused, whatever the
-    # timeout.
+    # If two processes switch a new file to WAL at once, SQLite rejects one of
+    # them in spite of the busy timeout.
     for attempt in itertools.count(1):
         try:
             connection.execute('PRAGMA journal_mode = WAL')
@@ -236,26 +238,27 @@ def _open_sqlite(connection: Any, record: Any) -> None:
 
 
 def _wait_for_others(attempt: int) -> None:
-    """A moment, at the next attempt perhaps a longer one."""
+    """Sleep for a random moment, longer on average with each attempt."""
     threading.Event().wait(random.uniform(0, 0.002 * 2 ** attempt))
 
 
 def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
                   parameters: Any, context: Any, many: bool
                   ) -> tuple[str, Any]:
-    # A transaction that reads first and writes then would be refused, not
-    # made to wait, where another one wrote in between. One that only reads
-    # must not keep the others from writing.
+    # BEGIN IMMEDIATE makes a writing transaction wait for others. Without it,
+    # a transaction that reads first and then writes would fail if another one
+    # wrote in between. A transaction that only reads must not block writers.
     if statement == 'BEGIN' and not connection.info.get(_LOOKS):
         statement = 'BEGIN IMMEDIATE'
     return statement, parameters
 
 
 class Database:
-    """Transactions, made again where that is safe; errors in one line.
+    """A connection that retries transactions where that is safe.
 
-    Not thread-safe. What is run in it must be right if it is run again
-    after it was committed and nobody heard of it.
+    Error messages are one line long. Not thread-safe. The work of a
+    transaction must be idempotent: it is repeated if the connection is lost
+    after the commit and before the answer.
     """
 
     def __init__(self, connection_url: str,
@@ -284,16 +287,18 @@ class Database:
         self.dialect = dialect_.Dialect(self._engine.dialect)
 
     def run(self, work: Callable[[sa.Connection], T]) -> T:
-        """What *work* returns, in one committed transaction.
+        """Run *work* in a transaction, commit it and return the result.
 
-        :raises StoreUnavailable: or it is unknown whether it was.
+        :raises StoreUnavailable: the transaction was not committed, or it is
+            unknown whether it was.
         :raises SchemaError: the tables are not those of this release.
         """
         return self._run(work, looks=False)
 
     def look(self, work: Callable[[sa.Connection], T]) -> T:
-        """The same for *work* that only reads: on SQLite, too, others write
-        meanwhile, and all of it is of one moment there.
+        """Run *work*, which only reads, and return its result.
+
+        On SQLite this does not block writers, and *work* reads one snapshot.
         """
         return self._run(work, looks=True)
 
@@ -312,8 +317,8 @@ class Database:
                 if attempt > _CONFLICTS:
                     self._give_up(exc, f'{attempt} times others changed the '
                                   'same rows first')
-                # Each attempt may have waited for as long as a lock is
-                # waited for, or a node of Galera for what it lacks.
+                # Each attempt may have waited for a lock, or for a node of
+                # Galera to catch up.
                 if self._monotonic() - begun >= _STATEMENT:
                     self._give_up(exc)
                 _wait_for_others(attempt)
@@ -330,9 +335,9 @@ class Database:
                 self.close()
                 if opened and attempt == 1 and (
                         _disconnected(exc) or _code(exc) in _UNPREPARED):
-                    # It may have ended long ago, while nobody asked; or the
-                    # server ended it because this process stood still within
-                    # the transaction.
+                    # The connection may have ended while it was unused, or
+                    # the server may have ended it because this process was
+                    # suspended within the transaction.
                     continue
                 if _fault_of_database(exc):
                     self._give_up(exc)
@@ -341,7 +346,7 @@ class Database:
 
     def _connected(self) -> sa.Connection:
         if self._pid != os.getpid():
-            # The parent's connection is the parent's.
+            # The inherited connection belongs to the parent.
             self._engine.dispose(close=False)
             self._connection = None
             self._pid = os.getpid()
@@ -385,12 +390,12 @@ class Database:
 
 
 def _from_driver(exc: Exception) -> Exception:
-    """SQLAlchemy's error, where oslo.db put one of its own around it."""
+    """Return SQLAlchemy's error if oslo.db has wrapped it, else *exc*."""
     return getattr(exc, 'inner_exception', None) or exc
 
 
 def _code(exc: Exception) -> str | None:
-    """PostgreSQL's own code of an error."""
+    """Return PostgreSQL's error code, or None."""
     orig = getattr(_from_driver(exc), 'orig', None)
     return getattr(orig, 'sqlstate', getattr(orig, 'pgcode', None))
 
@@ -401,21 +406,21 @@ def _disconnected(exc: Exception) -> bool:
 
 
 def _fault_of_database(exc: Exception) -> bool:
-    """Whether the call was right, and might be answered at another time."""
+    """Return whether the call was valid and may succeed later."""
     inner = _from_driver(exc)
     return isinstance(exc, (
         db_exception.DBConnectionError, sa_exception.TimeoutError)
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    # What drivers cannot put into any other class, such as a file that is
-    # no database, or a connection that ended within an answer.
+    # Errors that drivers put into no other class: a file that is not a
+    # database, a connection that ended within an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
         _code(exc) == _NO_RIGHTS)
 
 
 def _refuses_user(exc: Exception) -> bool:
-    """Whether the database answered that its user may not do this."""
+    """Return whether the database denied its user a privilege."""
     if _code(exc) == _NO_RIGHTS:
         return True
     orig: Any = getattr(_from_driver(exc), 'orig', None)
@@ -424,7 +429,7 @@ def _refuses_user(exc: Exception) -> bool:
 
 
 def reason_of(exc: Exception) -> str:
-    """The first line of what the driver said."""
+    """Return the first line of the driver's error message."""
     inner = _from_driver(exc)
     said = str(getattr(inner, 'orig', None) or inner).strip()
     return said.splitlines()[0].strip() if said else type(inner).__name__

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written differently from database to database."""
+"""SQL that differs between databases."""
 
 import json
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from distperiodic.adapters import tables
 
 
 class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
-    """Values of a column's type that PyMySQL writes as one list.
+    """Bound values of a column's type, which PyMySQL writes as one list.
 
-    SQLAlchemy's own, a parameter for each of 1,000, takes longer to write
-    than the server takes to read it.
+    SQLAlchemy itself would bind one parameter per value. For 1,000 values
+    that takes longer to build than the server takes to parse it.
     """
 
     cache_ok = True
@@ -32,16 +32,16 @@ class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
 
 
 def _of_host(function: str) -> str:
-    """A clock of the host, asked once in a statement."""
+    """Return SQL for a clock of the host that is read once per statement."""
     columns = ', '.join(f'"{name}"' for name in host_clock.State._fields)
     return (f'SELECT {function}({columns}) '  # noqa: S608
             f'FROM {tables.clock.name}')
 
 
 class Dialect:
-    """One kind of database."""
+    """The SQL of one kind of database."""
 
-    #: Microseconds since the epoch, of the database's clock.
+    #: The database's clock, in microseconds since the epoch.
     _NOW = {
         'postgresql': 'CAST(extract(epoch FROM clock_timestamp()) * 1000000 '
                       'AS BIGINT)',
@@ -54,27 +54,28 @@ class Dialect:
     def __init__(self, dialect: Any):
         self.name: str = dialect.name
         self.returning: bool = dialect.update_returning
-        #: Whether an UPDATE passes over rows that others have locked, if what
-        #: is committed of them does not meet its condition.
+        #: True if an UPDATE does not wait for rows that others have locked
+        #: unless the committed version of the row matches its condition.
         self.passes_locked: bool = self.name != 'mysql'
-        #: The clock that ticks go by.
+        #: The clock for ticks.
         self.now: sa.ColumnElement[int] = sa.literal_column(
             f'({self._NOW[self.name]})', sa.BigInteger)
-        #: The clock that leases go by, and nothing else.
+        #: The clock for leases, and for nothing else.
         self.lease_now = self.now if self.name != 'sqlite' else (
             sa.literal_column(
                 f'({_of_host(host_clock.LEASE_NOW)})', sa.BigInteger))
 
     def look_at_one_moment(self, connection: sa.Connection) -> None:
-        """Have all that this transaction reads be of one moment; call it
-        before anything else. On SQLite it always is.
+        """Make all reads of this transaction use one snapshot.
+
+        Call it before any other statement. SQLite always reads a snapshot.
         """
         if self.name != 'sqlite':
             connection.execute(sa.text(
                 'SET TRANSACTION ISOLATION LEVEL REPEATABLE READ'))
 
     def among(self, column: Any) -> sa.ColumnElement[bool]:
-        """Whether *column* is one of the bound *keys*."""
+        """Return the condition that *column* is one of the bound *keys*."""
         if self.name == 'postgresql':
             return column == sa.any_(sa.cast(
                 sa.bindparam('keys', type_=sa.Text),
@@ -87,15 +88,14 @@ class Dialect:
             'keys', type_=_Listed(column.type)))
 
     def keys(self, keys: Sequence[str]) -> Any:
-        """*keys* as they are bound."""
+        """Return *keys* in the form in which they are bound."""
         if self.name == 'sqlite':
             return json.dumps(keys)
-        # In one order everywhere, or two statements could each wait for
-        # the other.
+        # The same order everywhere, so that two statements cannot deadlock.
         ordered = sorted(keys)
         if self.name == 'postgresql':
-            # One text: an array of 1,000 is 1,000 expressions to the server,
-            # which takes twice as long to read them.
+            # Bind one text: PostgreSQL parses an array of 1,000 parameters as
+            # 1,000 expressions, which takes twice as long.
             text = '\0'.join(ordered).replace('\\', r'\\')
             text = text.replace('"', r'\"').replace('\0', '","')
             return f'{{"{text}"}}' if ordered else '{}'
@@ -104,13 +104,15 @@ class Dialect:
     def add_up(self, table: sa.Table, values: dict[str, Any],
                greatest: Sequence[str], newest: Sequence[str],
                nothing: Sequence[str] = (), given: Any = None) -> Any:
-        """Insert a row, or add its numbers to the one that has its key.
+        """Return a statement that inserts a row, or adds its numbers to the
+        existing row with the same key.
 
-        :param greatest: columns of which the greater value stays instead.
-        :param newest: columns of which the new value stays, if there is one.
-        :param nothing: columns to which nothing is added.
-        :param given: what *values* are read from, one row or none; with
-            none there is nothing to insert. None: they are given.
+        :param greatest: Columns that keep the greater value instead.
+        :param newest: Columns that take the new value, if it is not NULL.
+        :param nothing: Columns that keep their value.
+        :param given: What to select *values* from; it has at most one row,
+            and without a row nothing is inserted. None means *values* are
+            inserted as they are.
         """
         inserts: dict[str, Any] = {
             'postgresql': postgresql.insert, 'sqlite': sqlite.insert,
@@ -139,13 +141,13 @@ class Dialect:
 
     def insert_new(self, connection: sa.Connection, table: sa.Table,
                    differ: dict[str, Sequence[Any]], **same: Any) -> None:
-        """Insert rows, but none whose key somebody has.
+        """Insert rows, except those whose key exists.
 
-        :param differ: the values of a column, one for each row.
-        :param same: the value of a column in all rows.
+        :param differ: Values of each column that differs, one per row.
+        :param same: Values of the columns that are equal in all rows.
         """
         if self.name == 'postgresql':
-            # One array for each column: twice as fast as a list of rows.
+            # One array per column is twice as fast as a list of rows.
             types = {name: sa.Text() if isinstance(values[0], str)
                      else sa.BigInteger() for name, values in differ.items()}
             found = sa.func.unnest(*(
@@ -166,7 +168,7 @@ class Dialect:
         if self.name == 'sqlite':
             insert = sqlite.insert(table).on_conflict_do_nothing()
         else:
-            # IGNORE would swallow other errors as well.
+            # INSERT IGNORE would hide other errors as well.
             first = next(iter(table.primary_key.columns))
             insert = mysql.insert(table).on_duplicate_key_update(
                 {first.name: first})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tooz's drivers: made for our namespace, and their errors put into words.
+"""tooz's drivers, with our namespace and with error messages that help.
 
-kazoo tries again until its time is over, and then says that the connection
-timed out, whatever kept it from connecting. So each attempt is noted here,
-and the last one says why.
+kazoo retries until its timeout, and then reports that the connection timed
+out, whatever the cause was. So this module records the error of each attempt,
+and reports the last one.
 """
 
 import logging
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from typing import Any
 
-# Imported here, by the main thread. tooz imports futurist, and that imports
-# eventlet where it is installed. eventlet then exchanges the object by which
-# the importing thread is joined: a thread of ours could never be joined
-# again. eventlet also warns that it is deprecated, which concerns nobody
-# here.
+# Imported here, by the main thread. tooz imports futurist, which imports
+# eventlet if it is installed. eventlet then replaces the object on which other
+# threads join the importing thread: a thread of ours that imported it could
+# never be joined. eventlet also warns that it is deprecated, which is no
+# concern of our users.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -28,20 +28,19 @@ from distperiodic import exceptions
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.core import masking
 
-# Seconds until a connection that cannot be made is reported. It is tried
-# again after that.
+# Seconds until a failed connection is reported. Retries go on after that.
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
 
 
 def make(url: str, entry: bytes, seconds: float) -> Any:
-    """The coordinator of tooz for *url*, with all of ours in our namespace.
+    """Return tooz's coordinator for *url*, confined to our namespace.
 
-    Nothing connects.
+    This does not connect.
 
-    :param seconds: session timeout, unless the URL has one.
-    :raises ConfigError: the driver refuses the URL, or is not installed.
+    :param seconds: Session timeout, unless the URL has one.
+    :raises ConfigError: the driver rejects the URL, or is not installed.
     """
     scheme = backend_url_.check(url)
     shown = masking.mask(url)
@@ -53,13 +52,13 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f'backend_url {shown!r} cannot be used: {exc}; correct it'
         ) from exc
     except RuntimeError as exc:
-        # stevedore's: an extra of tooz is missing.
+        # Raised by stevedore: an extra of tooz is not installed.
         extra = scheme.partition('+')[0].replace('etcd3', 'etcd3gw')
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
             f"install it: pip install 'tooz[{extra}]'") from exc
     if scheme.startswith('etcd3'):
-        # It has no option for it.
+        # This driver has no option for its namespace.
         made.GROUP_PREFIX = f'{backend_url_.NAMESPACE}/groups/'.encode()
     elif scheme in backend_url_.PUSHING:
         made.timeout = min(made.timeout, _CONNECT)
@@ -68,14 +67,14 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
 
 
 class _Masking(logging.Filter):
-    """Takes out of a log line what lets others in.
+    """A filter that removes credentials from log lines.
 
-    kazoo logs its requests as they are: user and password, the digest of
-    both that guards what we make, the password of the session.
+    kazoo logs its requests unmasked. They contain user and password, their
+    digest (in the access rights of our nodes) and the session's password.
     """
 
     _SECRETS = tuple(re.compile(pattern) for pattern in (
-        # As repr() shows text and bytes.
+        # Text and bytes as repr() shows them.
         r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
         r'''(scheme='digest', id=)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
         r'(session_passwd: )\S+'))
@@ -89,16 +88,16 @@ class _Masking(logging.Filter):
         return True
 
 
-# Below kazoo's own, so that it has the level that is set for that.
+# A child of kazoo's logger, so that it inherits the configured level.
 _LOG = logging.getLogger('kazoo.client.distperiodic')
 _LOG.addFilter(_Masking())
 
 
 class Explainer:
-    """Puts the errors of one coordinator into words.
+    """A translator of a coordinator's errors into helpful messages.
 
-    :param coordinator: of tooz, not started yet.
-    :param url: the ``backend_url``.
+    :param coordinator: tooz's coordinator, not started yet.
+    :param url: The ``backend_url``.
     """
 
     def __init__(self, coordinator: Any, url: str):
@@ -123,7 +122,7 @@ class Explainer:
 
     def explain(self, exc: BaseException
                 ) -> exceptions.CoordinationUnavailable:
-        """What *exc* means, and what to do about it."""
+        """Return an error that says what *exc* means and what to do."""
         causes = [*_causes(exc), *_causes(self._last)]
         return exceptions.CoordinationUnavailable(
             self._right(causes) or self._tls(causes) or self._closed(causes)
@@ -152,7 +151,7 @@ class Explainer:
         return None
 
     def _closed(self, causes: list[BaseException]) -> str | None:
-        """Of a server that hangs up before it says anything."""
+        """Explain a server that closes connections without an answer."""
         if not self._place or not any(
                 isinstance(one, kazoo.ConnectionDropped) and (
                     'broken' in str(one) or isinstance(
@@ -165,8 +164,8 @@ class Explainer:
                 'on this port (add use_ssl=true to backend_url)')
 
     def _any(self, causes: list[BaseException]) -> str:
-        """Of anything else: the text of the last attempt to connect, or else
-        of the first cause that has a text.
+        """Explain any other error: quote the last attempt to connect, or else
+        the first cause that has a text.
         """
         told = [text for one in [self._last, *causes]
                 if (text := str(one or ''))]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clocks of a store that lives on one host, in a SQLite file.
+"""Two clocks for a store that lives on one host, in a SQLite file.
 
-A database server's clock is set by whoever runs the server; the clock of the
-host of a SQLite file may be set by anybody, at any time. So two clocks are
-derived from the time since the host booted, which nobody can set. What they
-are derived by is a row of the database, so that all processes of the host
-agree, those of now and later ones:
+The clock of a database server is set by its operator, but the clock of the
+host of a SQLite file may be set by anyone at any time. So two clocks are
+derived from the time since the host booted, which cannot be set. A row of the
+database holds their offsets, so that all processes of the host agree, also
+after a restart:
 
-* leases are judged by a clock that knows nothing of the wall clock but its
-  time at the first use after a boot;
-* everything else goes by a clock that follows the wall clock forward at once.
-  Where that is set back it goes on at half speed from where it was, until the
-  wall clock has caught up: it neither stops nor shows a time twice.
+* The lease clock starts at the wall clock on its first use after a boot, and
+  ignores the wall clock from then on.
+* The other clock serves everything else. It follows the wall clock forward at
+  once. If the wall clock is set back, this clock goes on at half speed until
+  the wall clock has caught up. So it neither stops nor shows a time twice.
 
 ::
 
@@ -42,59 +42,61 @@ LOG = logging.getLogger(__name__)
 
 _BOOT_ID = pathlib.Path('/proc/sys/kernel/random/boot_id')
 
-# Microseconds by which the clock may go back all the same: so much may lie
-# between two readings of a busy host.
+# Microseconds by which a clock may still go back. A busy host may let that
+# much time pass between two readings, so smaller differences are ignored.
 _TOLERATED = 100_000
-# Microseconds for which two clocks may be read apart, and times that it is
-# tried again.
+# Maximum microseconds between the readings of two clocks, and the number of
+# attempts to read them so close together.
 _APART = 1_000
 _READINGS = 3
-# Microseconds after which it is recorded that the host is still up: after a
-# boot whose wall clock is behind, the clocks go on from there.
+# Microseconds after which the state is recorded again even without a change.
+# If the wall clock is behind after a boot, the clocks continue from the
+# recorded time.
 _RECORDED = 60_000_000
 
-# Seconds by which a wall clock may be put right without a warning.
+# Seconds by which the wall clock may be set forward without a warning.
 _TOLD = 1.0
 
-#: SQL functions of a connection to SQLite, and what they take.
+#: Names of the SQL functions that are registered with a SQLite connection.
 NOW = 'distperiodic_now'
 LEASE_NOW = 'distperiodic_lease_now'
 _clock = tables.clock
 
 
 class Reading(NamedTuple):
-    """The clocks of the host at one moment, in microseconds."""
+    """The host's clocks at one moment, in microseconds."""
 
-    #: Which boot it is.
+    #: Id of the boot.
     boot: str
-    #: Since then.
+    #: Time since the boot.
     up: int
-    #: Since the epoch.
+    #: Time since the epoch.
     wall: int
 
 
 class State(NamedTuple):
-    """How the clocks follow from the time since a boot; microseconds."""
+    """The offsets of both clocks from the time since a boot; microseconds."""
 
+    #: Id of the boot.
     boot: str
-    #: What the clock of leases is ahead of the time since the boot.
+    #: Lease clock minus the time since the boot.
     lease: int
-    #: The same of the other one, up to its knee.
+    #: The other clock minus the time since the boot, before the knee.
     offset: int
-    #: The time since the boot from which it runs at half speed. None: the
-    #: wall clock was not set back.
+    #: Time since the boot from which the other clock runs at half speed. None
+    #: means that the wall clock was not set back.
     knee: int | None
-    #: The time since the boot at which this was recorded.
+    #: Time since the boot at which this state was recorded.
     seen: int
 
     def now(self, up: int) -> int:
-        """The least that the clock shows at *up*."""
+        """Return a lower bound of the clock for ticks at uptime *up*."""
         if self.knee is None or up <= self.knee:
             return self.offset + up
         return self.offset + self.knee + (up - self.knee) // 2
 
     def at(self, read: Reading) -> 'State':
-        """The state as it is once the clocks of the host are read."""
+        """Return the state after a reading of the host's clocks."""
         if read.boot != self.boot or read.up < self.seen - _TOLERATED:
             return self._booted(read)
         if self.knee is not None:
@@ -110,7 +112,7 @@ class State(NamedTuple):
         return self
 
     def _booted(self, read: Reading) -> 'State':
-        """The state after a boot: neither clock goes back."""
+        """Return the state after a boot, in which neither clock goes back."""
         last = self.now(self.seen)
         now = max(read.wall, last)
         lease = max(read.wall, self.lease + self.seen)
@@ -118,31 +120,31 @@ class State(NamedTuple):
                      None if now == read.wall else read.up, read.up)
 
 
-#: Before the first use: the clocks begin with the wall clock.
+#: State before the first use: the clocks start at the wall clock.
 NEW = State('', 0, 0, None, 0)
 
 
 def now(state: State, read: Reading) -> int:
-    """The clock that ticks go by."""
+    """Return the clock for ticks."""
     return max(read.wall, state.at(read).now(read.up))
 
 
 def lease_now(state: State, read: Reading) -> int:
-    """The clock that leases go by."""
+    """Return the clock for leases."""
     return state.at(read).lease + read.up
 
 
 class HostClock:
-    """Both clocks, as the processes of one host keep them in a database."""
+    """Both clocks, with their state in a database that one host uses."""
 
     def __init__(self, clock: ports.Clock | None = None):
         self._clock = clock or clock_.SystemClock()
         self._boot = _boot_id()
-        #: The row as it was read last.
+        #: The state that was last read from the database.
         self._known: State | None = None
 
     def read(self) -> Reading:
-        """Read the clocks of the host."""
+        """Read the host's clocks."""
         best: tuple[int, Reading] | None = None
         for _ in range(_READINGS):
             before = round(self._clock.monotonic() * 1e6)
@@ -157,7 +159,7 @@ class HostClock:
         return best[1]
 
     def register(self, connection: Any) -> None:
-        """Give a connection of sqlite3's the functions of this module."""
+        """Add the functions of this module to a connection of sqlite3."""
         for name, value in (NOW, now), (LEASE_NOW, lease_now):
             connection.create_function(
                 name, len(State._fields), functools.partial(
@@ -168,15 +170,14 @@ class HostClock:
         return found
 
     def keep(self, connection: sa.Connection) -> None:
-        """Record what became of the clocks of the host, in a transaction that
-        writes.
+        """Record changes of the host's clocks, in a transaction that writes.
         """
         known = self._known
         if known is not None and known.knee is None and _is_recorded(
                 known, self.read()):
             return
         state = _state_in(connection)
-        # Only now, or it could be older than the row.
+            # Read the clocks after the row, so that they are never older.
         read = self.read()
         if not _is_recorded(state, read):
             _warn(state, read)
@@ -185,12 +186,12 @@ class HostClock:
         self._known = state
 
     def now_in(self, session: Any) -> int:
-        """The clock that ticks go by, in a session of somebody else's."""
+        """Return the clock for ticks, in a session of the caller."""
         return now(_state_in(session), self.read())
 
 
 def _warn(state: State, read: Reading) -> None:
-    """Log that somebody has set the wall clock."""
+    """Log a warning if the wall clock was set."""
     after = state.at(read)
     if state.boot != after.boot:
         return
@@ -207,7 +208,7 @@ def _warn(state: State, read: Reading) -> None:
 
 
 def _is_recorded(state: State, read: Reading) -> bool:
-    """Whether the row need not be written."""
+    """Return whether the row is up to date."""
     return state.at(read) is state and read.up - state.seen < _RECORDED
 
 
@@ -218,7 +219,7 @@ def _state_in(connection: Any) -> State:
 
 @functools.cache
 def _boot_id() -> str:
-    """Which boot of the host this is; empty where nobody numbers them."""
+    """Return the id of the host's boot, or '' if the kernel has none."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims of jobs that a scheduler does not know.
 
-They are left alone, since others may know the job. But where it was renamed
-nobody does, and its claims wait for ever: so a scheduler asks when it starts.
+A scheduler ignores them, since other schedulers may know the job. But if the
+job was renamed, no scheduler does, and its claims wait forever. So a scheduler
+checks for them at start.
 """
 
 from collections.abc import Iterable
@@ -16,10 +17,10 @@ from distperiodic.adapters import tables
 
 def unknown_jobs(connection_url: str, space: str,
                  known: Iterable[str]) -> dict[str, int]:
-    """The jobs of *space* that have claims and are not *known*, and how many
-    of their claims have not come to an end.
+    """Return the jobs of *space* that have objects in the store and are not
+    *known*, and the number of open claims of each.
 
-    :raises StoreUnavailable: nobody can say.
+    :raises StoreUnavailable: the database does not answer.
     """
     job, claim, lease = tables.job, tables.claim, tables.lease
     query = sa.select(

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of one process to a broker, through oslo.messaging.
 
-Only this file and the server that hears for it
-(:mod:`distperiodic.adapters.listener`) know oslo.messaging, and here it is
-kept at arm's length:
+Only this module and its server (:mod:`distperiodic.adapters.listener`) use
+oslo.messaging. They work around some of its behaviour:
 
-* A cast to a missing queue succeeds and is lost; ours is mandatory, so the
-  broker says that nobody is there.
-* A cast during an outage, or with the broker out of memory, blocks for ever.
-  Ours fails at once in the first case, and runs in a thread that nobody
-  waits for in the second (:mod:`distperiodic.adapters.outbox`).
+* A cast to a missing queue succeeds and is lost. Ours is mandatory, so the
+  broker reports that the queue is missing.
+* A cast during an outage, or to a broker that is out of memory, blocks
+  forever. In the first case ours fails at once. In the second it blocks a
+  thread that no other thread waits for (:mod:`distperiodic.adapters.outbox`).
 
 Importing oslo.messaging fixes the backend of oslo.service for the whole
-process, so it is imported when a link is opened and not before.
+process, so it is imported only when a link is opened.
 
 Limits: a process that is killed leaves its queue behind. The broker deletes
-it after half an hour without a listener. A process that ends by itself deletes
-its own queue.
+the queue after half an hour without a consumer. A process that stops normally
+deletes its own queue.
 """
 
 import logging
@@ -37,10 +36,10 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'distperiodic'
 _METHOD = 'hear'
-#: Characters, of AMQP; all of ours are ASCII.
+#: AMQP's limit in characters; our keys are ASCII.
 ROUTING_KEY_LIMIT = 255
 
-# What a broker says of a queue or an exchange that is declared otherwise.
+# The broker's error for a queue or an exchange that exists with other options.
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
     r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<ours>.*?)"
@@ -51,12 +50,12 @@ EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
 class Link:
-    """The connections of one process to the broker: one to hear, one to say.
+    """The connections of one process to the broker: one receives, one sends.
 
-    :param on_message: called with each message's payload, parsed JSON, by
-        the thread that listens; must not block and must not raise.
-    :param on_garbage: called with origin and reason for what is not even
-        a message of oslo.messaging.
+    :param on_message: Called with each message's payload, parsed JSON, in
+        the listening thread. It must not block and must not raise.
+    :param on_garbage: Called with origin and reason for each message that is
+        not a valid message of oslo.messaging.
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
@@ -73,25 +72,25 @@ class Link:
         self._on_garbage = on_garbage
         self._monotonic = monotonic
         self._given = ''  # the URL with its password
-        self._shown = ''  # and without
+        self._shown = ''  # the URL without it
         self._secrets: list[str] = []
         self._transport: Any = None
         self._server: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
         self._connecting: threading.Thread | None = None
         self._casting = threading.Lock()
-        self._casts = 0  # under way
-        self._over = False  # the last cast is to let the connections go
+        self._casts = 0  # casts in progress
+        self._over = False  # the last cast must close the connections
         self._opened = threading.Event()
         self._closed = threading.Event()
         self._away = False
         self._trouble = 'it does not answer'
 
     def open(self, timeout: float) -> None:
-        """Connect and listen.
+        """Connect and start to listen.
 
         :raises ConfigError: the transport URL can never work.
-        :raises BusUnavailable: the broker did not let us in in time.
+        :raises BusUnavailable: no login to the broker within *timeout* s.
         """
         self._transport = self._make_transport()
         deadline = self._monotonic() + timeout
@@ -107,7 +106,7 @@ class Link:
         if failure is not None and not isinstance(failure, BusUnavailable):
             self._trouble = self._clean(failure)
         if 'Configuration Error' in self._trouble:
-            # The driver finds contradictions when it declares a queue.
+            # The driver detects contradictions when it declares a queue.
             raise ConfigError(
                 f'transport_url {self._shown} and [oslo_messaging_rabbit] '
                 f'contradict each other: {self._trouble}')
@@ -126,18 +125,19 @@ class Link:
             'user, password and virtual host of transport_url')
 
     def ended(self, timeout: float) -> bool:
-        """Wait for what an open() that failed may have left under way."""
+        """Wait for the thread of a failed open(); return True if it ended."""
         if self._connecting is not None:
             self._connecting.join(timeout)
         return self._connecting is None or not self._connecting.is_alive()
 
     def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
-        """Hand *payload* to the broker; returns when it has confirmed.
+        """Send *payload* and return when the broker has confirmed it.
 
-        May block for as long as the broker accepts nothing while it is up.
+        May block for as long as a running broker accepts no messages.
 
-        :raises NobodyThere: no queue of that name.
-        :raises BusUnavailable: anything else that kept it from arriving.
+        :raises NobodyThere: there is no queue of that name.
+        :raises BusUnavailable: the message could not be sent for another
+            reason.
         """
         import oslo_messaging
         if len(topic) + 1 + len(identity) > ROUTING_KEY_LIMIT:
@@ -151,8 +151,8 @@ class Link:
             raise NobodyThere(
                 f'nobody has the queue {topic}.{identity}') from None
         except Exception as exc:
-            # kombu's errors come through bare, beside those of oslo, and a
-            # broken driver may raise anything; all mean the same here.
+            # Besides oslo's errors there are kombu's, and a broken driver may
+            # raise anything. All have the same meaning here.
             trouble = self._clean(exc)
             self._note_trouble(trouble)
             raise BusUnavailable(trouble) from None
@@ -163,9 +163,9 @@ class Link:
         self._note_answer()
 
     def close(self, timeout: float) -> None:
-        """Stop listening and let the connections go.
+        """Stop listening and close the connections.
 
-        What takes longer than *timeout* ends in the background.
+        What takes longer than *timeout* s continues in the background.
         """
         self._closed.set()
         deadline = self._monotonic() + timeout
@@ -199,8 +199,9 @@ class Link:
         except ConfigError:
             raise
         except Exception as exc:
-            # It names its own errors for some faults of a URL; a wrong port
-            # is a ValueError, an unknown option one of oslo.config's.
+            # oslo.messaging has its own errors for some faults of a URL. A
+            # wrong port is a ValueError, an unknown option an error of
+            # oslo.config.
             raise ConfigError(
                 f'transport_url {self._shown} cannot be used: '
                 f'{self._clean(exc)}; it should look like {EXAMPLE}'
@@ -214,15 +215,15 @@ class Link:
         self._shown = f'{url.transport}://{hosts}/{url.virtual_host or ""}'
 
     def _set_defaults(self, url: Any) -> None:
-        """Our queues' options, for this transport only.
+        """Set our queues' options for this transport only.
 
-        A query in the URL overrides the options of the driver; those belong
-        to the host.
+        A query in the URL overrides the driver's options, which belong to the
+        host service.
         """
         if url.transport not in ('rabbit', 'kombu'):
             return
         if not url.hosts:
-            # oslo.messaging would try guest:guest on this machine.
+            # oslo.messaging would try guest:guest on this host.
             raise ConfigError(
                 'transport_url names no broker; set it, as in '
                 f'transport_url = {EXAMPLE}')
@@ -230,9 +231,9 @@ class Link:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
-        # Who hears us opens nothing that is compressed.
+        # Our listener rejects compressed messages.
         url.query['kombu_compression'] = ''
-        # The exchange is shared, and those who declare it must agree.
+        # All processes that declare the shared exchange must agree on this.
         url.query.setdefault('amqp_auto_delete', 'false')
 
     def _connect(self, deadline: float) -> None:
@@ -247,7 +248,7 @@ class Link:
             [], server_cls=listener.server_class())
         server.on_message = self._hear
         server.on_garbage = self._on_garbage
-        # A pool of one, of which no thread is ever started: see the class.
+        # No thread of this pool is ever started: see the class.
         server.start(override_pool_size=1)
         self._server = server
         self._opened.set()
@@ -255,15 +256,16 @@ class Link:
             self._shut()
 
     def _reach(self, deadline: float) -> None:
-        """Talk to the broker until it answers.
+        """Probe the broker until it answers.
 
-        Listening would wait for it for ever, and could not be told to stop.
+        Starting the server at once could block forever, and there would be no
+        way to stop it.
         """
         if self._shown.startswith('fake:'):
             return
         while not self._closed.is_set():
             try:
-                # To a queue that does not exist.
+                # No queue has this name, so NobodyThere proves an answer.
                 self.cast(f'{self._topic}.probe', 'nobody', {})
             except NobodyThere:
                 return
@@ -277,7 +279,7 @@ class Link:
             else:
                 return
 
-    # Hearing.
+    # Receiving.
 
     def _hear(self, received: Any) -> None:
         if self._closed.is_set():
@@ -289,14 +291,14 @@ class Link:
             return
         self._on_message(arguments.get('message'))
 
-    # Saying.
+    # Sending.
 
     def _client(self, topic: str, identity: str) -> Any:
         client = self._clients.get((topic, identity))
         if client is None:
             import oslo_messaging
             if len(self._clients) > 1000:
-                # Workers come and go under new names; these are cheap.
+                # Names of workers change over time; clients are cheap.
                 self._clients.clear()
             client = self._clients[topic, identity] = (
                 oslo_messaging.get_rpc_client(
@@ -320,7 +322,7 @@ class Link:
             LOG.info('the broker answers again: url=%s', self._shown)
 
     def _clean(self, exc: BaseException) -> str:
-        """The text of an error in one line and without a password."""
+        """Return the text of an error in one line, without passwords."""
         text = ' '.join(f'{exc}'.split()) or type(exc).__name__
         if self._given:
             text = text.replace(self._given, self._shown)
@@ -333,7 +335,7 @@ class Link:
     # Closing.
 
     def _wake(self) -> None:
-        """A listener looks up when a message comes, else after 5 s."""
+        """Wake the listener with a message; otherwise it polls every 5 s."""
         try:
             self.cast(self._topic, self._own, {})
         except BusUnavailable:
@@ -346,16 +348,16 @@ class Link:
             server.forget_queue(f'{self._topic}.{self._own}')
             server.wait()
         with self._casting:
-            # The queues of the fake driver belong to the process, and other
-            # buses use them.
+            # The queues of the fake driver are shared by all buses of the
+            # process, so keep them.
             self._over = not self._shown.startswith('fake:')
         self._let_go()
 
     def _let_go(self) -> None:
-        """Close the connections, unless one is still in use.
+        """Close the connections after close(), unless a cast is in progress.
 
-        What a cast holds would go back to its pool afterwards, and stay
-        open for ever.
+        A connection in use would return to its pool afterwards and stay open
+        forever.
         """
         with self._casting:
             if not self._over or self._casts:
@@ -365,10 +367,10 @@ class Link:
 
 
 def _register_missing_groups(conf: Any) -> None:
-    """Register what oslo.messaging forgets on a conf of one's own.
+    """Register options that oslo.messaging misses on a private conf.
 
-    Some groups it registers on the global conf only, and then reads them
-    from the one it was given.
+    It registers some groups on the global conf only, but reads them from the
+    conf that it was given.
     """
     for module, name in (('_tracing', 'oslo_messaging_tracing'),
                          ('_metrics', 'oslo_messaging_metrics')):
@@ -381,7 +383,7 @@ def _register_missing_groups(conf: Any) -> None:
 
 
 def _masked(url: str) -> str:
-    """*url* with all between '//' and the last '@' hidden."""
+    """Return *url* with everything from '//' to the last '@' hidden."""
     scheme, separator, rest = url.partition('://')
     if not separator:
         return '***'
@@ -391,9 +393,9 @@ def _masked(url: str) -> str:
 
 def _within(timeout: float, name: str, act: Callable[[], None]
             ) -> tuple[threading.Thread, Exception | None]:
-    """Run *act* in a thread of its own and wait for it up to *timeout* s.
+    """Run *act* in a thread of its own and wait up to *timeout* s for it.
 
-    :returns: the thread, and what it raised; None: nothing, or nothing yet.
+    :returns: The thread and its exception. None means no exception so far.
     """
     failures: list[Exception] = []
 

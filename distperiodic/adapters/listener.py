@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server through which a link hears, and what oslo.messaging's lacks.
+"""The server that receives messages for a link.
 
-* It acknowledges a message before it hands it over, and would take any number
-  of them. The window of the scheduler bounds them instead.
-* It would answer a forged call and wait a minute for an absent caller. Ours
-  answers nobody, and runs no method by name: there is one, ours.
-* It makes two queues more than the one that is its own, and leaves that one
-  to the broker for ever if its process is killed.
-* It is loud about garbage, and some of it tears down the channel. Ours counts
-  it and goes on.
-* It opens whatever comes, so that a small message that was compressed fills
-  the memory of who hears it. Ours looks at length and headers before that.
+It differs from oslo.messaging's own server:
+
+* oslo.messaging acknowledges a message before it delivers it, and accepts any
+  number of messages. Here the scheduler's flow control
+  limits them.
+* oslo.messaging would reply to a forged call, and wait a minute for a missing
+  caller. Our server never replies, and accepts only one method name.
+* oslo.messaging declares three queues, of which we use one, and the broker
+  keeps that one forever if its process is killed.
+* oslo.messaging logs a traceback for each invalid message, and some of these
+  close the channel. Our server counts them and continues.
+* oslo.messaging decompresses every message, so a small compressed message can
+  fill the receiver's memory. Our server checks length and headers first.
 """
 
 import collections
@@ -21,26 +24,26 @@ from typing import Any
 
 LOG = logging.getLogger(__name__)
 
-# Milliseconds without a listener after which the broker deletes a queue. What
-# it holds then was taken back by its sender long ago.
+# Milliseconds without a consumer after which the broker deletes a queue. By
+# then the senders have reclaimed the work in it.
 _EXPIRES = 30 * 60 * 1000
-#: Bytes of a message: what the longest of ours takes, twice in JSON, with
-#: each letter of its ids outside of what 16 bits can say.
+#: Maximum bytes of a message: our longest one, encoded twice in JSON, with
+#: ids whose characters all lie outside the 16-bit range of Unicode.
 LONGEST = 20 * 2 ** 20
 
 
 @functools.cache
 def server_class() -> type:
-    """The class of our server, from one that must not be imported early."""
+    """Return our server class; import its base only when called."""
     from oslo_messaging.rpc import server
 
     class _Server(server.RPCServer):
-        """Hands each message to ``on_message`` in the listening thread.
+        """A server that passes messages to ``on_message`` in its own thread.
 
-        Not through the pool of threads: what is called only puts something
-        into a queue, messages keep their order, and there is nothing to
-        wait for. It never replies: to a forged reply queue that does not
-        exist, oslo.messaging would try to for a minute.
+        It does not use the thread pool: the callback only puts a message into
+        a queue, and messages keep their order. It never replies: if the reply
+        queue of a forged call does not exist, oslo.messaging would retry for
+        a minute.
         """
 
         on_message: Callable[[Any], None]
@@ -51,8 +54,8 @@ def server_class() -> type:
                 return _own_queue_alone(
                     self.transport._driver, self._target, self.on_garbage)
             except (AttributeError, TypeError):
-                # Another driver, or another release: it makes three queues,
-                # and logs each piece of garbage with a traceback. It works.
+                # Another driver or release: oslo.messaging declares three
+                # queues and logs a traceback per invalid message. That works.
                 LOG.debug('the queues are left to oslo.messaging',
                           exc_info=True)
                 return super()._create_listener()
@@ -65,9 +68,9 @@ def server_class() -> type:
             raise NotImplementedError('nothing is handed to the pool')
 
         def forget_queue(self, name):
-            """Delete our queue, if nobody else listens to it.
+            """Delete our queue, unless another process listens to it.
 
-            Between stop() and wait(), when this connection is idle.
+            Call it between stop() and wait(), while the connection is idle.
             """
             try:
                 connection = _connection_of(self.listener)
@@ -79,8 +82,8 @@ def server_class() -> type:
                         if left.consumer_count == 0:
                             consumer.queue.delete()
             except Exception as exc:
-                # The broker is away, or it is another driver. The queue
-                # stays, and what it holds is refused by whoever finds it.
+                # The broker is unreachable, or it is another driver. The
+                # queue stays, and its next consumer rejects what is in it.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server
@@ -88,11 +91,11 @@ def server_class() -> type:
 
 def _own_queue_alone(driver: Any, target: Any,
                      on_garbage: Callable[[str, str], None]) -> Any:
-    """Listen to the queue of *target*'s server, and make no other.
+    """Listen to the queue of *target*'s server, and declare no other.
 
-    As the driver itself would, but without the queues that all servers of a
-    topic share: nothing is ever sent to those. Ours is deleted by the broker
-    when its process does not come back.
+    The driver itself would also declare queues that all servers of a topic
+    share; nothing is ever sent to those. The broker deletes our queue if its
+    process does not come back.
     """
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base
@@ -121,15 +124,15 @@ def _connection_of(listener: Any) -> Any:
 def _quiet_callback(consumer: Any,
                     on_garbage: Callable[[str, str], None]
                     ) -> Callable[[Any], None]:
-    """The driver's own callback, but for what it does with garbage.
+    """Return the driver's callback, with other treatment of invalid messages.
 
-    The original logs a traceback for each piece, and for each message with
-    an id that came lately; and it rejects what may have been acknowledged
-    already, which tears down the channel.
+    The original logs a traceback for each invalid message, and for each
+    repeated message id. It also rejects messages that may be acknowledged
+    already, which closes the channel.
     """
     from oslo_messaging._drivers import impl_rabbit
-    # A message whose acknowledgement was lost is delivered again, among the
-    # first ones after the connection is back.
+    # Ids of recent messages. A message whose acknowledgement was lost is
+    # among the first ones after a reconnect.
     lately: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
@@ -162,7 +165,7 @@ def _quiet_callback(consumer: Any,
 
 
 def _unopened(raw: Any) -> str | None:
-    """Why *raw*, as it came from the broker, is not even opened."""
+    """Return why *raw*, a message from the broker, must not be decoded."""
     compression = (getattr(raw, 'headers', None) or {}).get('compression')
     if compression:
         return f'compressed ({compression!r:.40}), which ours are not'

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a scheduler that live in its own process: the way to its own
-pool, the threads that run catalogue methods, and its number on this host.
+"""Parts of a scheduler that live in its own process: the bus to its own pool,
+the threads that run catalogue methods, and the process's number on this host.
 """
 
 import contextlib
@@ -30,11 +30,12 @@ LOG = logging.getLogger(__name__)
 
 
 class LocalBus:
-    """The shortest way to a worker: a call. See
+    """A bus that calls the worker of its own process directly. See
     :class:`distperiodic.ports.WorkBus`.
 
-    :param here: the jobs that run in this process.
-    :param further: takes the batches of all other jobs.
+    :param here: Jobs that run in this process.
+    :param further: The bus for batches of all other jobs. None means there
+        are no others.
     """
 
     def __init__(self, accept: Callable[[message.Batch], None],
@@ -52,20 +53,20 @@ class LocalBus:
 
 
 class ThreadReader:
-    """Runs catalogue methods in threads; see
+    """A reader that runs catalogue methods in threads; see
     :class:`distperiodic.ports.CatalogueReader`.
 
-    A job has at most one read under way, so there are at most as many
-    threads as jobs with objects. They are daemons: a method that never
-    returns keeps neither another job nor the end of the process waiting.
+    A job has at most one read in progress, so there are at most as many
+    threads as jobs with objects. They are daemon threads: a method that never
+    returns blocks neither another job nor the end of the process.
 
-    An object that cannot be used is left out, and told of; the others run.
+    Objects that cannot be used are left out and logged; the others run.
 
-    :param method: the catalogue method of a job, by the job's name.
-    :param answer: takes job, ticket, and the exception or (catalogue, own
-        schedules, whether it holds no more than the arcs that were asked
-        for). It is called in the thread that read.
-    :param sort: whether to sort what was read for who claims it; a million
+    :param method: Returns the catalogue method of a job, by the job's name.
+    :param answer: Called with job, ticket, and either an exception or the
+        tuple (catalogue, own schedules, True if the catalogue has only the
+        requested arcs), in the thread that read.
+    :param sort: Whether to sort the catalogue for the scheduler; a million
         objects take seconds.
     """
 
@@ -77,7 +78,7 @@ class ThreadReader:
         self._sort = sort
         self._known: dict[str, catalogue.Catalogues] = {}
         self._looked_at: dict[str, catalogue.Catalogue] = {}
-        #: What was told of the objects that a job leaves out.
+        #: The last log text about the objects that a job leaves out.
         self._left_out: dict[str, str] = {}
         self._takes_arcs: dict[str, bool] = {}
         self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
@@ -109,7 +110,7 @@ class ThreadReader:
                           exc_info=True)
                 found = _as_told(exc)
             self._answer(job.name, ticket, found)
-            # Else it would be kept while this thread waits.
+            # Drop the reference, or it would live until the next request.
             found = None
             with self._lock:
                 self._idle += 1
@@ -146,14 +147,14 @@ class ThreadReader:
                     'once a tick; give each object an id of its own',
                     job.name, job.objects, duplicate)
         if self._sort:
-            # Here and not in the thread of the flow: both are long sorts.
+            # These sorts take long, so do them outside the flow's thread.
             found.index()
             if job.spread:
                 found.by_phase(job.schedule.period_us(tick))
         return found, own, takes_arcs
 
     def _usable(self, job: job_.Job, objects: Sequence[Any]) -> list[Any]:
-        """Those that have an id, and no schedule that is none."""
+        """Return the objects that have an id and no invalid schedule."""
         usable, problem, number = [], '', 0
         for obj in objects:
             try:
@@ -175,7 +176,7 @@ class ThreadReader:
 
 
 def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
-    """The objects with a schedule of their own, by their id."""
+    """Return the schedules of objects that have their own, by id."""
     own: dict[str, schedule.Schedule] = {}
     if set(map(type, objects)) <= {str, int}:
         return own
@@ -187,7 +188,7 @@ def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
 
 
 def _as_told(exc: BaseException) -> Exception:
-    """*exc*, or one that can be raised and shown in its place."""
+    """Return *exc*, or an Exception with a text in its place."""
     try:
         text = str(exc)
         if isinstance(exc, Exception):
@@ -198,7 +199,7 @@ def _as_told(exc: BaseException) -> Exception:
 
 
 def host_name() -> str:
-    """This host's name, as a member id can hold it."""
+    """Return this host's name in characters that a member id may have."""
     name = ''.join(c if c.isalnum() or c in '.-' else '-'
                    for c in socket.gethostname() if c.isascii())
     return name.lstrip('.-') or 'host'
@@ -207,12 +208,13 @@ def host_name() -> str:
 class Seat:
     """This process's number among the processes of one kind on this host.
 
-    The lowest one that is free, so that a restarted process gets the number
-    of the one it replaces, and with it its place on the ring. The kernel
-    drops the lock with the process, however that ends.
+    It is the lowest free number. So a restarted process gets the number of
+    the process that it replaces, and with it the same place on the ring. The
+    kernel releases the lock when the process ends for any reason.
 
-    :param path: directory for the lock files.
-    :raises ConfigError: it cannot hold them, or is not private.
+    :param path: Directory for the lock files.
+    :raises ConfigError: the directory cannot hold lock files, or is not
+        private.
     """
 
     def __init__(self, path: str, kind: str):
@@ -220,8 +222,8 @@ class Seat:
         private.make_directory(path)
         try:
             for number in range(10000):
-                # POSIX locks and not flock: a child of a fork does not
-                # inherit them, so it cannot hold a seat for the dead.
+                # POSIX locks instead of flock: a forked child does not
+                # inherit them, so it cannot keep the seat of a dead parent.
                 handle = private.open_file(
                     os.path.join(path, f'{kind}.{number}.lock'))
                 try:
@@ -230,7 +232,7 @@ class Seat:
                     os.close(handle)
                     continue
                 if (path, kind, number) in _SEATS:
-                    # POSIX locks do not exclude their own process.
+                    # A process does not conflict with its own POSIX locks.
                     continue
                 self._key = (path, kind, number)
                 _SEATS.add(self._key)

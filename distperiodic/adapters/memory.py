@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in this process's memory.
 
-The store holds what one member decided. It keeps that member from starting
-a tick twice or overlapping with itself; it knows nothing of other members,
-so between them only the ring decides, and it is gone with the process.
+The store records the decisions of one member. It keeps that member from
+starting a tick twice and from overlapping runs of an object. It knows nothing
+of other members, so only the ring decides between them, and its contents are
+lost when the process ends.
 """
 
 import array
@@ -41,14 +42,15 @@ _TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
 
 _Answer = TypeVar('_Answer')
 
-# Objects that were delisted and are kept at the least, for what they cost.
+# Number of delisted objects up to which none is forgotten: so few need little
+# memory, and forgetting takes a pass over all rows.
 _KEPT = 10_000
-# Ticks of a job that are counted at the most.
+# Maximum number of ticks of a job for which objects are counted.
 _TICKS = 1000
 
 
 class _Held:
-    """A lease: who holds what, and until when."""
+    """A lease: its holder, its claims and when it expires."""
 
     __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
 
@@ -63,12 +65,16 @@ class _Held:
 
 
 class _Ended(NamedTuple):
-    """An object of which no claim is open. What ended together shares one."""
+    """An object without an open claim.
 
-    #: The last tick that it was claimed for; of what never was, its watermark.
+    Objects whose claims ended alike at the same time share one instance.
+    """
+
+    #: The last tick that it was claimed for. Its first watermark, if it never
+    #: was claimed.
     tick: int
     settled: int
-    #: None: it is not listed.
+    #: None means not listed.
     since: int | None
     rule: str | None
     served: int | None
@@ -93,9 +99,12 @@ class _Row:
 
 
 class _Rows(dict[str, '_Row | _Ended']):
-    """What is known of the objects of one job: of those with an open claim as
-    a row; as a row too where the fence does not follow from the tick (the
-    clock was set back), or where more than one attempt did not do it.
+    """The objects of one job.
+
+    An object with an open claim has a _Row, other objects an _Ended. An
+    object whose claim ended also keeps its _Row if its fence does not follow
+    from the tick (the clock was set back), or if it had more than one attempt
+    and did not end as done.
     """
 
     __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
@@ -103,25 +112,26 @@ class _Rows(dict[str, '_Row | _Ended']):
 
     def __init__(self) -> None:
         super().__init__()
-        #: How many objects were delisted, and may be until the next look.
+        #: Number of delisted objects, and the number above which the next
+        #: delist() forgets some.
         self.delisted = 0
         self.look_at = _KEPT
-        #: Beyond the fences of all that was forgotten.
+        #: A lower bound for new fences, above those of forgotten objects.
         self.floor = 0
-        #: Number of objects that were claimed or skipped for a tick.
+        #: Number of objects that were claimed or skipped, by tick.
         self.settled: collections.Counter[int] = collections.Counter()
-        # Objects by their places on the ring, and those without one yet.
+        # Objects sorted by position, and new objects to be sorted in.
         self._positions = array.array('q')
         self._keys: list[str] = []
         self._unplaced: list[str] = []
 
     def add(self, key: str, row: '_Row | _Ended') -> None:
-        """Keep a new object."""
+        """Add a new object."""
         self[key] = row
         self._unplaced.append(key)
 
     def settle(self, tick: int, number: int) -> None:
-        """Count objects that were settled for *tick*."""
+        """Count *number* more objects as claimed or skipped for *tick*."""
         self.settled[tick] = self.settled.get(tick, 0) + number
         if len(self.settled) > _TICKS:
             for old in sorted(self.settled)[:_TICKS // 2]:
@@ -129,7 +139,7 @@ class _Rows(dict[str, '_Row | _Ended']):
 
     def between(self, low: int, high: int,
                 before: int | None) -> Iterator[due.Row]:
-        """The listed objects at these positions, in their order.
+        """Yield listed objects from *low* to *high*, sorted by position.
 
         :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
         """
@@ -156,8 +166,10 @@ class _Rows(dict[str, '_Row | _Ended']):
         self._unplaced = []
 
     def delist(self, tick: int) -> None:
-        """Count one more, and perhaps forget what was settled before *tick*:
-        nobody asks for these again.
+        """Count one more delisted object, and sometimes forget old ones.
+
+        Delisted objects without an open claim are forgotten if their
+        watermark is before *tick*: their old ticks are not claimed again.
         """
         self.delisted += 1
         if self.delisted <= self.look_at:
@@ -184,7 +196,7 @@ def _listed(key: str, position: int, row: _Row | _Ended,
 
 
 def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:
-    """*row* with other values."""
+    """Return *row* with the given values; a _Row is changed in place."""
     if isinstance(row, _Ended):
         return row._replace(**values)
     for name, value in values.items():
@@ -193,16 +205,16 @@ def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:
 
 
 class MemoryClaimStore:
-    """See :class:`distperiodic.ports.ClaimStore`.
+    """A store in memory; see :class:`distperiodic.ports.ClaimStore`.
 
-    Objects whose claims ended together share what is kept of them: a million
-    objects cost one dictionary. Those that are delisted are forgotten in
-    time. Not thread-safe; it belongs to the thread of its flow.
+    Objects whose claims ended alike share their data, so a million objects
+    cost one dictionary. Delisted objects are forgotten in time. Not
+    thread-safe: only the thread of its flow may use it.
 
-    No other member asks here, so an earlier tick than the last one is only
-    asked for after the clock was set back, and then it is granted: refusing
-    it would silence the object until the clock is where it was. Leases end by
-    a clock that does not jump.
+    Only one member uses the store. So a claim for an earlier tick than the
+    last one means that the clock was set back. The claim is granted, or the
+    object would not run until the clock has caught up. Leases expire by a
+    clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
@@ -210,20 +222,20 @@ class MemoryClaimStore:
         self._epoch = self._clock.now() - int(
             self._clock.monotonic() * SECOND)
         self._rows: dict[str, _Rows] = {}
-        #: The schedule of each job, and since when it holds.
+        #: The text of each job's schedule, and when it took effect.
         self._schedules: dict[str, tuple[str, int]] = {}
         self._checked: dict[str, int] = {}
         self._leases: dict[str, _Held] = {}
-        #: A lease, an ending, and what has come to it there last.
+        #: The last call that ended claims: lease, new state, ended objects.
         self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
 
     def close(self) -> None:
-        """There is nothing that connects to it."""
+        """Do nothing, since there is no connection."""
 
     def now(self) -> int:
         return self._epoch + int(self._clock.monotonic() * SECOND)
 
-    # Jobs, and what their catalogues list.
+    # Jobs, and the listing of their objects.
 
     def adopt(self, schedules: Mapping[str, str]) -> None:
         for job, text in schedules.items():
@@ -235,8 +247,10 @@ class MemoryClaimStore:
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
-        """No operator has a way into this process, so nothing is paused; and
-        what happened while nobody attended is unknown.
+        """Record *checked* and return the status of *jobs*.
+
+        No operator can reach this process, so no job is paused. Times without
+        a scheduler are not known, so no attendance is reported.
         """
         for job, until in checked.items():
             self._checked[job] = max(
@@ -293,7 +307,7 @@ class MemoryClaimStore:
             rows = self._rows[job] = _Rows()
         return rows
 
-    # What goes into a new lease.
+    # Claims in new leases.
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
@@ -304,7 +318,7 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         held = self._leases.get(lease)
         if not self._in_force(job, schedule):
-            # An earlier call may have won some; its answer may be lost.
+            # Return what an earlier call has won: its answer may be lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 held.rows.items() if held else ())], [], 0, [], [],
                 outdated=True)
@@ -350,11 +364,11 @@ class MemoryClaimStore:
                 if after is not None and row.settled < after:
                     behind.append(key)
                     continue
-                # As it ended, it left the fences of its own tick behind.
+                # The row did not keep its fence, so skip those of its tick.
                 fence = max(newest, claim_.first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is held and row.state is State.CLAIMED:
-                    # The answer that told of it was lost.
+                    # An earlier call won it, and its answer was lost.
                     won.append(_claim_of(key, row))
                     known += 1
                 continue
@@ -378,7 +392,7 @@ class MemoryClaimStore:
                 continue
             rows[key] = held.rows[key] = _Row(
                 tick, fence, held, attempt, since, its, row.served)
-            # As Claim() does it, without the call.
+            # The same as Claim(), but faster.
             won.append(_new(Claim, (key, fence, attempt, tick)))
         if held.rows:
             self._leases[lease] = held
@@ -389,7 +403,9 @@ class MemoryClaimStore:
                        unlisted=tuple(unlisted))
 
     def _in_force(self, job: str, schedule: str) -> bool:
-        """Whether the job has that schedule, or none is known."""
+        """Return whether *schedule* is the job's schedule in force. Return
+        True as well if *schedule* is empty or the job has none in force.
+        """
         return not schedule or self._schedules.get(
             job, (schedule, 0))[0] == schedule
 
@@ -397,7 +413,7 @@ class MemoryClaimStore:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
 
     def _leave(self, key: str, row: _Row) -> None:
-        """*row* leaves its lease, and the last one ends it."""
+        """Remove *row* from its lease, and an empty lease from the store."""
         held = row.lease
         held.rows.pop(key, None)
         if not held.rows:
@@ -411,7 +427,7 @@ class MemoryClaimStore:
 
     def _standing(self, lease: str, objects: Iterable[str],
                   move: Move) -> Iterator[tuple[str, _Row]]:
-        """Those of *objects* that *move* may move from *lease*."""
+        """Yield those of *objects* in *lease* whose state allows *move*."""
         held = self._leases.get(lease)
         if held is not None:
             before = MOVES[move][0]
@@ -425,7 +441,7 @@ class MemoryClaimStore:
               seconds: float) -> list[Claim]:
         to = self._leases.get(into)
         if to is not None:
-            # The answer that told of these was lost, or they are not ours.
+            # Another holder has it, or the answer of an earlier call was lost.
             return [_claim_of(key, to.rows[key]) for key in objects
                     if key in to.rows and to.holder == holder]
         held = self._leases.get(lease)
@@ -459,7 +475,7 @@ class MemoryClaimStore:
              holder: str, by: claim_.SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '') -> int:
-        """No history is kept, so nobody asks how many were missed."""
+        """See the port. *missed* is not used, since there is no history."""
         if not self._in_force(job, schedule):
             return 0
         rows = self._rows_of(job)
@@ -477,8 +493,8 @@ class MemoryClaimStore:
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:
         after = MOVES[move][1]
-        # A call that is made again is made before any other, so that one is
-        # all that is kept: its answer has what it ended before.
+        # A call is repeated before any other call is made, so remembering the
+        # last one is enough. Its answer includes what it ended before.
         last, ending, ended = self._ended
         if last != lease or ending is not after:
             self._ended = lease, after, (ended := set())
@@ -510,7 +526,7 @@ class MemoryClaimStore:
             return self._end(keys, lease, Move.BURY)
         to = self._leases.get(into)
         if to is not None:
-            # The answer that told of these was lost.
+            # An earlier call moved these, and its answer was lost.
             return {key for key in keys if key in to.rows}
         to = _Held(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
@@ -542,7 +558,7 @@ class MemoryClaimStore:
             if not isinstance(row, _Row):
                 continue
             if row.lease is to:
-                # The answer that told of it was lost.
+                # An earlier call claimed it, and its answer was lost.
                 anew.append(_claim_of(key, row))
             elif row.lease.id in leases and row.state in _TAKEN_BACK:
                 anew.append(self._anew(to, key, row, ran))
@@ -585,7 +601,7 @@ class MemoryClaimStore:
         due = [held for held in self._leases.values() if held.job in known
                and (held.until <= now or (
                    held.holder in lost and held.until <= unheard))]
-        # Those whose answer was lost.
+        # Leases from an earlier call whose answer was lost.
         ours = any([name.startswith(into) for name in self._leases])
         if not due and not ours:
             return []
@@ -611,7 +627,7 @@ class MemoryClaimStore:
 
 
 class Direct:
-    """A store that answers at once. See
+    """A queue that calls the store at once. See
     :class:`distperiodic.ports.StoreQueue`.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Alembic runs our migrations: over the connection it is given."""
+"""Alembic's environment: run migrations over the connection it is given."""
 
 from alembic import context
 
@@ -10,7 +10,7 @@ context.configure(
     connection=context.config.attributes['connection'],
     target_metadata=tables.metadata,
     version_table=schema.VERSION_TABLE,
-    # SQLite changes a table by making it anew.
+    # To change a table, SQLite must create a new one and copy the rows.
     render_as_batch=True)
 
 with context.begin_transaction():

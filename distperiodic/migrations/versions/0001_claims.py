@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs, claims, leases, history and failures.
 
-The types are written out, for tables.py goes on and this does not.
+The types are repeated here, since tables.py will change and this must not.
 """
 
 from typing import Any
@@ -76,7 +76,8 @@ def upgrade() -> None:
     op.create_index('distperiodic_lease_until', 'distperiodic_lease',
                     ['until'])
     if op.get_context().dialect.name == 'postgresql':
-        # It lives for seconds: to compress it takes longer than to write it.
+        # A row lives for seconds: compressing it takes longer than writing
+        # it.
         op.execute('ALTER TABLE distperiodic_lease '
                    'ALTER COLUMN objects SET STORAGE EXTERNAL')
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is listed since when, with which schedule; how jobs are attended.
+"""Record listings of objects, schedules, and attendance of jobs.
 
-Rows of before go on: their objects are listed, and the schedules are recorded
-when the next catalogue is read.
+The objects of existing rows count as listed. Their schedules are recorded when
+the next catalogue is read.
 """
 
 from typing import Any
@@ -41,7 +41,8 @@ def upgrade() -> None:
 
 
 def _add(table: str, *columns: sa.Column[Any]) -> None:
-    # MySQL commits each step by itself, so this may have been cut short.
+    # MySQL commits each step on its own, so an earlier attempt may have been
+    # interrupted after some steps.
     found = {one['name']
              for one in sa.inspect(op.get_bind()).get_columns(table)}
     for column in columns:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the clocks of a SQLite file's host follow from the time since its boot.
+"""Record how a SQLite host's clocks derive from the time since its boot.
 
-It has one row. Database servers have their own clock and leave it as it is.
+The table has one row. Database servers have their own clock and do not use
+it.
 """
 
 import sqlalchemy as sa
@@ -14,7 +15,8 @@ _CLOCK = 'distperiodic_clock'
 
 
 def upgrade() -> None:
-    # MySQL commits each step by itself, so this may have been cut short.
+    # MySQL commits each step on its own, so an earlier attempt may have been
+    # interrupted after some steps.
     if not sa.inspect(op.get_bind()).has_table(_CLOCK):
         op.create_table(
             _CLOCK,

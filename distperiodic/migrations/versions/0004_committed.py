@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler's session has ended has a state of its own.
+"""Add a state for claims that a handler's own session has ended.
 
-Before it had the state of what is done, and a lease whose name ended in '+'.
+Until now such a claim had the state "done" and a lease name that ended in '+'.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ _DONE, _COMMITTED = 10, 5
 
 
 def upgrade() -> None:
-    # Each row is changed whole, so doing it again does no harm.
+    # Both columns change together, so the update may be repeated.
     claim = sa.table('distperiodic_claim', sa.column('state', sa.SmallInteger),
                      sa.column('lease', sa.String))
     op.execute(sa.update(claim).where(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More room in each page of the claims of PostgreSQL.
+"""Leave more free space in each page of PostgreSQL's claim table.
 
-Existing pages get that room as their rows change; the table is not rewritten.
+The table is not rewritten: existing pages get the space as their rows change.
 """
 
 from alembic import op

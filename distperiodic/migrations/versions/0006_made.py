@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a lease was made, so that the age of what runs in it is known.
+"""Record when a lease was made, to know the age of its runs.
 
-Leases of before have none; they end within minutes.
+Existing leases have no such time; they end within minutes.
 """
 
 import sqlalchemy as sa
@@ -14,7 +14,8 @@ _LEASE = 'distperiodic_lease'
 
 
 def upgrade() -> None:
-    # MySQL commits each step by itself, so this may have been cut short.
+    # MySQL commits each step on its own, so an earlier attempt may have been
+    # interrupted after some steps.
     found = sa.inspect(op.get_bind()).get_columns(_LEASE)
     if 'made' not in [one['name'] for one in found]:
         op.add_column(_LEASE, sa.Column('made', sa.BigInteger))
