@@ -473,7 +473,7 @@ class Grants:
         if failed:
             asks += self._results.failing(grant, failed, report)
         if grant.over:
-            # The requests already have all that they need.
+            # The grant may go: the requests keep what they need of it.
             self._forget(grant)
         over_now = len(done) + len(failed) + len(put_back)
         if not asks:
@@ -489,7 +489,8 @@ class Grants:
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.
         self._store.ask(call, over)
-        # The store handles requests of this call after the results.
+        # Start waiting batches only now, so that the store handles their
+        # starts after the results.
         self._ended(grant.batch.job, over_now)
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
@@ -497,7 +498,7 @@ class Grants:
         """Give up granted runs that did not begin.
 
         :param seconds: Seconds until any scheduler may claim them again.
-        :returns: those of *indexes* that had no outcome before.
+        :returns: Those of *indexes* that had no outcome before.
         """
         given = [i for i in indexes if grant.take(i)]
         if given and self._shared:

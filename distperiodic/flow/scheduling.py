@@ -38,10 +38,9 @@ from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler import timers as timers_
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
-# Number of objects that are claimed at once, where the store answers at once.
+# Number of objects in one claim, if the store answers immediately.
 _PIECE = 2000
-# Number of rows that are read from the store at once; all, if they are in
-# memory.
+# Number of rows in one read of the store. A store in memory returns all.
 _PAGE = 2000
 _WHOLE = 1 << 62
 

@@ -19,8 +19,8 @@ from distperiodic.core.schedule import Instant
 
 LOG = logging.getLogger(__name__)
 
-# Limits of a gap, in seconds. A job counts as unattended after one period
-# without a scheduler, but within these limits.
+# Shortest and longest gap, in seconds. A job counts as unattended after one of
+# its periods without a scheduler, limited to this range.
 _GAPS = 2.0, 30.0
 
 
@@ -138,7 +138,8 @@ class Attendance:
         return status.paused if status else None
 
     def outdated(self, job: str) -> bool:
-        """Return whether another schedule than this process's own is in force.
+        """Return whether the schedule in force differs from this process's
+        own.
         """
         return job in self._outdated
 

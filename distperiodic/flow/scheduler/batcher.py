@@ -33,8 +33,9 @@ class Batcher:
         lost     1 time       2 times      more
         runs     as others    16 at once   alone
 
-    If a partition has several workers, one of them receives nothing but
-    suspects for as long as a run needs to bring it down.
+    If a partition has several workers, one of them is reserved for suspects.
+    The reservation ends when their runs end, or after the time in which a bad
+    run is expected to kill its worker.
 
     :param batch_size: Largest number of objects in one batch.
     :param shared: Jobs whose claims stand in a store that members share.
@@ -168,9 +169,8 @@ class Batcher:
         if number > wanted:
             number = wanted
         elif cost and number < wanted and best.window.busy:
-            # Each batch has a cost of its own. So no batch is cut small to
-            # fill up a worker that has enough to do until there is room for
-            # the whole batch.
+            # Each batch has a fixed cost. So a busy worker is not filled up
+            # with small batches; the claims wait until it has room for more.
             return None
         groups = len(queue.groups)
         group = queue.take(number)

@@ -62,7 +62,8 @@ class _Question(NamedTuple):
     objects: Sequence[str]
     #: An object with an earlier watermark is behind.
     after: Instant
-    #: Whether the rows were judged, so that the tick is one that they missed.
+    #: Whether the claim follows from judged rows, for a tick that the objects
+    #: missed.
     judged: bool
     #: Whether the request came before its tick by the store's clock. Then this
     #: process's time is ahead, and does not show whether a tick is too late.
@@ -133,7 +134,7 @@ class Claimer:
             name: collections.deque() for name in jobs}
         #: Jobs with waiting objects, or that had some at the last sweep.
         self._waits: dict[str, _Waits] = {}
-        #: Claims to request again, each with the monotonic seconds of the
+        #: Claims to request again, each with the monotonic seconds of the next
         #: request.
         self._later: list[tuple[float, _Question]] = []
         self._closed = False

@@ -41,8 +41,8 @@ class BackOff:
     __slots__ = ('_failures', '_until')
 
     # Seconds of the first pause after a failure, and of all later ones. A
-    # back-off without a cap would lose ticks, and a fixed one would flood the
-    # broker.
+    # back-off without a cap would lose ticks, and a constant pause would
+    # repeat failures too often.
     _PAUSES = (1.0, 2.0)
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class BackOff:
         self._until = until
 
     def failed(self, now: float) -> float:
-        """Record a failure to reach the worker.
+        """Record a failed send.
 
         Several failures during one pause have one cause, and count once.
 
@@ -71,7 +71,7 @@ class BackOff:
         return pause
 
     def reached(self) -> None:
-        """Record that the worker was reached."""
+        """Record a successful send."""
         self._failures = 0
 
 
@@ -87,8 +87,8 @@ class Worker:
         self.window = window
         #: Batch ids, in the order in which they were sent.
         self.batches: dict[str, None] = {}
-        #: Jobs that the worker does not know. Jobs that it refused are paused,
-        #: until the given monotonic seconds.
+        #: Jobs that the worker does not know, and jobs that it refused, with
+        #: the monotonic seconds until which it receives nothing of them.
         self.unknown: set[str] = set()
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()

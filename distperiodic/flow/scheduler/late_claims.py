@@ -65,8 +65,8 @@ class LateClaimer:
         self._looking: set[str] = set()
 
     def grace(self, job: job_.Job, now: Instant) -> Instant:
-        """Return after how many microseconds others than the owner claim a
-        tick.
+        """Return the microseconds after which members other than the owner
+        claim a tick.
         """
         return min(self._after, job.schedule.period_us(now) // 2)
 
@@ -128,9 +128,9 @@ class LateClaimer:
     def _count(self, part: part_.Part, tick: Instant, until: Instant,
                view: member_.View) -> None:
         """Compare the number of objects that were settled for *tick* with the
-        number that the catalogue lists. Objects that left the catalogue since
-        are added to the latter, since they may have been settled before. Read
-        rows if objects are missing.
+        expected number, and read rows if it is lower. Objects that left the
+        catalogue since are expected, too, since they may have been settled
+        before.
         """
         assert part.reading is not None
         expected = len(set(part.reading.catalogue.ids))

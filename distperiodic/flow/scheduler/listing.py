@@ -135,9 +135,9 @@ class Listing:
         walk.go_on()
 
     def _listed_since(self, part: part_.Part, key: str) -> Instant:
-        """Return the instant from which an object without a row counts. The
-        one object of a GROUP job counts at the latest from when the job was
-        attended.
+        """Return the instant from which an object without a row counts. For
+        the one object of a GROUP job, this is not later than the beginning of
+        the job's attendance.
         """
         since = part.listed_since(key)
         if part.job.scope is job_.Scope.GROUP:

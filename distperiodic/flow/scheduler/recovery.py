@@ -182,9 +182,10 @@ class Recovery:
 
     def take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
                   reason: str, ran: bool = True) -> None:
-        """Claim again what a worker received and will not end.
+        """Claim again the objects that a worker received and will not finish.
 
-        :param ran: Whether granted runs may have run.
+        :param ran: Whether granted runs may have begun. If True, their attempt
+            counts.
         """
         if not claims:
             return

@@ -6,17 +6,17 @@
            held   later, while             └─ busy, behind           ▼
                   its objects stay due                             ended
 
-Each verb is a method here. The details are in the module of its noun: timers,
-the authority over the view, reads of catalogues, the listing of this member's
+This module connects the steps. The details are in other modules: timers, the
+authority over the view, reads of catalogues, the listing of this member's
 part, claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
 What is due follows from the rows of the store alone
 (:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
 in one statement, and the store reports which objects missed more than that
-tick. The memory of a process decides only when it looks. A member that starts,
-or gains arcs, walks the rows of its arcs. So nothing depends on which member
-owned them before.
+tick. The memory of a process only decides when the process looks. A member
+that starts, or gains arcs, walks the rows of its arcs. So it does not matter
+which member owned them before.
 
 Everything here happens in one thread, which runs the flow. That thread never
 sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.

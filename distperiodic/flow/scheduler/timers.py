@@ -112,7 +112,7 @@ class ObjectTimers:
         self._place(following)
 
     def restart(self, now: Instant) -> None:
-        """Compute all times from *now* on, and drop the previous times."""
+        """Compute all times again, from *now* on."""
         self._place({key: rule.after(now)
                      for key, rule in self.schedules.items()})
 

@@ -42,13 +42,13 @@ class _Kept(NamedTuple, Generic[_Item]):
 
 
 class _Highest:
-    """The highest number seen in the last moment or two."""
+    """The maximum of the numbers seen in the last one or two periods."""
 
     __slots__ = ('_begin', '_next', 'value')
 
     def __init__(self) -> None:
         self.value = 0
-        #: The highest number of the current moment.
+        #: The maximum in the current period of _MOMENT seconds.
         self._next = 0
         self._begin = float('-inf')
 
@@ -131,7 +131,7 @@ class Places(Generic[_Item]):
 
         :param running: Number of runs of each job in all processes.
         :param mark: Result of :meth:`mark` when the count was requested.
-        :returns: the number of runs by which *job* exceeds its limits, and the
+        :returns: The number of runs by which *job* exceeds its limits, and the
             code to refuse them with; 0 and None: it does not exceed them.
         """
         over, refusal = 0, None

@@ -112,7 +112,7 @@ class Load:
         #: append without a lock.
         self.over: list[int | Failed | Refused] = []
         self.seconds = 0.0
-        #: Monotonic seconds of the last report, or of the beginning.
+        #: Monotonic seconds of the last report; before that, of the first run.
         self.reported = _NEVER
 
 
@@ -177,7 +177,7 @@ class Running:
         #: Monotonic seconds at which its run times out. None: there is no run,
         #: or no timeout.
         self.ends: float | None = None
-        #: Monotonic seconds from which its time was not accounted for.
+        #: Monotonic seconds from which its time is in no report yet.
         self.began = 0.0
         #: Monotonic seconds of the last report of progress.
         self.saved = 0.0
@@ -242,7 +242,8 @@ class Workshop:
 
     def part_size(self, job: str) -> int:
         """Return how many runs of *job* a thread takes at once. The number
-        exceeds one only where taking a run costs more than running it.
+        exceeds one only for short handlers, for which taking each run alone
+        would cost more than the run.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -421,10 +422,11 @@ class Workshop:
         return report
 
     def watch(self) -> None:
-        """Time out overdue runs, and keep work from waiting.
+        """Time out overdue runs, and let other threads take work that is
+        stuck.
 
-        Work does not wait behind a long run, nor for a thread that could not
-        be started. Call this several times a second.
+        Work is stuck behind a long run, or when a thread for it could not be
+        started. Call this several times a second.
         """
         now = self._clock.monotonic()
         self._pool.look_again()
