@@ -175,7 +175,7 @@ class Queue:
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.
         self.void = 0
-        #: Whether the queue is among the turns of its partition.
+        #: Whether the queue is in the heap of its partition.
         self.listed = False
 
     def put(self, own: Own, claims: list[claim_.Claim]) -> None:

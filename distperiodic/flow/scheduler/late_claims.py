@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Late looks: claims of what its owner has not claimed.
+"""Late looks: members claim objects that their owners have not claimed.
 
 The ring decides which member claims first; the store decides who may. Once a
 tick is late, two members read the rows of all members and claim what they
@@ -44,8 +44,8 @@ _LONGEST_REST = 60.0
 class LateClaimer:
     """Late looks of one member that shares a store.
 
-    :param after: Seconds after which other members claim what its owner has
-        not claimed; at most half a period.
+    :param after: Seconds after which other members claim objects that their
+        owner has not claimed; at most half a period.
     :param page: Number of rows that are read at once.
     """
 

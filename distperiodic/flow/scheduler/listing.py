@@ -266,7 +266,7 @@ class Listing:
 
 
 def counts_from(part: part_.Part, now: Instant) -> Instant:
-    """Return the instant from which objects listed at *now*, outside a tick,
-    count. Without ``run_immediately`` a tick at *now* is not due for them.
+    """Return the instant from which ticks count for objects that are listed at
+    *now*. Without ``run_immediately`` a tick at *now* does not count.
     """
     return now if part.job.run_immediately else now + 1

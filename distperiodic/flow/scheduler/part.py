@@ -191,7 +191,8 @@ def plan_of(job: job_.Job, rule: str, since: Instant) -> due.Plan:
     rows.
 
     :param since: Instant from which the job has its schedule.
-    :raises InvalidSchedule: No known release wrote *rule*.
+    :raises InvalidSchedule: *rule* is in a format that this release does not
+        know.
     """
     return job.plan(since) if not rule else job.plan(
         own=job_.schedule_named(rule))

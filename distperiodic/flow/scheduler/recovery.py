@@ -32,9 +32,10 @@ _ONE_TRY = ('; workers were lost with it too often, so until a run of it is '
             'done each tick has one try, apart from others')
 # Number of leases that are taken over in one request.
 _AT_A_TIME = 100
-# Seconds for which the leases of a process that left its group are taken over
-# at once. Leases that it holds later expire by the clock: the process may be
-# alive and merely cut off from the others.
+# Seconds for which a process that left its group counts as gone, so that its
+# leases are taken over before they expire. Leases that it acquires later
+# expire by the clock: the process may be alive and merely cut off from the
+# others.
 _GONE = 5.0
 
 
