@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened, as values that are put into the one inbox of a process.
+"""Events, which are put into the one inbox of a process.
 
-Every part that reports events gets the ``put`` of the inbox in its
+Every component that reports events receives the ``put`` of the inbox in its
 constructor. The thread of the flow handles one event at a time::
 
     bus, pool, store, group, catalogues ─┐
@@ -20,60 +20,63 @@ from distperiodic.core import message
 
 
 class Viewed(NamedTuple):
-    """There is a new view of a group."""
+    """A new view of a group."""
 
     view: member_.View
 
 
 class CatalogueRead(NamedTuple):
-    """A read of a job's catalogue has ended."""
+    """The answer to a read of a job's catalogue."""
 
     job: str
-    #: Of the question that is answered.
+    #: Identifies the read that is answered.
     ticket: int
     reading: catalogue.Reading | Exception
 
 
 class Called(NamedTuple):
-    """A callback to run in the thread of the flow, such as one that takes
-    an answer of the store.
+    """A callback to run in the thread of the flow, for example to handle an
+    answer of the store.
     """
 
     call: Callable[[], None]
 
 
 class Accepted(NamedTuple):
-    """A batch has come to a worker."""
+    """A batch that arrived at a worker."""
 
     batch: message.Batch
 
 
 class Sent(NamedTuple):
-    """The broker has a batch."""
+    """A batch that the broker has confirmed."""
 
     batch: message.Batch
 
 
 class Unsent(NamedTuple):
-    """A batch could not be handed to the broker; it may arrive all the same.
+    """A batch that could not be handed to the broker. It may arrive all the
+    same.
     """
 
     batch: message.Batch
-    #: In words, for the log.
+    #: For the log.
     reason: str
 
 
 class Reported(NamedTuple):
-    """Workers say what became of batches."""
+    """Reports from workers on their batches."""
 
     reports: Sequence[message.Report]
 
 
 class Ran(NamedTuple):
-    """Runs of the pool of this process have ended; nothing is recorded."""
+    """The end of runs in the pool of this process. The store has not recorded
+    it yet.
+    """
 
     report: message.Report
-    #: The membership entry of the scheduler that it is for.
+    #: Membership entry of the scheduler that the report is for.
     to_entry: str
 
 
@@ -82,42 +85,44 @@ class ResultsWait(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Runs have ended, and the store has recorded it where there is one."""
+    """The end of runs, recorded in the store if there is one."""
 
     report: message.Report
 
 
 class Released(NamedTuple):
-    """These objects of a job run no more."""
+    """Objects of a job whose runs have ended."""
 
     job: job_.Job
     objects: Sequence[str]
 
 
 class ClockDiffers(NamedTuple):
-    """The store's clock is not where we take it to be."""
+    """A difference between the store's clock and the time that this process
+    uses for it.
+    """
 
     job: str
 
 
 class Unlisted(NamedTuple):
-    """The store does not list objects that were to be claimed."""
+    """Objects that were to be claimed, but that the store does not list."""
 
     job: str
     objects: Sequence[str]
 
 
 class Woken(NamedTuple):
-    """Somebody changed what the flow looks at in each turn."""
+    """A change in something that the flow checks in each of its turns."""
 
 
 class Stopped(NamedTuple):
-    """The flow is to end."""
+    """The request to end the flow."""
 
 
 Event = (Viewed | CatalogueRead | Called | Accepted | Sent | Unsent
          | Reported | Ran | ResultsWait | Ended | Released | ClockDiffers
          | Unlisted | Woken | Stopped)
 
-#: Puts an event into the inbox; any thread may, and never waits.
+#: Puts an event into the inbox. Any thread may call it; it never blocks.
 Put = Callable[[Event], None]

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a batch that came to runs that are granted, and to their ends.
+"""Grants: from an arriving batch to granted runs and their ends.
 
-    accept ─► start in the store ─► run the granted ones ─► what they came to
-                    │                                             │
-                    └─ lost: not ours (any more)                  │
-                                                                  ▼
-       report ◄──────────── done, dead or retried in the store ◄──┘
+    accept ─► start in the store ─► run the granted ones ─► outcomes
+                    │                                           │
+                    └─ lost: claimed by others                  │
+                                                                ▼
+       report ◄────────── done, dead or retried in the store ◄──┘
 
-This stands where the store can be reached: before the workshop of a worker
-that shares the store with its schedulers, else before a scheduler's bus, for
-workers that have none. What was granted is held under a lease; it is renewed
-for as long as there are signs of the work, and once it is lost the results
-do not count.
+This component runs where the store can be reached. If the worker shares the
+store with its schedulers, it stands in front of the worker's workshop.
+Otherwise it stands in front of the scheduler's bus, for workers without a
+store. Granted runs are held under a lease. The lease is renewed while the
+worker gives signs of life; once it is lost, the results do not count.
 """
 
 import dataclasses
@@ -34,56 +34,61 @@ from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
 
-#: The longest pause before a retry, in seconds.
+#: Longest pause before a retry, in seconds.
 RETRY_CAP = 60.0
 
 #: Earlier than any instant of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and what takes the objects that it counted.
+#: A call of the store, and the callback for the objects that counted.
 Ask = tuple[Callable[[ports.ClaimStore], set[str]],
             Callable[[set[str]], None]]
-#: Its place in what was granted, and the error.
+#: Index in the granted batch, and the error.
 Failed = tuple[int, str]
 
 
 class Grant:
-    """A batch whose start was asked for, and what was granted of it."""
+    """A batch whose start was requested, and what was granted of it."""
 
     __slots__ = ('asked', 'batch', 'holder', 'indexes', 'lease', 'open',
                  'progress', 'saving', 'sign', 'until')
 
     def __init__(self, batch: message.Batch, now: float):
-        #: As it came; then what was granted of it.
+        #: The batch as it arrived; after the grant, only what was granted of
+        #: it.
         self.batch = batch
         self.lease = claim_.granted_lease(batch.lease, batch.id)
         self.holder = member_.holder_of(batch.worker)
-        #: Monotonic seconds of the request that the trust counts from.
+        #: Monotonic seconds of the request from which the lease is trusted.
         self.asked = now
-        #: Until when its runs may begin. NEVER: the lease was lost.
+        #: Monotonic seconds until which its runs may begin. NEVER: the lease
+        #: was lost.
         self.until = now
         self.sign = now
-        #: Of each run that was granted: 0 once it was reported what became
-        #: of it.
+        #: For each granted run: 1, or 0 once its outcome was reported.
         self.open = bytearray()
-        #: Of each of them, its place in the batch as it came.
+        #: For each granted run: its index in the batch as it arrived.
         self.indexes: Sequence[int] = ()
-        #: What runs said of themselves and was not saved yet, by object.
+        #: Progress of runs that was not saved yet, by object.
         self.progress: dict[str, str] = {}
-        #: Whether the store is asked to save some.
+        #: Whether a request to save progress is pending.
         self.saving = False
 
     @property
     def void(self) -> bool:
-        """Whether the lease was lost."""
+        """True if the lease was lost."""
         return self.until == NEVER
 
     def goes_on(self, index: int) -> bool:
-        """Whether the run at *index* was granted, and not taken."""
+        """Return whether the run at *index* was granted and has no outcome
+        yet.
+        """
         return 0 <= index < len(self.open) and self.open[index] == 1
 
     def take(self, index: int) -> bool:
-        """Take the run at *index*; False: it was taken before."""
+        """Mark the run at *index* as ended. Return False if it was marked
+        before.
+        """
         if not self.goes_on(index):
             return False
         self.open[index] = 0
@@ -91,22 +96,22 @@ class Grant:
 
     @property
     def over(self) -> bool:
-        """Whether nothing that was granted goes on."""
+        """True if no granted run goes on."""
         return 1 not in self.open
 
 
 class Results:
-    """What granted runs came to, and how the store is asked to record it::
+    """Outcomes of granted runs, and how the store records them::
 
         done ──────────────────────────► finish ──┐
         failed, with attempts left ────► fail, into a lease of its retry
         failed for the last time ──────► fail, dead ──┴─► counted, or lost
 
-    Only what the store counts is reported as such. The rest came too late: the
-    lease had ended, and others have these objects.
+    Only what the store counts is reported as such. The other results are late:
+    their lease had ended, and other workers may have the objects.
 
-    :param random_: of the pauses before retries.
-    :param told: limits how often something is logged of one job.
+    :param random_: Source of the jitter of pauses before retries.
+    :param told: Limits the rate of log lines of one job.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -119,10 +124,10 @@ class Results:
 
     def finishing(self, grant: Grant, done: list[int],
                   told: message.Report) -> Ask:
-        """Have runs end as done.
+        """Return the store call that ends runs as done, and its callback.
 
-        :param done: their places in what was granted.
-        :param told: the report, which is to say what counted.
+        :param done: Their indexes in the granted batch.
+        :param told: Report to which the callback adds what counted.
         """
         batch = grant.batch
         keys = [batch.objects[i] for i in done]
@@ -141,7 +146,7 @@ class Results:
 
     def _lose(self, grant: Grant, indexes: list[int],
               told: message.Report) -> None:
-        """Results came too late to count."""
+        """Report results that were too late to count."""
         if indexes:
             told.lost = told.lost + indexes
             if self._told.may(grant.batch.job):
@@ -153,8 +158,11 @@ class Results:
 
     def failing(self, grant: Grant, failed: list[Failed],
                 told: message.Report) -> list[Ask]:
-        """The same for failed runs, by what comes next: one pause for each
-        attempt.
+        """Return the store calls that record failed runs, and their callbacks:
+        one for each length of the pause before the retry.
+
+        :param failed: Runs by their indexes in the granted batch.
+        :param told: Report to which the callbacks add what counted.
         """
         job = self._jobs[grant.batch.job]
         by_pause: dict[float | None, list[Failed]] = {}
@@ -171,9 +179,9 @@ class Results:
                 for pause, some in by_pause.items()]
 
     def pause(self, job: job_.Job, attempt: int) -> float:
-        """Seconds from the failure of *attempt* to the next one: doubled each
-        time, capped, with equal jitter (AWS Architecture Blog, "Exponential
-        Backoff And Jitter", 2015).
+        """Return the seconds from the failure of *attempt* to the next
+        attempt. The pause doubles each time, with a cap and equal jitter (AWS
+        Architecture Blog, "Exponential Backoff And Jitter", 2015).
         """
         pause = min(RETRY_CAP,
                     job.retry_backoff * 2.0 ** min(attempt - 1, 16))
@@ -205,22 +213,23 @@ class Results:
         return call, then
 
 
-# The part of a lease that is left when its holder stops believing in it.
+# Fraction of a lease, at its end, in which its holder does not trust it.
 _MARGIN = 0.1
 
-# Leases without a sign after which nobody tells what became of a batch.
+# Number of leases without a sign of life after which a batch is forgotten.
 _FORGOTTEN = 3
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
-    """Of a batch: its sender may stand under another entry by the time it is
-    reported, and gives each id once.
+    """Return the key of a batch: the sender's process, and the batch id. The
+    sender may have another entry when the batch is reported, and its process
+    uses each id once.
     """
     return member_.process_of(sender), batch_id
 
 
 def _of(batch: message.Batch, granted: list[claim_.Claim]) -> message.Batch:
-    """*batch* with what was granted of it."""
+    """Return *batch* reduced to what was granted of it."""
     fences = [claim.fence for claim in granted]
     if fences == batch.fences:
         return batch
@@ -230,18 +239,18 @@ def _of(batch: message.Batch, granted: list[claim_.Claim]) -> message.Batch:
 
 
 class Grants:
-    """The batches that run, and their leases.
+    """The running batches and their leases.
 
-    :param run: takes a batch with what was granted of it.
-    :param report: takes each report and the scheduler's entry it is for.
-    :param lease: seconds.
-    :param sure: whether this process surely still is who stands under that
-        entry in its group.
-    :param shared: whether all schedulers claim in this store; then what was
-        granted and is refused is put back into it here.
-    :param silent: seconds without a renewal after which the leases of a
-        process that is gone from its group are taken over; default: *lease*.
-    :param partitions: what is configured of partitions, by name.
+    :param run: Receives a batch, reduced to what was granted of it.
+    :param report: Receives each report, and the entry of its scheduler.
+    :param lease: Seconds until a lease expires.
+    :param sure: Returns whether this process surely still is a member under
+        that entry.
+    :param shared: Whether all schedulers claim in this store. If True, granted
+        runs that are refused are put back into the store here.
+    :param silent: Seconds without a renewal after which the leases of a
+        process that left its group are taken over; default: *lease*.
+    :param partitions: Configuration of the partitions, by name.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -277,9 +286,9 @@ class Grants:
             jobs, new_lease=new_lease, random_=self._random, told=self._told)
 
     def accept(self, batch: message.Batch) -> None:
-        """Have the runs of *batch* granted, and begin those that were."""
+        """Request a grant for *batch*, and begin the granted runs."""
         if batch.job not in self._jobs:
-            # Whoever runs it knows how to refuse.
+            # The receiver refuses unknown jobs itself.
             self._run(batch)
             return
         key = _key(batch.sender, batch.id)
@@ -295,9 +304,11 @@ class Grants:
             self._start(grant, now)
 
     def _start(self, grant: Grant, now: float) -> None:
-        """Ask for the start of *grant*, and then how many run: once all can
-        see it, so of two that were granted at once at least one sees that
-        they are too many, and gives back its own.
+        """Start *grant* in the store, then count the running objects.
+
+        The count follows the commit of the start. If two batches are granted
+        at the same time, at least one of them sees that the limit is exceeded
+        and gives its own runs back.
         """
         batch = grant.batch
         grant.asked = grant.sign = now
@@ -309,7 +320,7 @@ class Grants:
             granted = store.start(
                 batch.job, batch.tick, batch.objects, lease=batch.lease,
                 into=grant.lease, holder=grant.holder, seconds=self._lease)
-            # Each is committed before the next one begins.
+            # The start is committed before the count begins.
             return granted, store.running(jobs) if jobs and granted else {}
 
         def started(answer: tuple[
@@ -326,7 +337,7 @@ class Grants:
         self._store.ask(start, started, lambda: started(([], {})))
 
     def _ended(self, job: str, runs: int) -> None:
-        """So many places are free; begin what waits for one."""
+        """Free *runs* places of *job*, and start batches that wait for one."""
         self._places.give_back(job, runs)
         self._start_next()
 
@@ -335,8 +346,8 @@ class Grants:
             self._start(grant, self._clock.monotonic())
 
     def sweep(self) -> None:
-        """Look after what waits for a place; call it several times a
-        second.
+        """Refuse batches that waited too long for a place, and count again.
+        Call this several times a second.
         """
         for grant, why in self._places.in_vain(self._clock.monotonic()):
             batch = grant.batch
@@ -352,7 +363,7 @@ class Grants:
             self._counting = False
 
         def counted(running: Mapping[str, int]) -> None:
-            # Places may have become free at other workers.
+            # Other workers may have freed places.
             self._counting = False
             now = self._clock.monotonic()
             for job in waiting:
@@ -403,37 +414,41 @@ class Grants:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> Refusal | None:
-        """None if work of *batch* may begin now, else why not.
+        """Return None if work of *batch* may begin now, else the reason.
 
-        Asked by the threads that run it.
+        The threads that run the work call this.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return Refusal.LEASE_ENDED
-        # While it is surely in its group, or has just renewed, nobody takes
-        # it for dead.
+        # No other process takes over the lease while this one is surely in its
+        # group, or has renewed recently.
         if (now >= grant.asked + self._silent * (1.0 - _MARGIN)
                 and not self._sure(batch.worker)):
             return Refusal.LEASE_ENDED
         return None
 
     def has(self, batch: str, sender: str) -> bool:
-        """Whether a batch of *sender* was granted and is not over."""
+        """Return whether a batch of *sender* was granted and is not over."""
         return _key(sender, batch) in self._grants
 
     def lease_of(self, batch: message.Batch) -> str | None:
-        """The lease in which *batch* runs; None: it does not."""
+        """Return the lease in which *batch* runs. None means that it does not
+        run.
+        """
         grant = self._grants.get(_key(batch.sender, batch.id))
         return None if grant is None or grant.void else grant.lease
 
     def reported(self, report: message.Report, to_entry: str) -> None:
-        """What became of granted runs; their indexes are those of what was
-        given to run. The report is ours from now on.
+        """Record the outcomes of granted runs, then pass on the report.
+
+        Indexes refer to the granted batch. This method takes ownership of
+        *report* and changes it.
         """
         grant = self._grants.get(_key(to_entry, report.batch))
         if grant is None or grant.batch.worker != report.worker:
-            # Nothing that was granted, so no result of it counts.
+            # No grant matches the report, so none of its results count.
             self._report(dataclasses.replace(
                 report, done=[], failed=[], lost=[
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
@@ -443,7 +458,7 @@ class Grants:
             if grant.goes_on(index):
                 grant.progress[grant.batch.objects[index]] = said
         if report.progress and (report.failed or not grant.saving):
-            # What fails is told first how far it came.
+            # Save the progress of a failed run before its failure is recorded.
             self._save(grant)
         put_back = set(self._put_back(
             grant, [i for i, _ in report.refused])) if report.refused else ()
@@ -458,7 +473,7 @@ class Grants:
         if failed:
             asks += self._results.failing(grant, failed, report)
         if grant.over:
-            # What is asked already knows all that it needs.
+            # The grant may go: the requests keep what they need of it.
             self._forget(grant)
         over_now = len(done) + len(failed) + len(put_back)
         if not asks:
@@ -472,17 +487,18 @@ class Grants:
         def over(counted: set[str]) -> None:
             then_last(counted)
             self._report(report, to_entry)
-        # Results that cannot be written are not told, either.
+        # Results that cannot be recorded are not reported, either.
         self._store.ask(call, over)
-        # What is asked now the store does after that.
+        # Start waiting batches only now, so that the store handles their
+        # starts after the results.
         self._ended(grant.batch.job, over_now)
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
-        """Give up runs that were granted and did not begin.
+        """Give up granted runs that did not begin.
 
-        :param seconds: after which anybody may claim them anew.
-        :returns: those of *indexes* that were not given up before.
+        :param seconds: Seconds until any scheduler may claim them again.
+        :returns: Those of *indexes* that had no outcome before.
         """
         given = [i for i in indexes if grant.take(i)]
         if given and self._shared:
@@ -496,8 +512,8 @@ class Grants:
         return given
 
     def _save(self, grant: Grant) -> None:
-        """Save what is not saved; one question at a time, however long the
-        store is away.
+        """Save the unsaved progress. Each grant has at most one pending
+        request, however long the store is unreachable.
         """
         said, grant.progress = grant.progress, {}
         grant.saving = True
@@ -511,9 +527,11 @@ class Grants:
                 grant.batch.job, said, lease=grant.lease), saved, saved)
 
     def renew(self) -> None:
-        """Renew the leases of what gives signs of life; call it at least
-        three times a lease. Time in which nobody called it does not count:
-        the signs that came meanwhile wait to be read.
+        """Renew the leases of batches that give signs of life.
+
+        Call this at least three times per lease. After a long gap between two
+        calls, the gap does not count as silence: reports that arrived
+        meanwhile are still unread.
         """
         now = self._clock.monotonic()
         away, self._renewed = now - self._renewed, now
@@ -538,7 +556,8 @@ class Grants:
                     grant.asked = now
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
-                    # Somebody took it; what still runs of it is in vain.
+                    # Another process took the lease over. Results of runs that
+                    # still go on do not count.
                     grant.until = NEVER
         self._keeper.renew(
             holder, [grant.lease for grant in grants], renewed)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where claims stand, and how the leases on them are renewed."""
+"""The claims of some jobs, and the renewal of leases."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -12,48 +12,49 @@ from distperiodic.core.claim import Authority
 
 
 class Book(NamedTuple):
-    """Where the claims of some jobs stand."""
+    """Where the claims of some jobs are kept, and who decides about them."""
 
     authority: Authority
-    #: By name.
+    #: Jobs by name.
     jobs: Mapping[str, job_.Job]
     store: ports.StoreQueue
-    #: Whether their runs are granted in the scheduler and not by the workers.
+    #: Whether the scheduler grants the runs. If False, the workers do.
     grants_here: bool
-    #: Seconds between two looks for leases that ended.
+    #: Seconds between two searches for expired leases.
     sweep: float = 0.0
-    #: Seconds without a renewal after which the leases of a process that is
-    #: gone from its group are taken over. 0: it cannot be known.
+    #: Seconds without a renewal after which the leases of a process that left
+    #: its group are taken over. 0: whether a process left cannot be known.
     silent: float = 0.0
 
     @property
     def shared(self) -> bool:
-        """Whether all members and workers claim in this store. If not,
-        nothing but one scheduler knows of the claims.
+        """True if all members and workers claim in this store. If False, only
+        one scheduler knows of the claims.
         """
         return self.authority is Authority.STORE
 
 
 class Keeper:
-    """Renews leases, with one question at a time for each holder.
+    """Renews leases, with at most one pending request per holder.
 
-    :param seconds: for which they are held from then on.
+    :param seconds: Seconds until a renewed lease expires.
     """
 
     def __init__(self, store: ports.StoreQueue, seconds: float):
         self._store = store
         self._seconds = seconds
-        #: Holders whose leases the store is asked to renew.
+        #: Holders with a pending renewal request.
         self._asking: set[str] = set()
 
     def renew(self, holder: str, leases: Sequence[str],
               renewed: Callable[[set[str]], None]) -> None:
-        """Renew *leases*, unless the last answer for *holder* is awaited.
+        """Renew *leases*, unless a renewal for *holder* is still pending.
 
-        :param renewed: takes the names of those that it still holds.
+        :param renewed: Receives the names of the leases that *holder* still
+            holds.
         """
         if holder in self._asking:
-            # The store is slow, or away.
+            # The store is slow or unreachable.
             return
         self._asking.add(holder)
 

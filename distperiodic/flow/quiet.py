@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saying a thing once in a while, however often it happens."""
+"""Log rate limiting."""
 
 from distperiodic import ports
 
 
 class Quiet:
-    """When each of a few things was said last.
+    """Limits how often a message is logged, by key.
 
-    Keys are remembered for ever: make them of names that are known here
-    (jobs, partitions), never of what came in a message.
+    Keys are remembered for ever. Build them from names that are known in this
+    process (jobs, partitions), never from the content of a message.
 
-    :param every: seconds between two lines of one key.
+    :param every: Seconds between two log lines with one key.
     """
 
     def __init__(self, clock: ports.Clock, every: float):
@@ -19,7 +19,8 @@ class Quiet:
         self._last: dict[str, float] = {}
 
     def may(self, key: str) -> bool:
-        """Whether to say *key* now."""
+        """Return whether the message *key* may be logged now, and record that.
+        """
         now = self._clock.monotonic()
         last = self._last.get(key)
         if last is not None and now - last < self._every:

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One scheduler's flow, put together.
+"""The flow of one scheduler, assembled from its components.
 
     ticker ─► claimer ─┐
                        ├─► dispatcher ─► (grants) ─► bus ─► worker
     ticker ─► claimer ─┘       ▲             │                 │
                                └─────────────┴──── reports ◄───┘
 
-There is a book for what a store decides and one for what the ring alone does:
-each has a clock of its own, so each has a ticker and a claimer. What they have
-claimed goes one way from there; each batch says which authority it is of.
+There is one book for the jobs that a store decides about, and one for the jobs
+that the ring alone decides about. Each book has a clock of its own, so each
+has a ticker and a claimer. All claims then take the same path; each batch
+names its authority.
 
-Runs are granted here where the workers cannot reach the store: they are
-this process's own pool, or there is no store that they could share.
+Runs are granted here if the workers cannot reach the store. That is the case
+if the worker is this process's own pool, or if there is no shared store.
 """
 
 import random
@@ -37,20 +38,19 @@ from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler import timers as timers_
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
-# Ticks of a job are claimed in pieces of so many objects where the store
-# answers at once.
+# Number of objects in one claim, if the store answers immediately.
 _PIECE = 2000
-# Rows that are read from the store at once; all, where they are in memory.
+# Number of rows in one read of the store. A store in memory returns all.
 _PAGE = 2000
 _WHOLE = 1 << 62
 
 
 class _Source:
-    """What has the jobs of one book claimed when they are due.
+    """Claims the due objects of one book.
 
-    :param sure: as for :class:`Scheduling`.
-    :param run: takes what was granted here.
-    :param pump: gives waiting claims to workers.
+    :param sure: As for :class:`Scheduling`.
+    :param run: Receives what was granted here.
+    :param pump: Gives waiting claims to workers.
     """
 
     def __init__(self, book: leases.Book, dispatcher: Dispatcher, *,
@@ -112,23 +112,24 @@ class _Source:
         self._every = min(lease, book.silent or lease) / 4
 
     def begin(self) -> None:
-        """Begin to tick, once the time and the jobs are known."""
+        """Start the ticks once the time and the status of the jobs are known.
+        """
         if self._time is not None:
             self._time.look()
         else:
             self._attendance.look(self.ticker.begin)
 
     def released(self, job: job_.Job, objects: Sequence[str]) -> None:
-        """These objects run no more."""
+        """Handle the end of runs of *objects*."""
         self._claimer.released(job, objects)
 
     def clock_differs(self) -> None:
-        """The store's clock is not where we take it to be."""
+        """Query the store's clock, since it differs from the time in use."""
         if self._time is not None:
             self._time.look()
 
     def sweep_grants(self) -> None:
-        """Look at the clock of the store and at what was granted here."""
+        """Check the store's clock, and what was granted here."""
         if self._time is not None:
             self._time.sweep()
         if self.grants is None:
@@ -140,28 +141,30 @@ class _Source:
         self.grants.sweep()
 
     def sweep_claims(self) -> None:
-        """Look at what waits to be claimed, and how the jobs stand."""
+        """Check what waits to be claimed, and the status of the jobs."""
         self._claimer.sweep()
         if self.book.shared:
             self._attendance.sweep()
 
 
 class Scheduling:
-    """See the picture above.
+    """The flow of one scheduler; see the picture above.
 
-    :param books: where claims stand; no two have one job or one authority.
-    :param identity: this member's name on the ring of *group*.
-    :param me: this member's entry, asked at each claim and each batch.
-    :param put: puts events into the inbox of this process, from which they
-        come to :meth:`handle`.
-    :param batch_size: claims in one batch, and in one lease of a store that
-        is shared.
-    :param lease: seconds.
-    :param late_after: seconds after which others claim what is late.
-    :param sure: whether this process surely still stands in its group under
+    :param books: Where claims are kept. No two books share a job or an
+        authority.
+    :param identity: This member's name on the ring of *group*.
+    :param me: Returns this member's entry; called for each claim and each
+        batch.
+    :param put: Puts events into the inbox of this process, which passes them
+        to :meth:`handle`.
+    :param batch_size: Number of claims in one batch, and in one lease of a
+        shared store.
+    :param lease: Seconds until a lease expires.
+    :param late_after: Seconds after which other members claim what is late.
+    :param sure: Returns whether this process surely still is a member under
         that entry.
-    :param random_: of pauses; default: seeded anew.
-    :param partitions: what is configured of partitions, by name.
+    :param random_: Source of the jitter of pauses; default: a new one.
+    :param partitions: Configuration of the partitions, by name.
     """
 
     def __init__(self, books: Sequence[leases.Book], *,
@@ -187,37 +190,41 @@ class Scheduling:
             random_=random_, partitions=partitions) for book in books}
         self._of_job = {name: source for source in self._sources.values()
                         for name in source.book.jobs}
-        #: Those with jobs that the ring divides.
+        #: Sources with jobs that the ring divides.
         self._divided = [source for source in self._sources.values() if any(
             job.scope is not job_.Scope.MEMBER
             for job in source.book.jobs.values())]
-        #: One for each book.
+        #: One ticker for each book.
         self.tickers = [source.ticker for source in self._sources.values()]
         for source in self._sources.values():
             source.begin()
 
     def grants_of(self, authority: Authority) -> grants_.Grants | None:
-        """What grants the runs of *authority* here. None: nothing does."""
+        """Return what grants the runs of *authority* here. None: they are
+        granted elsewhere.
+        """
         source = self._sources.get(authority)
         return None if source is None else source.grants
 
     def run_due(self) -> float:
-        """Do all that is due; returns the seconds until the next is."""
+        """Do all that is due, and return the seconds until the next timer."""
         return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:
-        """Members came or went, or this one may be sure again."""
+        """Handle a change of members, or of what this member is sure of."""
         for ticker in self.tickers:
             ticker.view_changed()
 
     def drain(self) -> None:
-        """Start nothing more; give out what waits."""
+        """Start no more ticks; dispatch the waiting claims."""
         for ticker in self.tickers:
             ticker.close()
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """The dispatcher's bus; see :class:`distperiodic.ports.WorkBus`."""
+        """Send *batch*, or have it granted first. This is the dispatcher's
+        bus; see :class:`distperiodic.ports.WorkBus`.
+        """
         grants = self.grants_of(batch.authority)
         if grants is None:
             self._bus.send(batch)
@@ -225,7 +232,7 @@ class Scheduling:
             grants.accept(batch)
 
     def handle(self, event: events.Event) -> None:
-        """Go on with what an event says."""
+        """Handle one event."""
         match event:
             case events.Reported(reports):
                 for report in reports:
@@ -256,7 +263,9 @@ class Scheduling:
         return all([source.ticker.sure() for source in self._divided])
 
     def reported(self, report: message.Report) -> None:
-        """A worker tells what became of a batch, or that it lives."""
+        """Handle a report of a worker on a batch. An empty report is a sign of
+        life.
+        """
         grants = self._granted_by(report.batch)
         if grants is None:
             self.dispatcher.reported(report)
@@ -264,17 +273,19 @@ class Scheduling:
             grants.reported(report, self.dispatcher.entry())
 
     def _granted_by(self, batch: str) -> grants_.Grants | None:
-        """What has granted a batch here, or should have."""
+        """Return what granted *batch* here, or would have. None: the worker
+        grants it.
+        """
         entry = self.dispatcher.entry()
         for source in self._sources.values():
-            # It may run on though the dispatcher has given it up.
+            # The batch may still run though the dispatcher has given it up.
             if source.grants is not None and source.grants.has(batch, entry):
                 return source.grants
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
 
     def sweep(self) -> None:
-        """Look at leases and at what gave no sign; call it several times a
+        """Check leases and overdue signs of life. Call this several times a
         second.
         """
         for source in self._sources.values():

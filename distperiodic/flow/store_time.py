@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's clock, as one process carries it on.
+"""The store's clock, as one process keeps it.
 
-Members that claim in one store go by its clock, and by their own only from
-one look at it to the next, with the monotonic clock. So it is no matter what
-the wall clock of a member says, nor when somebody sets it.
+Members that claim in one store use the store's clock. Between two queries each
+member extrapolates the time with its own monotonic clock. So the wall clock of
+a member does not matter, and neither does a change to it.
 
-The time never goes back. Where the store's clock is behind it, it goes on at
-half speed until the two meet.
+The time never goes back. When the store's clock is behind the time in use, the
+time advances at half speed until the two meet.
 """
 
 import logging
@@ -19,26 +19,27 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks; quartz drifts by less than 0.01 s in that time.
+# Seconds between two queries; quartz drifts by less than 0.01 s in that time.
 _EVERY = 60.0
-# Seconds until the next look after an answer that took long, since it may be
-# wrong by half of that, or that differs from what was expected: the store's
-# clock was set, or runs at another speed for a while.
+# Seconds until the next query after an unreliable answer. An answer that took
+# long may be wrong by half of that time. An answer that was not expected means
+# that the store's clock was set, or runs at another speed for a while.
 _SOON = 1.0
-# A look asks so often, unless an answer takes less than so many seconds. The
-# first answer may have waited for a connection, before the clock was read.
+# Number of times that one query asks for the time, and the response time in
+# seconds below which the first answer is enough. The first answer may have
+# waited for a connection before the clock was read.
 _QUESTIONS, _AT_ONCE = 3, 0.005
-# Seconds by which an answer may differ from what was expected.
+# Seconds by which an answer may differ from the expected time.
 _EXPECTED = 0.1
 # Seconds by which clocks may differ without a warning.
 _TOLERATED = 1.0
 
 
 class StoreTime:
-    """See :class:`distperiodic.ports.Clock`.
+    """The store's time; see :class:`distperiodic.ports.Clock`.
 
-    :param known: called when the time is known for the first time; until then
-        there is none.
+    :param known: Called when the time is known for the first time. Until then
+        :meth:`now` returns the local time.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -46,18 +47,19 @@ class StoreTime:
         self._clock = clock
         self._store = store
         self._tell = known
-        #: The store's clock at zero of the monotonic one. None: not known.
+        #: The store's time when the monotonic clock was zero. None: unknown.
         self._base: Instant | None = None
-        #: What was shown when it was looked at last, and when that was by the
-        #: monotonic clock.
+        #: The time in use at the last answer, and the monotonic clock then,
+        #: both in microseconds.
         self._shown: tuple[Instant, Instant] = 0, 0
-        #: When the store's clock and what is shown meet.
+        #: The store's time at which it meets the time in use.
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._asking = False
-        #: Until when it is looked at often.
+        #: Monotonic seconds until which the store's clock is queried often.
         self._restless = self._next
-        #: What the wall clock was ahead of the monotonic one at that time.
+        #: Difference between the wall clock and the monotonic clock at the
+        #: last query.
         self._wall = self._wall_base()
         self._told = quiet.Quiet(clock, 600.0)
 
@@ -76,18 +78,20 @@ class StoreTime:
         return self._clock.monotonic()
 
     def sweep(self) -> None:
-        """Look at the store's clock when it is time to; call it often."""
-        # The clock that was set may be the store's, too.
+        """Query the store's clock if a query is due. Call this often."""
         now = self._clock.monotonic()
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
-            # A store that goes by it may change its speed a little later.
+            # The local wall clock was set. If the store uses that clock, its
+            # speed may change a little later.
             self._restless = now + _EVERY
             self.look()
         elif now >= self._next:
             self.look()
 
     def look(self) -> None:
-        """Look at it now: what it said may not be true any more."""
+        """Query the store's clock now. Call this when the time in use may be
+        wrong.
+        """
         if self._asking:
             return
         self._asking = True
@@ -101,9 +105,9 @@ class StoreTime:
         return self._clock.now() - self._up()
 
     def _compare(self, store: ports.ClaimStore) -> tuple[Instant, float]:
-        """What the store's clock says at zero of the monotonic one, by the
-        answer that took the least time, and how long that took (Cristian's
-        algorithm, Distributed Computing 3, 1989).
+        """Return the store's time at zero of the monotonic clock, and the
+        response time in seconds. The answer with the shortest response time is
+        used (Cristian's algorithm, Distributed Computing 3, 1989).
         """
         best: tuple[Instant, float] | None = None
         for _ in range(_QUESTIONS):
@@ -111,7 +115,8 @@ class StoreTime:
             now = store.now()
             took = self._clock.monotonic() - before
             if best is None or took < best[1]:
-                # It was read somewhere in between.
+                # The store read its clock at some time between request and
+                # answer.
                 best = now - round((before + took / 2) * SECOND), took
             if took < _AT_ONCE:
                 break

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store keeps of each job, and that we attend it.
+"""The status of each job in the store, and the attendance of this member.
 
-Every scheduler reads now and then how its jobs stand: whether an operator
-paused one, which schedule is in force, since when schedulers have attended it
-without a gap, and up to when all that was due was found claimed. The gaps tell
-a tick that nobody could claim from one that was lost.
+Every scheduler regularly reads the status of its jobs: whether an operator
+paused a job, which schedule is in force, since when schedulers have attended
+the job without a gap, and up to when all that was due was found claimed. The
+gaps distinguish a tick that no scheduler could claim from one that was lost.
 """
 
 import logging
@@ -19,15 +19,15 @@ from distperiodic.core.schedule import Instant
 
 LOG = logging.getLogger(__name__)
 
-# Seconds without a scheduler after which a job was not attended: its period,
-# but at least and at most so many.
+# Shortest and longest gap, in seconds. A job counts as unattended after one of
+# its periods without a scheduler, limited to this range.
 _GAPS = 2.0, 30.0
 
 
 class Attendance:
-    """For all jobs of one member.
+    """Attendance of all jobs of one member.
 
-    :param every: seconds between two looks.
+    :param every: Seconds between two reads of the status.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -41,28 +41,27 @@ class Attendance:
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
                       _GAPS[1]) for name, job in jobs.items()}
         self._statuses: dict[str, ports.JobStatus] = {}
-        #: Jobs of which another schedule than ours is in force.
+        #: Jobs for which the schedule in force is not this process's own.
         self._outdated: set[str] = set()
-        #: To be recorded at the next look.
+        #: Instants to record at the next read, by job.
         self._checked: dict[str, Instant] = {}
         self._asking = False
-        #: Whether our schedules were put in force.
+        #: Whether the schedules of this process were put in force.
         self._adopted = False
-        #: The last look that was asked for: monotonic seconds, and the
-        #: instant.
+        #: Monotonic seconds and instant of the last request.
         self._looked = clock.monotonic(), clock.now()
-        #: Those who wait for the answer of the next look.
+        #: Callbacks that wait for the next answer.
         self._waiting: list[Callable[[], None]] = []
 
     def sweep(self) -> None:
-        """Look if it is time to."""
+        """Read the status of the jobs if a read is due."""
         if self._clock.monotonic() - self._looked[0] >= self._every:
             self.look()
 
     def look(self, then: Callable[[], None] | None = None) -> None:
-        """Read how the jobs stand.
+        """Read the status of the jobs, and record that they are attended.
 
-        :param then: called when it is known.
+        :param then: Called when the status is known.
         """
         if then is not None:
             self._waiting.append(then)
@@ -119,11 +118,13 @@ class Attendance:
 
     @property
     def known(self) -> bool:
-        """Whether any look was answered."""
+        """True if any read was answered."""
         return bool(self._statuses)
 
     def fresh(self) -> bool:
-        """Whether the last look is recent enough to judge what was lost."""
+        """Return whether the last read is recent enough to judge which ticks
+        were lost.
+        """
         seconds, instant = self._looked
         recent = 2 * self._every + 1.0
         return (not self._asking
@@ -132,34 +133,44 @@ class Attendance:
                 and self._clock.now() - instant <= recent * SECOND)
 
     def paused(self, job: str) -> str | None:
-        """Why *job* is paused; None: it is not."""
+        """Return why *job* is paused. None: it is not paused."""
         status = self._statuses.get(job)
         return status.paused if status else None
 
     def outdated(self, job: str) -> bool:
-        """Whether another schedule than ours is in force."""
+        """Return whether the schedule in force differs from this process's
+        own.
+        """
         return job in self._outdated
 
     def since(self, job: str) -> Instant:
-        """Since when the schedule holds that is in force."""
+        """Return the instant from which the schedule in force holds."""
         status = self._statuses.get(job)
         return status.since if status else due.ALWAYS
 
     def attended(self, job: str) -> Instant | None:
-        """Since when it was attended without a gap; None: it was not."""
+        """Return the instant since which the job was attended without a gap.
+        None: it is not attended.
+        """
         status = self._statuses.get(job)
         return status.attended if status else None
 
     def gap_us(self, job: str) -> int:
-        """Microseconds for which nobody may have attended it, unnoticed."""
+        """Return the longest time, in microseconds, for which the job may be
+        without a scheduler before that counts as a gap.
+        """
         return int(self._gaps[job] * SECOND)
 
     def checked(self, job: str) -> Instant:
-        """Up to here all that was due was found claimed or settled."""
+        """Return the instant up to which all that was due was found claimed or
+        settled.
+        """
         status = self._statuses.get(job)
         return max(status.checked if status else due.ALWAYS,
                    self._checked.get(job, due.ALWAYS))
 
     def record_checked(self, job: str, until: Instant) -> None:
-        """All that was due up to *until* was found claimed or settled."""
+        """Record that all that was due up to *until* was found claimed or
+        settled.
+        """
         self._checked[job] = max(until, self.checked(job))

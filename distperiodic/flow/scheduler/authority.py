@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who decides what a member may start: the store, or the ring alone.
 
-With a store the ring only keeps members from racing each other, and the last
-view will do. Without one the ring is all there is: a member that cannot be
-sure of its view starts nothing, and what was due before its tenure began
-belonged to others.
+With a store, the ring only keeps members from racing each other, so the last
+known view is good enough. Without a store the ring decides. A member that is
+not sure of its view starts nothing, and what was due before its tenure began
+belonged to other members.
 """
 
 from typing import NamedTuple
@@ -20,25 +20,29 @@ from distperiodic.core.schedule import Instant
 
 
 class Change(NamedTuple):
-    """What a new view means for our part."""
+    """The effect of a new view on this member's part."""
 
-    #: The ring before; None: what we knew of our part counts no more.
+    #: The previous ring. None: discard what is known of this member's part.
     before: ring_.Ring | None
-    #: Our objects count from here, if it was not recorded earlier.
+    #: Instant from which the objects of this member count, unless an earlier
+    #: one was recorded.
     since: Instant
 
 
 class Authority(Protocol):
-    """See :mod:`distperiodic.flow.scheduler.authority`."""
+    """What a member may act on; see
+    :mod:`distperiodic.flow.scheduler.authority`.
+    """
 
-    #: Whether members share a store, which knows what others have claimed.
+    #: Whether members share a store, which records what other members claimed.
     shared: bool
 
     def view(self) -> member_.View | None:
-        """The view if it may be acted on; None: hold."""
+        """Return the view if the member may act on it. None: hold all ticks.
+        """
 
     def change(self, view: member_.View) -> Change | None:
-        """What changed since the last call; None: nothing did."""
+        """Return what changed since the last call. None: nothing did."""
 
 
 class _Authority:
@@ -50,7 +54,7 @@ class _Authority:
         self._group = group
         self._identity = identity
         self._ring: ring_.Ring | None = None
-        #: Ours in that view; None: we are no member.
+        #: This member's tenure in the last view. None: it was not a member.
         self._tenure: int | None = None
 
     def _known(self) -> member_.View | None:
@@ -62,7 +66,7 @@ class _Authority:
 
 
 class StoreAuthority(_Authority):
-    """The store decides; its rows say since when an object counts."""
+    """The store decides; its rows record from when an object counts."""
 
     shared = True
 
@@ -71,9 +75,9 @@ class StoreAuthority(_Authority):
 
     def change(self, view: member_.View) -> Change | None:
         before, self._ring = self._ring, view.ring
-        # Before it is a member a process acts for the one before it of the
-        # same name. Others may have had its part in between, and may have
-        # listed there what it has not read.
+        # Until it joins, a process acts for its predecessor of the same name.
+        # Other members may have owned its part in between, and may have listed
+        # objects that it has not read.
         tenure, self._tenure = (
             self._tenure, view.me.tenure if view.me else None)
         if before is view.ring and tenure == self._tenure:
@@ -82,7 +86,7 @@ class StoreAuthority(_Authority):
 
 
 class RingAuthority(_Authority):
-    """The ring decides, for as long as the view is trusted."""
+    """The ring decides while the view is trusted."""
 
     shared = False
 
@@ -105,7 +109,7 @@ class RingAuthority(_Authority):
         if before is view.ring and tenure == self._tenure:
             return None
         if tenure is None and len(view.ring.members) == 1:
-            # There are no others, and never were.
+            # There are no other members, and there never were.
             return Change(None, self._began)
         age = max(0, int((self._clock.monotonic() - view.since) * SECOND))
         return Change(before if tenure == self._tenure else None,

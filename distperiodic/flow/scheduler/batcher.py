@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which worker gets which of the claims that wait, and how many at a time."""
+"""The choice of a worker for waiting claims, and of the size of its batch."""
 
 import heapq
 import itertools
@@ -15,29 +15,30 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which suspects have a worker to themselves.
+# Seconds for which a worker is reserved for suspects.
 _ALONE = 10.0
 
 
 class Batcher:
-    """From claims that wait to batches for the workers that have room.
+    """Makes batches of waiting claims for the workers that have room.
 
-    A worker is given what its window has room for. Jobs of one priority take
-    turns, batch by batch, and a small burst is shared among all that have
-    room.
+    A worker receives what its window has room for. Jobs of equal priority
+    alternate, batch by batch, and a small burst is divided among all workers
+    that have room.
 
     *Suspects* are claims whose runs were lost more than once: one of them may
-    be what its workers die of. They run apart, and by ever fewer, so that what
-    is beside it is not given up as well::
+    be what killed its worker. They run apart, in ever smaller batches, so that
+    others in the batch are not given up with them::
 
         lost     1 time       2 times      more
         runs     as others    16 at once   alone
 
-    Where a partition has several workers, one of them is given suspects and
-    nothing else for as long as a run needs to bring it down.
+    If a partition has several workers, one of them is reserved for suspects.
+    The reservation ends when their runs end, or after the time in which a bad
+    run is expected to kill its worker.
 
-    :param batch_size: the most objects of one batch.
-    :param shared: jobs whose claims stand in a store that members share.
+    :param batch_size: Largest number of objects in one batch.
+    :param shared: Jobs whose claims stand in a store that members share.
     """
 
     def __init__(self, hand: in_flight.InFlight, bus: ports.WorkBus,
@@ -52,10 +53,10 @@ class Batcher:
         self._batch_ids = map(str, itertools.count(1))
 
     def pump(self, partition: str, me: str, sure: bool) -> None:
-        """Give out what waits for *partition*.
+        """Dispatch the waiting claims of *partition*.
 
-        :param me: this scheduler's entry.
-        :param sure: whether what the ring divides may be given out.
+        :param me: This scheduler's entry.
+        :param sure: Whether objects that the ring divides may be dispatched.
         """
         turns = self._hand.turns[partition]
         apart = self._hand.apart(partition)
@@ -82,7 +83,7 @@ class Batcher:
         while turns and free:
             queue = turns[0][2]
             if not queue.size:
-                # What waited was lost.
+                # The waiting claims were lost.
                 heapq.heappop(turns)
                 queue.listed = False
                 continue
@@ -96,12 +97,12 @@ class Batcher:
                 heapq.heappop(turns)
                 queue.listed = False
             elif worker is not None:
-                # The others of its priority have their turn first.
+                # The other queues of its priority come first.
                 heapq.heappop(turns)
                 self._hand.next_turn(queue)
             else:
-                # At a limit of its own or of its partition, or its workers
-                # have no room for it.
+                # The queue is at its own limit or its partition's, or its
+                # workers have no room for it.
                 passed.append(heapq.heappop(turns))
                 if all(queue.job.name in w.unknown for w in workers):
                     self._tell_unknown(queue)
@@ -122,10 +123,10 @@ class Batcher:
                 and worker.paused.get(job, 0.0) <= now)
 
     def _may_run(self, queue: in_flight.Queue, now: float) -> int:
-        """How many more runs of its job there may be in one batch.
+        """Return how many more runs of the job may be in one batch.
 
-        It is what is known here; if it is too many, the store knows, and the
-        runs are refused.
+        The number is based on what this scheduler knows. If it is too high,
+        the store detects that, and the excess runs are refused.
         """
         most = self._batch_size
         for bound in queue.bounds.values():
@@ -135,11 +136,12 @@ class Batcher:
     def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
               shares: dict[str, int], me: str,
               now: float) -> in_flight.Worker | None:
-        """Send one batch of *queue* to the worker with the least to do.
+        """Send one batch of *queue* to the worker with the least work.
 
-        :param shares: how much of its oldest tick one worker gets at a
-            time, by job: not the whole of a small burst to the first.
-        :returns: that worker; None: nobody may have any of it now.
+        :param shares: For each job, how many claims of its oldest group one
+            worker receives at a time. This keeps a small burst from going to
+            the first worker as a whole.
+        :returns: That worker. None: no worker may receive any of it now.
         """
         name = queue.job.name
         best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0
@@ -167,8 +169,8 @@ class Batcher:
         if number > wanted:
             number = wanted
         elif cost and number < wanted and best.window.busy:
-            # Each batch has a price of its own: none is cut small to fill up
-            # a worker that has enough to do until there is room for all.
+            # Each batch has a fixed cost. So a busy worker is not filled up
+            # with small batches; the claims wait until it has room for more.
             return None
         groups = len(queue.groups)
         group = queue.take(number)
@@ -180,7 +182,7 @@ class Batcher:
     def _send(self, queue: in_flight.Queue, group: in_flight.Group,
               worker: in_flight.Worker, cost: float, me: str,
               now: float) -> str:
-        """Send it; the id of its batch."""
+        """Send *group* to *worker*, and return the batch id."""
         hand, job, claims = self._hand, queue.job, group.claims
         hand.waiting -= len(claims)
         batch = message.Batch(
@@ -202,7 +204,7 @@ class Batcher:
 
     @staticmethod
     def _alone(worker: in_flight.Worker, now: float) -> bool:
-        """Whether *worker* is given nothing but suspects now."""
+        """Return whether *worker* receives nothing but suspects now."""
         if worker.alone_until is None:
             return False
         if now >= worker.alone_until or not worker.batches:
@@ -213,8 +215,8 @@ class Batcher:
     def _give_apart(self, queue: in_flight.Queue,
                     workers: list[in_flight.Worker], me: str,
                     now: float) -> None:
-        """Send the next suspects to a worker that has nothing else; make
-        one of several free for them.
+        """Send the next suspects to a worker that has nothing else. If there
+        is none among several workers, reserve one.
         """
         able = [w for w in workers if w.back_off.over(now)
                 and self._able(w, queue.job.name, now)]
@@ -229,8 +231,9 @@ class Batcher:
                 return
             if len(workers) > 1:
                 return
-            # Where there is one worker nobody else waits for their sake, but
-            # they do for each other's.
+            # A partition's only worker is not reserved: other work goes on
+            # beside the suspects. But no second batch of suspects is sent to
+            # it at the same time.
             idle = [w for w in able
                     if not w.window.full and w.apart not in w.batches]
             if not idle:

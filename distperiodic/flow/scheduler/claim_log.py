@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log lines about ticks that do not run: one for many objects or jobs."""
+"""Log lines about ticks that do not run: one line for many objects or jobs."""
 
 import logging
 from collections.abc import Sequence
@@ -12,26 +12,29 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-#: Why an object is skipped by its overlap policy.
+#: Reason for a skip by the overlap policy.
 BUSY = 'an earlier run goes on'
-# Seconds for which a line about skips collects what it counts.
+# Seconds for which skips are collected in one line.
 _THROTTLE = 0.9
 
 
 class ClaimLog:
-    """For all jobs of one member."""
+    """The log lines of one member, for all jobs."""
 
     def __init__(self, clock: ports.Clock):
         self._throttle = quiet.Quiet(clock, _THROTTLE)
-        #: By job, with the tick, the first object and their number.
+        #: The job, tick, first object and number of skips, by job name.
         self._skipped: dict[
             str, tuple[job_.Job, Instant, str, int]] = {}
-        #: Job, number and reason.
+        #: Job name, number and reason.
         self._missed: list[tuple[str, int, str]] = []
 
     def skipped(self, job: job_.Job, tick: Instant,
                 objects: Sequence[str], number: int) -> None:
-        """An earlier run of these objects went on at so many ticks."""
+        """Record skips because an earlier run went on.
+
+        :param number: Number of skips.
+        """
         first = objects[0]
         known = self._skipped.get(job.name)
         if known is not None:
@@ -40,11 +43,11 @@ class ClaimLog:
         self._skipped[job.name] = job, tick, first, number
 
     def missed(self, job: str, number: int, reason: str) -> None:
-        """Ticks of objects were given up."""
+        """Record that *number* ticks of objects were given up."""
         self._missed.append((job, number, reason))
 
     def report(self) -> None:
-        """Log what there is to report."""
+        """Log the collected skips and drops."""
         for name in list(self._skipped):
             if self._throttle.may(name):
                 job, tick, first, number = self._skipped.pop(name)
@@ -55,7 +58,7 @@ class ClaimLog:
                     job.overlap.value, BUSY)
         if not self._missed:
             return
-        # A process that stood still has missed ticks of all its jobs.
+        # A process that stood still missed ticks of all its jobs.
         missed, self._missed = self._missed, []
         name, _, reason = missed[0]
         LOG.warning(

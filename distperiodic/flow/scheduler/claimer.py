@@ -10,8 +10,9 @@
           │     └─ overlap=wait ─► waits for the end of the run ─► judge
           └─► waiting: an earlier tick of it was not started ─► the same
 
-Nothing here remembers what an object missed: its row in the store does. What
-waits is a set of names, to look at their rows again.
+The claimer does not remember what an object missed: the object's row in the
+store records that. It only remembers the names of objects that wait, to read
+their rows again.
 """
 
 import collections
@@ -47,29 +48,30 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for an answer about the store's clock.
+# Seconds to wait for the answer to a query of the store's clock.
 _CLOCK_PAUSE = 1.0
 
 
 class _Question(NamedTuple):
-    """One claim that the store is asked for."""
+    """One claim that is requested from the store."""
 
     job: job_.Job
     plan: due.Plan
     rule: str
     tick: Instant
     objects: Sequence[str]
-    #: Watermarks before this one make an object behind.
+    #: An object with an earlier watermark is behind.
     after: Instant
-    #: Whether its rows were judged, so that it runs a tick that it missed.
+    #: Whether the claim follows from judged rows, for a tick that the objects
+    #: missed.
     judged: bool
-    #: Whether it was asked before the store's clock had come to its tick. Ours
-    #: is ahead then, and does not tell whether a tick is too late.
+    #: Whether the request came before its tick by the store's clock. Then this
+    #: process's time is ahead, and does not show whether a tick is too late.
     early: bool = False
 
 
 class _Rest(NamedTuple):
-    """What is still to be claimed of a large tick."""
+    """What is left to claim of a large tick."""
 
     question: _Question
     at: int
@@ -79,7 +81,7 @@ class _Waits(NamedTuple):
     """Objects of one job that are judged again when their runs end."""
 
     waiting: dict[str, None]
-    #: Of those, whose runs have ended.
+    #: Those of them whose runs have ended.
     released: dict[str, None]
 
 
@@ -89,15 +91,16 @@ _NOTHING_WAITS = _Waits({}, {})
 class Claimer:
     """Claims for one member, under the policies of each job.
 
-    :param put: takes what others have to know.
-    :param holder: under what name leases are held, asked at each claim.
-    :param lease: seconds.
-    :param piece: a large tick is claimed in pieces of so many objects, each
-        under a lease of its own; between two of them other jobs go on.
-    :param sweep: seconds between two looks at what waits for runs that are
-        not in our hands.
-    :param promise: seconds within which a tick is claimed while schedulers
-        attend its job, whichever of them dies.
+    :param put: Puts events into the inbox.
+    :param holder: Returns the name under which leases are held; called for
+        each claim.
+    :param lease: Seconds until a lease expires.
+    :param piece: Number of objects of a large tick that are claimed at once,
+        under one lease. Other jobs go on between two pieces.
+    :param promise: Seconds within which a tick is claimed while schedulers
+        attend its job, even if one of them dies.
+    :param sweep: Seconds between two checks of objects that wait for runs of
+        other schedulers.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job], *,
@@ -118,20 +121,21 @@ class Claimer:
         self._looked = clock.monotonic()
         self.attendance = attendance
         self._dispatcher = dispatcher
-        #: (job, outcome) to a number of ticks or objects.
+        #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
         self._dropped = dropped_.DroppedTicks(
             clock, store, holder=holder, piece=piece, promise=promise,
             attendance=attendance, counts=self.counts)
-        #: Number of claims by job that the store has not answered.
+        #: Number of store requests without an answer, by job.
         self._open: collections.Counter[str] = collections.Counter()
-        #: Jobs that were not ready when they were asked for.
+        #: Jobs for which :meth:`ready` returned False.
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
             name: collections.deque() for name in jobs}
-        #: Jobs of which something waits, or did at the last look.
+        #: Jobs with waiting objects, or that had some at the last sweep.
         self._waits: dict[str, _Waits] = {}
-        #: Questions to be asked again, and when, in monotonic seconds.
+        #: Claims to request again, each with the monotonic seconds of the next
+        #: request.
         self._later: list[tuple[float, _Question]] = []
         self._closed = False
 
@@ -144,8 +148,8 @@ class Claimer:
         return self._store.away
 
     def ready(self, job: str) -> bool:
-        """Whether more may be asked for of *job*: how it stands is known,
-        and the store has answered what was asked before.
+        """Return whether more claims of *job* may be requested. The status of
+        the job must be known, and all earlier requests must be answered.
         """
         if (self.attendance.known and not self._open[job]
                 and not self._store.away):
@@ -155,24 +159,26 @@ class Claimer:
         return False
 
     def ready_again(self) -> list[str]:
-        """The jobs that were not ready when they were asked for, and now
-        are. To ask at fixed intervals is not enough: each time the store may
-        be about to answer something else.
+        """Return the jobs that were not ready earlier and are ready now.
+
+        Calling :meth:`ready` at fixed intervals is not enough: each time the
+        store may be busy with another request.
         """
         if not self._refused:
             return []
         return [job for job in sorted(self._refused) if self.ready(job)]
 
     def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
-        """When the objects of *job* that follow *rule* are due."""
+        """Return the plan of the objects of *job* that follow *rule*."""
         return part.plan_of(job, rule, self.attendance.since(job.name))
 
     def start_tick(self, job: job_.Job, tick: Instant,
                    objects: Sequence[str], rule: str = '') -> None:
-        """Claim objects of ours for the tick that has come for them: a first
-        piece now, the others at :meth:`claim_rest`.
+        """Claim objects of this member for a tick that has come. The first
+        piece is claimed now, the others by :meth:`claim_rest`.
 
-        :param rule: the text of their own schedule; empty: the job's.
+        :param rule: The text of their own schedule; empty: they follow the
+            job's.
         """
         if not objects or self.attendance.outdated(job.name):
             return
@@ -192,11 +198,11 @@ class Claimer:
                 self.claim_rest(job.name)
 
     def has_rest(self, job: str) -> bool:
-        """Whether there is more to claim of what was started."""
+        """Return whether a tick of *job* was started and not fully claimed."""
         return bool(self._rest[job])
 
     def claim_rest(self, job: str) -> None:
-        """Claim one more piece, if there is any."""
+        """Claim the next piece, if there is one."""
         rest = self._rest[job]
         if not rest:
             return
@@ -212,9 +218,9 @@ class Claimer:
               until: Instant | None = None) -> int:
         """Claim what is due of these rows, and record what is given up.
 
-        :param until: leave out objects of which nothing was due by then.
-            None: none is left out.
-        :returns: number of objects of which something was due.
+        :param until: Leave out objects of which nothing was due by this
+            instant. None: leave out none.
+        :returns: Number of objects of which something was due.
         """
         asked = list(rows)
         if not asked or self.attendance.outdated(job.name):
@@ -225,7 +231,8 @@ class Claimer:
                 job, asked, until).values() for row in some]
         found = self._verdicts(job, asked, now)
         if found and not self.attendance.fresh():
-            # It may have stood still: ask first who was there meanwhile.
+            # This process may have stood still. First read whether schedulers
+            # attended the job meanwhile.
             self.attendance.look(lambda: self._judged(
                 job, self._verdicts(job, asked, now)))
         else:
@@ -269,7 +276,7 @@ class Claimer:
         job, tick = question.job, question.tick
         why = self.attendance.paused(job.name)
         if why is not None and not question.judged:
-            # Rows say what was missed before the pause.
+            # The rows show what was missed before the pause.
             self.judge_objects(job, question.objects)
             return
         if why is not None:
@@ -296,7 +303,8 @@ class Claimer:
             if answer.over:
                 self._is_over(question, until)
             elif answer.early:
-                # The store's clock was set back, or ours was wrong.
+                # The store's clock was set back, or this process's time was
+                # wrong.
                 self.counts[job.name, 'too early'] += len(question.objects)
                 self._ask_later(question._replace(early=True),
                                 answer.early / schedule.SECOND)
@@ -310,14 +318,16 @@ class Claimer:
         self._store.ask(call, claimed, failed)
 
     def _is_over(self, question: _Question, until: Instant | None) -> None:
-        """It was too late for the tick when the store was asked: the store
-        was away, or had much to do, or this process stood still. Rows say
-        what is to be done.
+        """Handle an answer that it is too late for the tick.
+
+        The store was unreachable or busy, or this process stood still. The
+        rows show what is due now.
         """
         if until is None or self._clock.now() > until:
             self.judge_objects(question.job, question.objects)
         else:
-            # By its clock alone: ours has to be where it is before we judge.
+            # Only the store's clock says so. The time of this process must be
+            # corrected before it judges the rows.
             self._ask_later(question._replace(judged=True), _CLOCK_PAUSE)
             self._put(events.ClockDiffers(question.job.name))
 
@@ -328,11 +338,11 @@ class Claimer:
                  answer: claim_.Claimed) -> None:
         job = question.job
         if answer.outdated:
-            # Read which one is in force, and claim nothing more.
+            # Read which schedule is in force, and claim nothing more.
             self.attendance.look()
         if answer.behind:
             if question.judged:
-                # Its row is locked, or changes under our hands.
+                # The row is locked, or was changed meanwhile.
                 self._ask_later(question._replace(
                     objects=[row.object for row in answer.behind]), 0.0)
             else:
@@ -340,8 +350,8 @@ class Claimer:
         if answer.waiting:
             self.wait_for(job.name, answer.waiting)
         if answer.busy:
-            # One that catches up runs its ticks one after the other: its
-            # overlap policy is about runs that take too long.
+            # An object that catches up runs its ticks one after the other. The
+            # overlap policy is meant for runs that take too long.
             if job.overlap is Overlap.SKIP and not (
                     question.judged and job.misfire is Misfire.ALL):
                 self._dropped.busy(job, question.plan, question.tick,
@@ -356,10 +366,10 @@ class Claimer:
 
     def forgo(self, job: job_.Job, rows: Iterable[Row],
               at: Instant) -> None:
-        """Record that these objects do not run for what they were due.
+        """Record that delisted objects do not run for what they were due.
 
-        :param at: since when they are not listed any more. For what came
-            later they may be listed again.
+        :param at: Instant from which they are not listed. Later ticks are not
+            recorded, since the objects may be listed again.
         """
         if self.attendance.outdated(job.name):
             return
@@ -370,8 +380,8 @@ class Claimer:
     # -- what waits
 
     def released(self, job: job_.Job, objects: Iterable[str]) -> None:
-        """Runs of these objects ended; those that wait for it are judged by
-        :meth:`judge_released`.
+        """Record that runs of *objects* ended. :meth:`judge_released` judges
+        those of them that wait.
         """
         waiting, released = self._waits.get(job.name, _NOTHING_WAITS)
         if waiting:
@@ -379,11 +389,11 @@ class Claimer:
                 (key, None) for key in objects if key in waiting)
 
     def judge_released(self) -> bool:
-        """Judge what waited for runs that ended, of jobs about which the
-        store is not being asked: what ends meanwhile is judged together, so
+        """Judge waiting objects whose runs ended, of jobs without a pending
+        store request. Runs that end during a request are judged together, so
         that many objects that catch up cost few claims.
 
-        :returns: whether there was any.
+        :returns: Whether anything was judged.
         """
         judged = False
         if not self._waits:
@@ -397,7 +407,8 @@ class Claimer:
         return judged
 
     def judge_objects(self, job: job_.Job, objects: Sequence[str]) -> None:
-        """Judge the rows of these objects, but for those that run."""
+        """Read the rows of *objects*, and judge those without an open claim.
+        """
         def looked(asked: Sequence[str], rows: list[Row]) -> None:
             self._open[job.name] -= 1
             waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
@@ -420,13 +431,13 @@ class Claimer:
                 functools.partial(looked, some), failed)
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
-        """Judge these objects again when their runs end."""
+        """Judge *objects* again when their runs end."""
         self._waits.setdefault(job, _Waits({}, {})).waiting.update(
             dict.fromkeys(objects))
 
     def ask_again(self) -> float:
-        """Ask again for what came too early; returns the seconds until there
-        is more.
+        """Repeat delayed requests that are due, and return the seconds until
+        the next one.
         """
         if not self._later:
             return math.inf
@@ -441,8 +452,9 @@ class Claimer:
         return min((at - now for at, _ in self._later), default=math.inf)
 
     def sweep(self) -> None:
-        """Log what did not run, and look at what waits for runs: their ends
-        are not reported to us if others have them, or if the report is lost.
+        """Log dropped ticks, and check objects that wait for runs. The end of
+        a run is not reported here if another scheduler has it, or if the
+        report was lost.
         """
         self._dropped.report()
         now = self._clock.monotonic()
@@ -453,13 +465,16 @@ class Claimer:
             name: waits for name, waits in self._waits.items() if any(waits)}
         for waiting, released in self._waits.values():
             for key in list(itertools.islice(waiting, self._piece)):
-                # The others come first next time.
+                # Move the object to the end, so that others are checked next
+                # time.
                 waiting[key] = waiting.pop(key)
                 released[key] = None
         self.judge_released()
 
     def leave(self, job: str) -> None:
-        """Leave to others what was started and is not claimed yet."""
+        """Drop what was started and not claimed yet: other members may own it
+        now.
+        """
         self._rest[job].clear()
         self._waits.pop(job, None)
 
@@ -470,9 +485,11 @@ class Claimer:
 
 
 def _window(question: _Question) -> tuple[Instant, Instant | None]:
-    """The instants from and to which all of its objects may be claimed: the
-    last of them is due, and the first has not given way to a newer tick, nor
-    is its grace over. None: it never is.
+    """Return the interval in which all objects of *question* may be claimed.
+
+    The interval begins when the last object is due. It ends when a newer tick
+    replaces the tick of the first object, or when its grace is over. An end of
+    None means that there is no end.
     """
     plan, tick = question.plan, question.tick
     first = last = 0

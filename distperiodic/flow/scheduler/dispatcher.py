@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scheduler's side: from claims that wait to workers that have settled.
+"""The scheduler's side: from waiting claims to settled batches.
 
     offer ─► waiting ─► pump ─► sent ─► reported ─► settled
                 ▲                 │
                 └── take back ◄───┘  refused, not sent, worker gone, no sign
 
-What waits, waits in leases of this scheduler and not in anybody's queue: a
-worker is given what its window has room for, and the window is counted in
-seconds of its work (:mod:`distperiodic.core.pace`). Jobs of one priority take
-turns, batch by batch. What a worker was given is granted to it, and ends, in
-the store (:mod:`distperiodic.flow.grants`); here it is only counted.
+Waiting claims stand in leases of this scheduler and not in a worker's queue. A
+worker receives what its window has room for, and the window is measured in
+seconds of the worker's time (:mod:`distperiodic.core.pace`). Jobs of equal
+priority alternate, batch by batch. The store grants the runs to the worker and
+records their ends (:mod:`distperiodic.flow.grants`); the dispatcher only
+counts them.
 
-Leases that ended, or whose holder is gone, are taken over, whoever held them:
-so come the retries, too.
+Leases that expired are taken over from any holder, and so are leases whose
+holder is gone. Retries return this way, too.
 
-Every claim that was won or taken over is counted once more, by where it is or
-how it ended: waiting, outstanding; done, dead, retried, superseded or left to
+Every claim that was won or taken over is counted once more, by its state:
+waiting or outstanding, and then done, dead, retried, superseded or left to
 others.
 """
 
@@ -43,18 +44,19 @@ from distperiodic.flow.scheduler import recovery
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which a worker is given nothing of a job that it has refused.
+# Seconds for which a worker receives nothing of a job that it refused.
 _PAUSE = 1.0
 
 
 class Dispatcher:
-    """What this scheduler has claimed and not seen the end of.
+    """The claims of this scheduler that have not ended.
 
-    :param put: takes what others have to know.
-    :param me: this scheduler's membership entry, asked at each batch.
-    :param lease: seconds without a sign of life after which a batch is
-        taken back from its worker.
-    :param partitions: what is configured of partitions, by name.
+    :param put: Puts events into the inbox.
+    :param me: Returns this scheduler's membership entry; called for each
+        batch.
+    :param lease: Seconds without a sign of life after which a batch is taken
+        back from its worker.
+    :param partitions: Configuration of the partitions, by name.
     """
 
     def __init__(self, books: Sequence[leases.Book], *, bus: ports.WorkBus,
@@ -65,7 +67,7 @@ class Dispatcher:
                  partitions: partition_.Partitions = partition_.NONE):
         self._clock = clock
         self._put = put
-        #: This scheduler's membership entry.
+        #: Returns this scheduler's membership entry.
         self.entry = me
         self._lease = lease
         self._random = random_ or random.Random()
@@ -90,7 +92,7 @@ class Dispatcher:
             name: one for book, one in zip(books, self._again, strict=True)
             for name in book.jobs}
         self._peers: set[str] | None = None
-        #: What failed for the last time since the last sweep, by job.
+        #: Runs that failed for good since the last sweep, by job.
         self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
         self._swept = clock.monotonic()
         self._closed = False
@@ -98,33 +100,36 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Objects claimed and not given to a worker yet."""
+        """Number of objects that are claimed and not given to a worker."""
         return self._hand.waiting
 
     @property
     def outstanding(self) -> int:
-        """Objects given to workers and not settled."""
+        """Number of objects that are given to workers and not settled."""
         return self._hand.outstanding
 
     @property
     def stranded(self) -> bool:
-        """Whether all that it has waits for workers, and there are none."""
+        """True if nothing is outstanding, and no waiting claim has a worker.
+        """
         return not self._hand.outstanding and not any(
             self._workers.get(queue.job.topic)
             for queue in self._queues.values() if queue.waiting)
 
     def waits_for(self, authority: Authority) -> bool:
-        """Whether claims of *authority* wait here."""
+        """Return whether claims of *authority* wait here."""
         return any(queue.waiting and self._again_of[queue.job.name].authority
                    is authority for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
-        """Who decides about the batch of that id. None: it is over."""
+        """Return the authority for *batch*, a batch id. None: that batch is
+        over.
+        """
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
 
     def holder(self) -> str:
-        """Under what name this scheduler takes leases now."""
+        """Return the name under which this scheduler acquires leases now."""
         return member_.holder_of(self.entry())
 
     # -- what comes in
@@ -132,24 +137,24 @@ class Dispatcher:
     def offer(self, job: job_.Job, own: in_flight.Own,
               claims: list[claim_.Claim],
               superseded: int = 0) -> None:
-        """Queue claims of one lease; :meth:`pump` gives them to workers. The
-        list is ours from now on.
+        """Queue claims of one lease; :meth:`pump_all` gives them to workers.
+        This method takes ownership of the list.
 
-        :param superseded: how many claims that wait here they made void.
+        :param superseded: Number of claims waiting here that these made void.
         """
         if any([claim.attempt > 1 for claim in claims]):
-            # Workers were lost with them in an earlier tick.
+            # Workers were lost with these claims in an earlier tick.
             claims = self._again_of[job.name].set_apart(job, own, claims)
         if claims or superseded:
             self._hand.put(job, own, claims, superseded)
 
     def workers_changed(self, partition: str,
                         members: Iterable[member_.Member]) -> None:
-        """The workers of *partition* are these now.
+        """Set the workers of *partition*.
 
-        What a worker held that is gone, or that was gone in between, is
-        taken back: it may have started, and then it runs again. A worker
-        without slots drains: it keeps what it has and gets nothing more.
+        If a worker left, even for a moment, its batches are taken back. Their
+        runs may have started, and then they run again. A worker without slots
+        drains: it keeps what it has and receives nothing more.
         """
         known = self._workers.setdefault(partition, {})
         present = {m.holder: m for m in members}
@@ -167,10 +172,12 @@ class Dispatcher:
             worker.window.slots = self._share(member)
 
     def schedulers_changed(self, members: Iterable[member_.Member]) -> None:
-        """These members share the workers now: each gets its part."""
+        """Set the schedulers that share the workers. Each scheduler uses an
+        equal share of a worker's slots.
+        """
         present = [m for m in members if m.points]
         holders = {m.holder for m in present}
-        # Without this one: what it holds itself it knows.
+        # Except this scheduler: it knows what it holds itself.
         for holder in sorted(
                 (self._peers or set()) - holders - {self.holder()}):
             self._holder_gone(holder)
@@ -188,7 +195,9 @@ class Dispatcher:
         return max(1, member.slots // self._hand.schedulers)
 
     def reported(self, report: message.Report) -> None:
-        """A worker tells what became of a batch, or that it lives."""
+        """Handle a report of a worker on a batch. An empty report is a sign of
+        life.
+        """
         sent = self._sent.get(report.batch)
         if sent is None or sent.batch.worker != report.worker:
             if report.size and self._told.may('dropped'):
@@ -228,21 +237,21 @@ class Dispatcher:
         refusal = told[0][1]
         refused = sent.claims(sent.take(index for index, _ in told))
         if not refused:
-            # Old news, or none: nothing of it is left to be refused.
+            # The report is old or empty; no refused object is left.
             return
         self._hand.settle(sent, len(refused))
         if refusal is Refusal.UNKNOWN_JOB:
             worker.unknown.add(queue.job.name)
         elif refusal in queue.bounds:
-            # Others have their part of it.
+            # Other schedulers use part of the limit.
             queue.bounds[refusal].refused(
                 worker.heard, self._random.random())
         else:
-            # It drains, or is not sure of its membership: its entry goes at
-            # any moment, and until then it would refuse again.
+            # The worker drains, or is not sure of its membership. Its entry
+            # will go at any moment; until then it would refuse again.
             worker.paused[queue.job.name] = worker.heard + _PAUSE
-        # What was granted of it its worker has put back into the store: a
-        # message alone takes nothing from a run.
+        # The worker has put granted runs back into the store. A message alone
+        # does not take a granted run from its worker.
         self._take_back(
             sent, refused, f'it was refused: {refusal.sentence}', ran=False)
 
@@ -262,9 +271,9 @@ class Dispatcher:
         return settled
 
     def unsent(self, batch: message.Batch, reason: str) -> None:
-        """The bus could not hand *batch* to the broker.
+        """Handle a failure of the bus to hand *batch* to the broker.
 
-        It may arrive all the same, later.
+        The batch may still arrive later.
         """
         sent = self._sent.get(batch.id)
         if sent is None:
@@ -281,17 +290,18 @@ class Dispatcher:
             ran=sent.queue.job.delivery is job_.Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
-        """The broker has *batch*."""
+        """Record that the broker has *batch*."""
         found = self._sent.get(batch.id)
         if found is not None:
             found.worker.back_off.reached()
 
     def sweep(self) -> None:
-        """Take back what gave no sign within the lease, renew our leases, and
-        take over those of others that ended.
+        """Take back batches without a sign of life, renew leases, and take
+        over expired leases of other schedulers.
 
-        Call it several times a lease. Time in which nobody called it does
-        not count: the signs that came meanwhile wait to be read.
+        Call this several times per lease. After a long gap between two calls,
+        the gap does not count as silence: reports that arrived meanwhile are
+        still unread.
         """
         now = self._clock.monotonic()
         away = now - self._swept
@@ -313,7 +323,8 @@ class Dispatcher:
                 'taken back, and given to others if there are any',
                 worker.member.identity, number, self._lease)
             if now - worker.heard > self._lease:
-                # It may be there and hear nothing. The others first.
+                # The worker may be present and receive nothing, so prefer the
+                # others.
                 worker.back_off.rest(now + self._lease)
         self._tell_dead()
         all_seen = (self._peers is not None
@@ -324,11 +335,12 @@ class Dispatcher:
                 one.sweep(now, self._present if all_seen else None)
 
     def _present(self) -> set[str]:
-        """Who is in the groups."""
+        """Return the holders of all members of the groups."""
         return (self._peers or set()).union(*self._workers.values())
 
     def _tell_dead(self) -> None:
-        # One line for each object would be 10,000 when a database is away.
+        # While a database is down, a line for each object would be 10,000
+        # lines.
         for name, dead in self._dead.items():
             claim, error = dead[0]
             LOG.error(
@@ -346,10 +358,12 @@ class Dispatcher:
     def pump_all(self, sure: Callable[[], bool]) -> None:
         """Give waiting claims to the workers that have room.
 
-        :param sure: whether this member may start now what the ring divides.
+        :param sure: Returns whether this member may start now what the ring
+            divides.
         """
         if self._hand.waiting and not self._closed:
-            # Asking may find that others had the objects, and abandon them.
+            # sure() may find that other members had the objects, and abandon
+            # them.
             is_sure = sure()
             me = self.entry()
             for partition in self._hand.turns:
@@ -362,8 +376,8 @@ class Dispatcher:
                 sent, self._hand.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
-        """Give up what waits of those of *jobs* that the ring divides: while
-        this member was out of its group the others had their objects.
+        """Give up waiting claims of those of *jobs* that the ring divides.
+        Other members owned their objects while this one was out of its group.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not job_.Scope.MEMBER:
@@ -371,9 +385,9 @@ class Dispatcher:
                     self._again_of[queue.job.name].abandon(queue.job, group)
 
     def drain(self) -> None:
-        """Take nothing over any more; give out what waits."""
+        """Take over nothing more; dispatch the waiting claims."""
         self._draining = True
 
     def close(self) -> None:
-        """Give out nothing more."""
+        """Dispatch nothing more."""
         self._closed = True

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does not run, as the store and the log are told of it: how many ticks
-of which objects, and why.
+"""Records in the store and the log which ticks of which objects do not run,
+and why.
 """
 
 import collections
@@ -25,25 +25,29 @@ from distperiodic.flow.scheduler import claim_log
 
 LOG = logging.getLogger(__name__)
 
-# Why an object is skipped by its overlap policy.
+# Reason for a skip by the overlap policy.
 _BUSY = claim_log.BUSY
-# Why ticks do not run that came while an object was listed.
+# Reason for giving up ticks of an object that was delisted later.
 _GONE = 'the catalogue does not list it any more'
-# Why ticks were lost.
+# Reason for lost ticks.
 _LOST = 'nobody claimed them in time, though schedulers attended the job'
 
 
 class _Span(NamedTuple):
-    """The ticks of some objects that are given up together."""
+    """Ticks of some objects that are given up together."""
 
     plan: due.Plan
-    #: Their watermark, or what was not due before they were listed.
+    #: Instant after which ticks count: the watermark, the last tick before the
+    #: listing, or the end of the span before.
     low: Instant
-    #: The instant at which they were listed, if that is a tick.
+    #: Instant of the listing, if that counts as a tick. Otherwise not later
+    #: than *low*.
     first: Instant
 
     def ticks(self, last: Instant, until: Instant) -> int:
-        """Number of ticks after the watermark *last*, up to *until*."""
+        """Return the number of ticks after the watermark *last*, up to
+        *until*; at least 1.
+        """
         low, first = max(self.low, last), self.first
         number = self.plan.schedule.count(low, until)
         if (low < first <= until
@@ -53,13 +57,14 @@ class _Span(NamedTuple):
 
 
 class DroppedTicks:
-    """Of all jobs of one member.
+    """Dropped ticks of all jobs of one member.
 
-    :param holder: under what name leases are held, asked at each record.
-    :param piece: objects that are recorded at once.
-    :param promise: seconds within which a tick is claimed while schedulers
-        attend its job, whichever of them dies.
-    :param counts: (job, outcome) to a number of ticks or objects.
+    :param holder: Returns the name of the holder of leases; called for each
+        record.
+    :param piece: Number of objects that are recorded at once.
+    :param promise: Seconds within which a tick is claimed while schedulers
+        attend its job, even if one of them dies.
+    :param counts: Number of ticks or objects, by (job, outcome).
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue, *,
@@ -76,22 +81,22 @@ class DroppedTicks:
         self._log = claim_log.ClaimLog(clock)
 
     def report(self) -> None:
-        """Log what there is to report."""
+        """Log the dropped ticks that were not logged yet."""
         self._log.report()
 
     def settle(self, job: job_.Job, plan: due.Plan, tick: Instant,
                after: Instant, objects: Sequence[str], by: SkippedBy,
                reason: str) -> None:
-        """Record that these objects do not run for *tick*.
+        """Record that *objects* do not run for *tick*.
 
-        :param after: the watermark that they had, or a later one.
+        :param after: The watermark that they had, or a later one.
         """
         low = max(after, plan.since - 1)
         self._skip(job, tick, objects, by, reason, _Span(plan, low, low))
 
     def busy(self, job: job_.Job, plan: due.Plan, tick: Instant,
              after: Instant, objects: Sequence[str]) -> None:
-        """An earlier run of these objects goes on; see :meth:`settle`."""
+        """Record a skip because an earlier run goes on; see :meth:`settle`."""
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
@@ -99,11 +104,13 @@ class DroppedTicks:
 
     def give_up(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
-        """Record that these objects do not run for what they missed."""
+        """Record that the objects of *rows* do not run for what they missed.
+        """
         assert verdict.until is not None
         alike: dict[tuple[bool, Instant, Instant], list[str]] = {}
         for row in rows:
-            # Its run, and no lack of schedulers, kept it from its ticks.
+            # A run of the object kept it from its ticks, not a lack of
+            # schedulers.
             ran = not row.free or (
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
@@ -138,9 +145,7 @@ class DroppedTicks:
 
     def delisted(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
                  rows: Sequence[Row]) -> None:
-        """Record that these objects, which are not listed any more, do not
-        run for what they were due.
-        """
+        """Record that delisted objects do not run for what they were due."""
         until = verdict.run[-1] if verdict.run else verdict.until
         assert until is not None
         alike: dict[tuple[Instant, Instant], list[str]] = {}
@@ -155,15 +160,17 @@ class DroppedTicks:
 
     def _reasons(self, job: job_.Job, plan: due.Plan,
                  until: Instant) -> list[tuple[Instant, SkippedBy]]:
-        """Why ticks up to *until* are given up, oldest first: instants up to
-        which each reason holds. A tick is lost that came while schedulers
-        attended the job and that is older than what they promise.
+        """Return the reasons for giving up ticks up to *until*, oldest first,
+        each with the instant up to which it holds.
+
+        A tick is lost if schedulers attended the job when it came, and if it
+        is older than the time within which they promise to claim it.
         """
         attended = self._attendance.attended(job.name)
         promised = (self._clock.now() - self._promise
                     - self._attendance.gap_us(job.name))
         if plan.spread:
-            # They were due up to a period after their tick.
+            # The objects were due up to a period after their tick.
             promised -= plan.schedule.period_us(until)
         cut = plan.schedule.at_or_before(min(until, promised))
         if (attended is None or cut is None or cut < attended
@@ -177,8 +184,8 @@ class DroppedTicks:
 
     def _skip(self, job: job_.Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span) -> None:
-        """Record that these objects do not run for *tick*, nor for what each
-        of them missed before it.
+        """Record that *objects* do not run for *tick*, nor for the ticks that
+        each of them missed before it.
         """
         holder = self._holder()
 

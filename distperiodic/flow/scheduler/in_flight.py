@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scheduler has in its hands: claims that wait, batches that were
-sent, and the workers that have them.
+"""The work of a scheduler in flight: claims that wait, batches that were sent,
+and the workers that have them.
 """
 
 import collections
@@ -22,13 +22,13 @@ from distperiodic.core import pace as pace_
 from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 
-# How many run together that were lost twice.
+# Number of claims in one batch if their runs were lost twice.
 _TOGETHER = 16
 
 
 def suspects_together(claim: claim_.Claim) -> int | None:
-    """With how many of its kind *claim* may run, whose last run was lost;
-    None: with any.
+    """Return the size of the batches in which *claim* may run, given that its
+    last run was lost. None: it is no suspect and may be in any batch.
     """
     if claim.attempt <= 2:
         return None
@@ -36,13 +36,13 @@ def suspects_together(claim: claim_.Claim) -> int | None:
 
 
 class BackOff:
-    """When a worker may be sent something again."""
+    """Limits when a worker may be sent something again."""
 
     __slots__ = ('_failures', '_until')
 
-    # A worker that could not be reached is left alone this long, then twice
-    # as long, and no longer: a back-off without a cap loses ticks, a fixed
-    # one floods.
+    # Seconds of the first pause after a failure, and of all later ones. A
+    # back-off without a cap would lose ticks, and a constant pause would
+    # repeat failures too often.
     _PAUSES = (1.0, 2.0)
 
     def __init__(self) -> None:
@@ -50,16 +50,19 @@ class BackOff:
         self._until = 0.0
 
     def over(self, now: float) -> bool:
-        """Whether it may be sent something."""
+        """Return whether the worker may be sent something."""
         return now >= self._until
 
     def rest(self, until: float) -> None:
-        """Send it nothing until then."""
+        """Send the worker nothing until *until*."""
         self._until = until
 
     def failed(self, now: float) -> float:
-        """It could not be reached; returns the seconds that it is left
-        alone. Several failures at a time have one cause, and count once.
+        """Record a failed send.
+
+        Several failures during one pause have one cause, and count once.
+
+        :returns: Seconds of the pause.
         """
         pause = self._PAUSES[min(self._failures, len(self._PAUSES) - 1)]
         if self.over(now):
@@ -68,12 +71,12 @@ class BackOff:
         return pause
 
     def reached(self) -> None:
-        """It was sent something."""
+        """Record a successful send."""
         self._failures = 0
 
 
 class Worker:
-    """One worker as this scheduler sees it."""
+    """One worker, from the view of this scheduler."""
 
     __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
                  'member', 'paused', 'unknown', 'window')
@@ -82,22 +85,23 @@ class Worker:
                  now: float):
         self.member = member
         self.window = window
-        #: In the order in which they were sent.
+        #: Batch ids, in the order in which they were sent.
         self.batches: dict[str, None] = {}
-        #: Jobs that it does not know, and ones that it refused until then.
+        #: Jobs that the worker does not know, and jobs that it refused, with
+        #: the monotonic seconds until which it receives nothing of them.
         self.unknown: set[str] = set()
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
         self.heard = now
-        #: Until when it is given nothing beside the suspects that it has, or
-        #: waits for. None: it has none.
+        #: Monotonic seconds until which the worker is reserved for suspects.
+        #: None: it is not reserved.
         self.alone_until: float | None = None
-        #: The batch of suspects that it was given last.
+        #: Id of the last batch of suspects that it received.
         self.apart = ''
 
 
 class Sent:
-    """A batch that was given to a worker."""
+    """A batch that was sent to a worker."""
 
     __slots__ = ('batch', 'cost', 'left', 'open', 'queue', 'sign', 'worker')
 
@@ -107,13 +111,15 @@ class Sent:
         self.worker = worker
         self.queue = queue
         self.left = len(batch.objects)
-        #: Of each object of the batch: 0 once it was settled.
+        #: For each object of the batch: 1, or 0 once it was settled.
         self.open = bytearray(b'\1' * self.left)
         self.cost = cost
         self.sign = sign
 
     def take(self, indexes: Iterable[int]) -> list[int]:
-        """Those of *indexes* that were not taken before."""
+        """Mark objects as settled, and return those that were not settled
+        before.
+        """
         taken = []
         open_ = self.open
         for index in indexes:
@@ -124,7 +130,7 @@ class Sent:
         return taken
 
     def claims(self, indexes: Iterable[int]) -> list[claim_.Claim]:
-        """The claims that it was sent with, at *indexes*."""
+        """Return the claims of the batch at *indexes*."""
         batch = self.batch
         return [claim_.Claim(batch.objects[i], batch.fences[i],
                              batch.attempts[i], batch.tick)
@@ -135,12 +141,12 @@ class Own(NamedTuple):
     """A lease that this scheduler holds."""
 
     lease: str
-    #: Under which of its names: it has one for each tenure.
+    #: Name of the holder. A scheduler has one name for each tenure.
     holder: str
 
 
 class Group:
-    """Claims of one lease that wait."""
+    """Waiting claims of one lease."""
 
     __slots__ = ('claims', 'own')
 
@@ -150,7 +156,7 @@ class Group:
 
 
 class Queue:
-    """What waits of one job, and what bounds how much of it runs."""
+    """The waiting claims of one job, and the limits of how many run."""
 
     __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'suspects',
                  'void')
@@ -158,18 +164,18 @@ class Queue:
     def __init__(self, job: job_.Job,
                  bounds: Mapping[Refusal, bound_.Bound]):
         self.job = job
-        #: Its own and its partition's, by how a run is refused for it.
+        #: The limits of the job and of its partition, by the refusal for each.
         self.bounds = bounds
         self.groups: collections.deque[Group] = collections.deque()
-        #: How many claims wait in the groups.
+        #: Number of claims in *groups*.
         self.size = 0
-        #: Claims whose runs were lost with their workers more than once, to
+        #: Claims whose runs were lost with their workers more than once. They
         #: run apart from others; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
-        #: How many of them were superseded while they waited.
+        #: Number of claims that were superseded while they waited.
         self.void = 0
-        #: Whether it stands in the order of its partition.
+        #: Whether the queue is in the heap of its partition.
         self.listed = False
 
     def put(self, own: Own, claims: list[claim_.Claim]) -> None:
@@ -177,7 +183,8 @@ class Queue:
         self.size += len(claims)
 
     def take(self, number: int) -> Group:
-        """Up to *number* of the claims that came first, of one lease."""
+        """Remove and return up to *number* of the oldest claims, of one lease.
+        """
         first = self.groups[0]
         if len(first.claims) <= number:
             self.groups.popleft()
@@ -190,17 +197,19 @@ class Queue:
 
     @property
     def waiting(self) -> int:
-        """How many claims wait, of all kinds."""
+        """Number of waiting claims, suspects included."""
         return self.size + sum(len(group.claims) for group in self.suspects)
 
     def leases(self) -> set[Own]:
-        """Of what waits here."""
+        """Return the leases of the waiting claims."""
         return {group.own for group in (*self.groups, *self.suspects)}
 
     def discard_void(self) -> int:
-        """Drop what a later claim of its object made void; how many.
+        """Drop claims that a later claim of their object made void, and return
+        their number.
 
-        Where no worker takes them, superseded claims would pile up.
+        Without this, superseded claims would pile up while no worker takes
+        them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):
@@ -212,12 +221,12 @@ class Queue:
             c for c in group.claims if c.fence == newest[c.object]])
 
     def discard_leases(self, lost: AbstractSet[str]) -> int:
-        """Drop what stands in leases that are somebody else's; how many."""
+        """Drop claims in leases that were *lost*, and return their number."""
         return self._keep(
             lambda group: [] if group.own.lease in lost else group.claims)
 
     def clear(self) -> list[Group]:
-        """Take all that waits."""
+        """Remove and return all waiting claims."""
         groups = [*self.groups, *self.suspects]
         self.groups.clear()
         self.suspects.clear()
@@ -237,11 +246,11 @@ class Queue:
 
 
 class InFlight:
-    """All of it, and the counts of what it comes to.
+    """All work in flight, with counts of its outcomes.
 
-    :param jobs: by name.
-    :param partitions: by name; what is configured of them.
-    :param shared: jobs of which a store counts what runs everywhere.
+    :param jobs: Jobs by name.
+    :param partitions: Configuration of the partitions, by name.
+    :param shared: Jobs whose runs are counted in a store for all schedulers.
     """
 
     def __init__(self, jobs: Mapping[str, job_.Job],
@@ -249,7 +258,7 @@ class InFlight:
                  shared: Container[str]):
         self._order = itertools.count()
         limits = partition_.limits_of(jobs, partitions)
-        # The jobs of a partition have one limit, and one bound.
+        # The jobs of a partition share one limit, and so one bound.
         bounds = {limit: bound_.Bound(
             limit.most, shared=limit.jobs[0] in shared)
                   for some in limits.values() for limit in some}
@@ -257,31 +266,31 @@ class InFlight:
             name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
             for name, job in jobs.items()}
-        #: Partition to (-priority, order, queue), a heap.
+        #: A heap of (-priority, order, queue) for each partition.
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
         #: Queues that have suspects, or had some, by job.
         self._apart: dict[str, Queue] = {}
-        #: Partition to its workers, by their holders.
+        #: Workers by holder, for each partition.
         self.workers: dict[str, dict[str, Worker]] = {}
-        #: By the ids of the batches.
+        #: Sent batches by batch id.
         self.sent: dict[str, Sent] = {}
-        #: Schedulers that share the workers.
+        #: Number of schedulers that share the workers.
         self.schedulers = 1
-        #: Objects claimed and not given to a worker yet.
+        #: Number of objects that are claimed and not given to a worker.
         self.waiting = 0
-        #: Objects given to workers and not settled.
+        #: Number of objects that are given to workers and not settled.
         self.outstanding = 0
-        #: (job, outcome) to how many objects.
+        #: Number of objects, by (job, outcome).
         self.counts: collections.Counter[
             tuple[str, str]] = collections.Counter()
 
     def put(self, job: job_.Job, own: Own, claims: list[claim_.Claim],
             superseded: int = 0) -> None:
-        """Claims of one lease wait. The list is ours from now on.
+        """Queue claims of one lease. This method takes ownership of the list.
 
-        :param claims: none, where all that was won runs apart.
-        :param superseded: how many claims that wait here they made void.
+        :param claims: Empty if all claims that were won run apart.
+        :param superseded: Number of claims waiting here that these made void.
         """
         queue = self.queues[job.name]
         if claims:
@@ -297,7 +306,7 @@ class InFlight:
 
     def put_apart(self, job: job_.Job, own: Own,
                   claims: list[claim_.Claim], size: int) -> None:
-        """Claims of one lease wait to run apart, so many at a time."""
+        """Queue claims of one lease as suspects, in groups of up to *size*."""
         self.waiting += len(claims)
         queue = self._apart[job.name] = self.queues[job.name]
         queue.suspects.extend(
@@ -305,7 +314,7 @@ class InFlight:
             for at in range(0, len(claims), size))
 
     def apart(self, partition: str) -> list[Queue]:
-        """Queues of *partition* that have suspects."""
+        """Return the queues of *partition* that have suspects."""
         if not self._apart:
             return []
         self._apart = {name: queue for name, queue in self._apart.items()
@@ -314,7 +323,7 @@ class InFlight:
                 if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:
-        """Give *queue* a turn, after all others of its priority."""
+        """Put *queue* after all others of its priority."""
         heapq.heappush(self.turns[queue.job.topic], (
             -queue.job.priority, next(self._order), queue))
 
@@ -323,12 +332,12 @@ class InFlight:
         self.lost(queue.job, number)
 
     def lost(self, job: job_.Job, number: int) -> None:
-        """A later claim of these objects took the place of ours."""
+        """Count claims that were lost to a later claim of their objects."""
         if number:
             self.counts[job.name, 'superseded'] += number
 
     def settle(self, sent: Sent, number: int) -> None:
-        """So many of what *sent* has left are settled."""
+        """Record that *number* more objects of *sent* are settled."""
         sent.worker.window.settle(number, sent.cost)
         for bound in sent.queue.bounds.values():
             bound.settle(number)
@@ -338,13 +347,15 @@ class InFlight:
             sent.worker.batches.pop(sent.batch.id, None)
 
     def recall(self, sent: Sent) -> list[claim_.Claim]:
-        """What is left of a batch; its worker has no part in it any more."""
+        """Settle all that is left of a batch, and return its claims. Later
+        reports of its worker change nothing.
+        """
         left = sent.take(range(len(sent.open)))
         self.settle(sent, len(left))
         return sent.claims(left)
 
     def clear(self, queue: Queue) -> list[Group]:
-        """Take all that waits of *queue*."""
+        """Remove and return all waiting claims of *queue*."""
         self.waiting -= queue.waiting
         queue.listed = False
         partition = queue.job.topic

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What its owner has not claimed, others claim.
+"""Late looks: members claim objects that their owners have not claimed.
 
-The ring decides who tries first; the store decides who may. Once a tick is
-late, two members look at the rows of all members and claim what they find.
-Which ones follows from the ring; the others wait longer, two at a time, so in
-the usual case they have nothing to do::
+The ring decides which member claims first; the store decides who may. Once a
+tick is late, two members read the rows of all members and claim what they
+find. The ring determines which two. The others wait longer, two at a time, so
+usually they have nothing to do::
 
     tick        + late_after       + 2 late_after
      |-- owners claim --|-- two look --|-- two others look, if the first have
                              not recorded that all was found claimed
 
-Where the numbers of the store agree with the catalogue no row is read. A look
-at many rows is repeated less often: after fifty times what reading them took,
-but after a minute at the latest. Its slowest page is not counted. While that
-was read the store may have been away, or the process may have stood still, and
-then the next look is all the more urgent.
+If the counts in the store agree with the catalogue, no row is read. A look at
+many rows is repeated less often: after fifty times the time that reading took,
+but after a minute at the latest. The slowest page does not count. During that
+page the store may have been unreachable, or the process may have stood still,
+and then the next look is all the more urgent.
 """
 
 from collections.abc import Mapping
@@ -32,20 +32,21 @@ from distperiodic.flow.scheduler import part as part_
 from distperiodic.flow.scheduler import timers as timers_
 from distperiodic.flow.scheduler.timers import TimerKind
 
-# Members that look at the same time: if the first hangs, nobody waits longer.
+# Number of members that look at the same time. If one of them hangs, the other
+# one is not delayed.
 _TOGETHER = 2
-# A look is repeated after so many times what reading took in the last one, and
-# after so many seconds at the latest.
+# The pause before the next look, as a multiple of the time that reading took
+# in the last one, and its limit in seconds.
 _REST = 50
 _LONGEST_REST = 60.0
 
 
 class LateClaimer:
-    """For all jobs of one member that shares a store.
+    """Late looks of one member that shares a store.
 
-    :param after: seconds, but at most half a period, after which what its
-        owner has not claimed is claimed by others.
-    :param page: rows that are read at once.
+    :param after: Seconds after which other members claim objects that their
+        owner has not claimed; at most half a period.
+    :param page: Number of rows that are read at once.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -60,20 +61,22 @@ class LateClaimer:
         self._identity = identity
         self._after = int(after * SECOND)
         self._page = page
-        #: Jobs of which a look is under way.
+        #: Jobs with a look under way.
         self._looking: set[str] = set()
 
     def grace(self, job: job_.Job, now: Instant) -> Instant:
-        """How late a tick is when others than its owner claim it."""
+        """Return the microseconds after which members other than the owner
+        claim a tick.
+        """
         return min(self._after, job.schedule.period_us(now) // 2)
 
     def start(self, job: job_.Job) -> None:
-        """Look for what is late from now on."""
+        """Start the late looks of *job*."""
         self._timers.push(self._clock.now() + self._after, job.name,
                           TimerKind.LATE)
 
     def scan(self, name: str, now: Instant, view: member_.View) -> None:
-        """Look for what is late, if it is our turn."""
+        """Look for what is late, if it is this member's turn."""
         part = self._parts[name]
         job = part.job
         grace = self.grace(job, now)
@@ -84,7 +87,7 @@ class LateClaimer:
         checked = self._claimer.attendance.checked(name)
         last = newest if alike else until
         if last is None or checked >= last:
-            # Somebody has looked.
+            # Another member has looked.
             self._again(name, job.schedule.after(until) + grace if alike
                         else checked + 2 * grace, now)
             return
@@ -106,8 +109,8 @@ class LateClaimer:
 
     @staticmethod
     def _alike(part: part_.Part) -> bool:
-        """Whether all objects of the job are known to be due at the same
-        instants.
+        """Return whether all objects of the job are known to be due at the
+        same instants.
         """
         return part.reading is not None and not (
             part.job.spread or part.own.schedules or part.reading.partial)
@@ -117,16 +120,17 @@ class LateClaimer:
                           TimerKind.LATE)
 
     def _rank(self, name: str, view: member_.View) -> int:
-        """How many members look before us."""
+        """Return the number of members that look before this one."""
         members = sorted(view.ring.members)
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
 
     def _count(self, part: part_.Part, tick: Instant, until: Instant,
                view: member_.View) -> None:
-        """Compare the number of objects that were settled for *tick* with
-        those that the catalogue lists, and of those that have left it since,
-        which may have been settled before; read rows if they differ.
+        """Compare the number of objects that were settled for *tick* with the
+        expected number, and read rows if it is lower. Objects that left the
+        catalogue since are expected, too, since they may have been settled
+        before.
         """
         assert part.reading is not None
         expected = len(set(part.reading.catalogue.ids))
@@ -148,15 +152,15 @@ class LateClaimer:
 
     def _walk(self, part: part_.Part, until: Instant,
               view: member_.View) -> None:
-        """Judge the rows of all members; but not ours where we have not come
-        to the end of a large tick of our own.
+        """Judge the rows of all members. This member's own rows are left out
+        while it has not claimed the rest of a large tick.
         """
         job = part.job
         name = job.name
         found = 0
         of_others = self._claimer.has_rest(name)
         asked = self._clock.monotonic()
-        #: Seconds that each page took.
+        #: Seconds that reading each page took.
         took: list[float] = []
 
         def page(low: int, high: int, rows: list[Row]) -> None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the listing in the store as catalogues have it.
+"""Keeps the listing in the store equal to the catalogues.
 
     reading ─► walk ─► page ─► compare ─► what differs is recorded
        │                          └─► what is due is claimed
        └─► differs from the reading before ─► the difference is recorded
 
 A member walks the rows of its arcs when it starts, and those of the arcs that
-it gains; see :mod:`distperiodic.flow.scheduler.part`. After that what it reads
-is compared with what it read before, and no row is read.
+it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it compares
+each reading with the one before, and reads no rows.
 """
 
 import functools
@@ -32,10 +32,10 @@ from distperiodic.flow.scheduler.timers import TimerKind
 class Listing:
     """The listing of one member's parts.
 
-    :param shared: whether members share the store.
-    :param page: rows of the store that are read at once.
-    :param walked: called when a walk has come to its end, with the part, the
-        instant for which it was walked, and the view.
+    :param shared: Whether members share the store.
+    :param page: Number of rows of the store that are read at once.
+    :param walked: Called when a walk is complete, with the part, the instant
+        for which it was walked, and the view.
     """
 
     def __init__(self, parts: Mapping[str, part_.Part], *,
@@ -56,25 +56,29 @@ class Listing:
 
     def walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
                     anew: bool = False) -> None:
-        """Walk the arcs that we gained since they were walked last.
+        """Walk the arcs that this member gained since the last walk.
 
-        :param at: the instant for which the catalogue was read.
-        :param anew: whether what is known of them counts no more.
+        :param at: Instant for which the catalogue was read.
+        :param anew: Whether to discard the rows of these arcs, and list their
+            objects again.
         """
         before, part.ring = part.ring, view.ring
         if not self._shared:
-            # What is not ours any more is forgotten: others go on with it.
+            # Without a shared store, the walk also delists what this member
+            # does not own any more. The new owners list it themselves.
             self.walk(part, [part_.CIRCLE], part.since, view, anew)
             return
         self.walk(part, self._arcs(part, view, before), at, view)
 
     def _arcs(self, part: part_.Part, view: member_.View,
               before: ring_.Ring | None) -> Iterable[ring_.Arc]:
-        """Our arcs but for what of them was walked in the ring *before*."""
+        """Return this member's arcs, except what was walked in the ring
+        *before*.
+        """
         reading = part.reading
         if (reading is not None and not reading.partial
                 and len(reading.catalogue) <= self._page):
-            # One question for all, rather than one for each arc.
+            # One request for all arcs is cheaper than one for each.
             return [part_.CIRCLE]
         arcs = view.ring.arcs(self._identity)
         if before is None:
@@ -88,7 +92,8 @@ class Listing:
              anew: bool = False) -> None:
         """Compare the rows on these arcs with the catalogue, and judge them.
 
-        :param anew: whether what is known of them counts no more.
+        :param anew: Whether to discard these rows, and list their objects
+            again.
         """
         job = part.job
         if part.walk is not None:
@@ -98,7 +103,7 @@ class Listing:
             reading = part.reading
             assert reading is not None
             if self._shared:
-                # What others own is theirs to compare.
+                # Other members compare the rows that they own.
                 rows = [row for row in rows if part.owns(
                     view, self._identity, row.position)]
             if anew:
@@ -119,7 +124,8 @@ class Listing:
         reading = part.reading
         assert reading is not None
         if not reading.partial:
-            # Where many are new there are no rows that would end a page.
+            # Rows limit the size of a page, and new objects have no rows. So
+            # the arcs are cut by the number of objects, too.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
         walk = part_.Walk(
@@ -129,8 +135,9 @@ class Listing:
         walk.go_on()
 
     def _listed_since(self, part: part_.Part, key: str) -> Instant:
-        """From when an object counts that the store does not have. The one
-        of a job without a catalogue is there as long as the job is.
+        """Return the instant from which an object without a row counts. For
+        the one object of a GROUP job, this is not later than the beginning of
+        the job's attendance.
         """
         since = part.listed_since(key)
         if part.job.scope is job_.Scope.GROUP:
@@ -141,7 +148,9 @@ class Listing:
 
     def _indexes(self, part: part_.Part, view: member_.View | None,
                  low: int, high: int) -> Iterable[int]:
-        """Indexes of our objects at positions from *low* to *high*."""
+        """Return the indexes of this member's objects at positions *low* to
+        *high*.
+        """
         assert part.reading is not None
         catalogue = part.reading.catalogue
         return [index for index in catalogue.between(low, high)
@@ -160,7 +169,7 @@ class Listing:
     def record_differences(self, part: part_.Part, before: Reading,
                            reading: Reading, at: Instant,
                            view: member_.View) -> None:
-        """Record what changed since the catalogue was read last."""
+        """Record what changed between the reading *before* and *reading*."""
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
         if part.left is not None:
             part.left += len(old - new)
@@ -184,7 +193,7 @@ class Listing:
 
     def _delist(self, part: part_.Part, objects: list[str],
                 at: Instant) -> None:
-        """Record that the catalogue does not list these any more."""
+        """Record that the catalogue does not list *objects* any more."""
         job = part.job
         if not self._shared:
             self._sync(job, [], objects, at)
@@ -194,7 +203,8 @@ class Listing:
             return store.look(job.name, some)
 
         def looked(rows: list[Row]) -> None:
-            # The new owner of the others compares them with its catalogue.
+            # Their new owners compare the other objects with their own
+            # catalogues.
             ours = [row for row in rows if part.ring is not None
                     and part.ring.owner_at(row.position) == self._identity]
             self._claimer.forgo(job, ours, at)
@@ -206,7 +216,7 @@ class Listing:
 
     def _list_again(self, part: part_.Part, objects: list[str],
                     at: Instant) -> None:
-        """Record those that came back while their leaving was recorded."""
+        """List those of *objects* that the catalogue lists again by now."""
         reading = part.reading
         assert reading is not None
         back = reading.catalogue.indexes(objects)
@@ -216,7 +226,7 @@ class Listing:
                 functools.partial(self._listed_since, part)))
 
     def _record(self, job: job_.Job, found: part_.Differences) -> None:
-        """Record what the store does not have."""
+        """Record the objects to list."""
         for since, listed in found.listed.items():
             self._sync(job, listed, [], since)
 
@@ -224,7 +234,7 @@ class Listing:
               delisted: list[str], at: Instant) -> None:
         def recorded(left: list[str]) -> None:
             if left:
-                # Compare once more.
+                # The store could not record these objects, so compare again.
                 self._parts[job.name].ring = None
                 self._look_soon(job)
 
@@ -243,7 +253,7 @@ class Listing:
 
     def judge_gained(self, part: part_.Part, view: member_.View,
                      before: ring_.Ring | None) -> None:
-        """Claim what is due on the arcs that we gained; the rows tell."""
+        """Claim what is due on gained arcs, from the rows alone."""
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
                 row for row in rows
@@ -251,12 +261,12 @@ class Listing:
         part_.Walk(
             self._store, part.job.name, self._arcs(part, view, before),
             before=None, page=self._page, on_page=page,
-            # What it could not read is read again, with the catalogue.
+            # Rows that could not be read are read again, with the catalogue.
             on_end=lambda complete: None).go_on()
 
 
 def counts_from(part: part_.Part, now: Instant) -> Instant:
-    """From when objects count that are listed *now*, and not for a tick: a
-    tick of this very moment began before them.
+    """Return the instant from which ticks count for objects that are listed at
+    *now*. Without ``run_immediately`` a tick at *now* does not count.
     """
     return now if part.job.run_immediately else now + 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member's part of a job: which objects are listed and ours, and what the
-store knows of them.
+"""One member's part of a job: the objects that are listed and that it owns,
+and what the store records of them.
 
 A *walk* goes through the rows of the store, range by range of the ring::
 
@@ -8,8 +8,9 @@ A *walk* goes through the rows of the store, range by range of the ring::
                   │          └─ each row is judged: what is due is claimed
                   └─ compared with the catalogue: differences are recorded
 
-A member walks its arcs when it starts, and the arcs that it gains. From then
-on it knows its part: all is settled up to the newest tick, or being claimed.
+A member walks its arcs when it starts, and the arcs that it gains. After that
+all objects of its part are settled up to the newest tick, or are being
+claimed.
 """
 
 import collections
@@ -30,17 +31,17 @@ from distperiodic.core.due import Row
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import timers
 
-# As many are kept of what was read while the store is slow to record it; the
-# last two otherwise.
+# Number of readings that are kept while the store is slow to record them.
+# Otherwise the last two are kept.
 _MOST_READINGS = 4
 
-#: All positions.
+#: All positions of the ring.
 CIRCLE = ring_.Arc(-2 ** 63, 2 ** 63 - 1)
 
 
 def without_catalogue(job: job_.Job, identity: str) -> Reading | None:
-    """What a job without a catalogue lists: its one object. None: it has a
-    catalogue.
+    """Return the reading of a job without a catalogue: its one object. None:
+    the job has a catalogue.
     """
     if job.scope is job_.Scope.OBJECTS:
         return None
@@ -51,7 +52,9 @@ def without_catalogue(job: job_.Job, identity: str) -> Reading | None:
 class Part:
     """What one member knows of its part of a job.
 
-    :param reading: what a job without a catalogue lists. None: it has one.
+    :param begun: Instant up to which ticks came before this member.
+    :param reading: The reading of a job without a catalogue. None: the job has
+        a catalogue.
     """
 
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
@@ -60,29 +63,33 @@ class Part:
     def __init__(self, job: job_.Job, begun: Instant,
                  reading: Reading | None):
         self.job = job
-        #: The newest tick of the job that was started here, or that came
+        #: The newest tick of the job that this member started, or that came
         #: before this member.
         self.begun = begun
-        #: What was read last. None: nothing.
+        #: The last reading. None: nothing was read.
         self.reading = reading
-        #: How many objects left the catalogue since the newest tick; they may
-        #: have been settled for it. None: not known.
+        #: Number of objects that left the catalogue since the newest tick.
+        #: They may have been settled for it. None: unknown.
         self.left: int | None = 0
-        #: For which ring its rows were walked. None: for none yet.
+        #: The ring for which its rows were walked. None: they were not walked.
         self.ring: ring_.Ring | None = None
-        #: The instant from which what we gained counts.
+        #: Instant from which gained objects count.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
-        #: What was read, and for when, oldest first: since before the walk
-        #: under way, or last.
+        #: Readings and their instants, oldest first. They reach back to before
+        #: the walk that is under way; without a walk, to before the last
+        #: reading.
         self._readings: list[tuple[Instant, Reading]] = []
-        #: Its objects with a phase. None: it has none, or was not walked.
+        #: The cursor over its objects with a phase. None: it has no such
+        #: objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.own = timers.ObjectTimers()
 
     @property
     def of_member(self) -> bool:
-        """Whether it is this member's alone, whatever the ring says."""
+        """True if each member has its own object of the job, independent of
+        the ring.
+        """
         return self.job.scope is job_.Scope.MEMBER
 
     def owns(self, view: member_.View | None, identity: str,
@@ -91,10 +98,11 @@ class Part:
             view is not None and view.ring.owner_at(position) == identity)
 
     def ids(self, view: member_.View | None, identity: str) -> list[str]:
-        """Our objects that follow the job's schedule.
+        """Return this member's objects that follow the job's schedule.
 
-        They are claimed in the order in which a walk lists them: a store
-        keeps them side by side then, and writes a page of it once for all.
+        They are claimed in the order in which a walk lists them. A store keeps
+        them side by side in that order, and writes each page once for all of
+        them.
         """
         reading = self.reading
         if reading is None:
@@ -108,21 +116,24 @@ class Part:
         return ids
 
     def begin_walk(self, walk: 'Walk', at: Instant) -> None:
-        """Compare with the store what was read, which counts from *at*."""
+        """Start to compare the reading with the store. It counts from *at*."""
         self.walk = walk
         self._keep(at)
 
     def end_walk(self, complete: bool) -> None:
-        """The walk is over; if *complete*, all that is ours is recorded."""
+        """Record the end of the walk.
+
+        :param complete: Whether the store has recorded the whole part.
+        """
         self.walk = None
         if complete:
             del self._readings[:-1]
 
     def read(self, reading: Reading, at: Instant) -> None:
-        """This was read; what is new counts from *at*."""
+        """Record a new reading. New objects count from *at*."""
         self.reading = reading
         if self.walk is None and self.ring is not None:
-            # What was read before the last reading is in the store.
+            # The store has recorded what was read before the last reading.
             del self._readings[:-1]
         self._keep(at)
 
@@ -135,15 +146,15 @@ class Part:
                     and last.schedules == reading.schedules):
                 return
         self._readings.append((at, reading))
-        # Each may be of a million objects.
+        # Each reading may hold a million objects.
         del self._readings[:-_MOST_READINGS]
 
     def listed_since(self, key: str) -> Instant:
-        """From when an object counts that the store does not have: since
-        then all that was read here lists it with the schedule that it has.
+        """Return the instant from which an object without a row counts. Since
+        then all readings that were kept list it with its present schedule.
 
-        Whoever had it before may have read it, too, and died before it was
-        recorded.
+        The previous owner may have read it, too, and died before the store
+        recorded it.
         """
         since, newest = self._readings[-1]
         if len(self._readings) == 1:
@@ -157,7 +168,7 @@ class Part:
         return since
 
     def restart(self, now: Instant) -> None:
-        """Go on from *now*: the clock was set back."""
+        """Go on from *now*, since the clock was set back."""
         newest = self.job.schedule.at_or_before(now)
         self.begun = now if newest is None else newest
         self.own.restart(now)
@@ -165,9 +176,9 @@ class Part:
             self.spread(self.begun, now)
 
     def spread(self, tick: Instant, since: Instant) -> None:
-        """Start *tick* of objects with a phase.
+        """Start *tick* for objects with a phase.
 
-        :param since: objects that were due up to this instant are left out.
+        :param since: Objects that were due up to this instant are left out.
         """
         assert self.reading is not None
         self.cursor = timers.SpreadCursor(
@@ -176,25 +187,27 @@ class Part:
 
 
 def plan_of(job: job_.Job, rule: str, since: Instant) -> due.Plan:
-    """The plan of the objects that follow *rule*, as a row has it.
+    """Return the plan of the objects that follow *rule*, the text in their
+    rows.
 
-    :param since: since when the job has its schedule.
-    :raises InvalidSchedule: no release that is known wrote *rule*.
+    :param since: Instant from which the job has its schedule.
+    :raises InvalidSchedule: *rule* is in a format that this release does not
+        know.
     """
     return job.plan(since) if not rule else job.plan(
         own=job_.schedule_named(rule))
 
 
 class Differences(NamedTuple):
-    """What the store does not have as the catalogue does."""
+    """The differences between the catalogue and the store."""
 
-    #: By the instant from which they count.
+    #: Objects to list, by the instant from which they count.
     listed: dict[Instant, list[ports.Listed]]
-    #: Rows that the catalogue does not list any more.
+    #: Rows whose objects the catalogue does not list any more.
     delisted: list[Row]
-    #: The rows that agree.
+    #: Rows that agree with the catalogue.
     same: list[Row]
-    #: What is new, as the store will have it.
+    #: Rows of the new objects, as the store will have them.
     new: list[Row]
 
 
@@ -203,9 +216,11 @@ def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
             since: Callable[[str], Instant] | None = None) -> Differences:
     """Compare *rows* with what a catalogue lists.
 
-    :param expected: indexes of the catalogue that belong to these rows.
-    :param at: the instant for which it was read.
-    :param since: from when an object without a row counts. None: from *at*.
+    :param expected: Indexes of the objects in the catalogue that should have
+        these rows.
+    :param at: Instant for which the catalogue was read.
+    :param since: Returns the instant from which an object without a row
+        counts. None: *at*.
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
@@ -241,20 +256,20 @@ def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
 
 
 def rule_of(reading: Reading, key: str) -> str:
-    """The text of an object's own schedule; empty: it has none."""
+    """Return the text of an object's own schedule, empty if it has none."""
     rule = reading.schedules.get(key) if reading.schedules else None
     return '' if rule is None else job_.text_of(rule)
 
 
 class Walk:
-    """Goes through the rows of a job, page by page.
+    """Reads the rows of a job, page by page.
 
-    :param ranges: of positions, in any order.
-    :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
-    :param page: rows that are read at once.
-    :param on_page: takes a range and its rows.
-    :param on_end: called once all was read; with False if the store could
-        not answer.
+    :param ranges: Ranges of positions, in any order.
+    :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
+    :param page: Number of rows that are read at once.
+    :param on_page: Receives a range and its rows.
+    :param on_end: Called when all rows were read; with False if the store
+        could not answer.
     """
 
     __slots__ = ('_asking', '_before', '_job', '_limit', '_more', '_on_end',
@@ -276,12 +291,13 @@ class Walk:
         self._asking = self._more = False
 
     def rest(self) -> list[ring_.Arc]:
-        """The ranges that were not read yet, in order."""
+        """Return the ranges that were not read yet, in the order of reading.
+        """
         return self._ranges[::-1]
 
     def go_on(self) -> None:
-        """Read the next page, and the others as the answers come."""
-        # A store may answer at once: not one call deeper for each page.
+        """Read the next page, and the others as the answers arrive."""
+        # A store may answer at once. The loop keeps the call depth constant.
         self._more = True
         if self._asking:
             return
@@ -311,7 +327,7 @@ class Walk:
         low, high = self._ranges.pop()
         if len(rows) == self._limit and rows[0].position < (
                 last := rows[-1].position):
-            # There may be more at the last position.
+            # There may be more rows at the last position.
             while rows[-1].position == last:
                 rows.pop()
             self._ranges.append(ring_.Arc(last, high))

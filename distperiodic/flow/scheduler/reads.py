@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads of catalogues: one at a time for each job, and again after a failure.
+"""Reads of catalogues: one at a time for each job, with retries.
 
     ask ─► reading ─► answered ─► the tick goes on
               │           └─ raised ─► again after a pause, or at the next tick
               └─ slow ─► its ticks are held, other jobs go on
 
-While a catalogue cannot be read the listing in the store stays as it is: its
-objects stay due, and a late look claims them.
+While a catalogue cannot be read, the listing in the store stays as it is. Its
+objects stay due, and late looks claim them.
 """
 
 import itertools
@@ -23,37 +23,37 @@ from distperiodic.flow.worker import runs
 
 LOG = logging.getLogger(__name__)
 
-# Seconds from a catalogue method that failed to the next attempt: the first,
-# and the longest. Each waits twice as long as the one before, and beyond the
-# first none waits longer than a quarter of the period.
+# Seconds until a failed catalogue method is called again: the first pause, and
+# the longest. Each pause is twice as long as the one before. All but the first
+# are limited to a quarter of the period.
 _PAUSES = 1.0, 60.0
-# Seconds after which a method that has not returned is worth a line.
+# Seconds after which a method that has not returned is logged.
 _SLOW = 1.0
 
 
 class Read(NamedTuple):
-    """A read that was asked for."""
+    """A read that was requested."""
 
     ticket: int
-    #: For whose arcs; None: what it lists may be outdated.
+    #: The ring whose arcs are read. None: the answer may be outdated.
     ring: ring_.Ring | None
-    #: The instant for which it lists the objects.
+    #: Instant for which it lists the objects.
     at: Instant
-    #: Monotonic seconds.
+    #: Monotonic seconds of the request.
     began: float
 
 
 class _Failure(NamedTuple):
-    #: Number of reads that failed since one did not.
+    #: Number of consecutive failures.
     number: int
-    #: When it is read again for the same tick, in monotonic seconds.
+    #: Monotonic seconds of the next attempt for the same tick.
     again: float
-    #: The tick; a newer one does not wait.
+    #: The tick. A newer one does not wait for the next attempt.
     tick: Instant
 
 
 class CatalogueReads:
-    """For all jobs of one member."""
+    """The reads of all catalogues of one member."""
 
     def __init__(self, clock: ports.Clock, reader: ports.CatalogueReader,
                  identity: str):
@@ -61,36 +61,37 @@ class CatalogueReads:
         self._reader = reader
         self._identity = identity
         self._tickets = itertools.count(1)
-        #: Reads under way, and failures, by job.
+        #: Pending reads, and failures, by job.
         self._reads: dict[str, Read] = {}
         self._failures: dict[str, _Failure] = {}
         self._throttle = quiet.Quiet(clock, 30.0)
 
     def under_way(self, job: str) -> bool:
-        """Whether a read of *job* has not returned."""
+        """Return whether a read of *job* has not returned."""
         return job in self._reads
 
     def ask(self, job: job_.Job, ring: ring_.Ring, at: Instant) -> None:
-        """Have the objects of our arcs read."""
+        """Request the objects on this member's arcs."""
         read = self._reads[job.name] = Read(
             next(self._tickets), ring, at, self._clock.monotonic())
         self._reader.read(job, at, read.ticket, ring.arcs(self._identity))
 
     def outdate(self, job: str) -> None:
-        """What is being read may be outdated when it is answered."""
+        """Mark the answer to a pending read of *job* as possibly outdated."""
         read = self._reads.get(job)
         if read is not None:
             self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
-        """The read that was answered; None: nobody waits for it."""
+        """Remove and return the pending read. None: no such read is pending.
+        """
         read = self._reads.get(job)
         if read is None or read.ticket != ticket:
             return None
         return self._reads.pop(job)
 
     def succeeded(self, job: str) -> None:
-        """Start over with the pauses."""
+        """Forget the failures of *job*."""
         self._failures.pop(job, None)
 
     def failed(self, job: job_.Job, tick: Instant, error: Exception) -> None:
@@ -99,7 +100,7 @@ class CatalogueReads:
         number = known.number if known else 0
         first, longest = _PAUSES
         period = job.schedule.period_us(tick) / SECOND
-        # No power of two is too big for a float before the longest is due.
+        # The limit of the exponent keeps the power within a float.
         pause = min(first * 2 ** min(number, 64), max(first, period / 4),
                     longest)
         self._failures[job.name] = _Failure(
@@ -110,7 +111,9 @@ class CatalogueReads:
             job.objects, runs.text_of(error), pause)
 
     def pause(self, job: str, tick: Instant) -> float:
-        """Seconds until *job* may be read for *tick*; 0: it may now."""
+        """Return the seconds until *job* may be read for *tick*. 0: it may be
+        now.
+        """
         known = self._failures.get(job)
         if known is None or tick > known.tick:
             return 0.0
@@ -119,7 +122,7 @@ class CatalogueReads:
     def report_slow(self, job: job_.Job) -> None:
         """Log that a tick waits for a method that does not return."""
         seconds = self._clock.monotonic() - self._reads[job.name].began
-        # One that was called just before its tick is not slow.
+        # A method that was called just before the tick is not slow.
         if seconds >= _SLOW and self._throttle.may(job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '

@@ -7,11 +7,11 @@
                                           too often ◄──────────┘
                                             dead
 
-A run may have taken its worker down with it. So what is lost is begun again
-only so often, and what was lost more than once runs apart from others; see
-:class:`distperiodic.flow.scheduler.batcher.Batcher`. What was lost too
-often and is dead goes on so in its next ticks: each has one run, apart, until
-one is done.
+A run may have killed its worker. So the number of attempts after a loss is
+limited, and claims that were lost more than once run apart from others; see
+:class:`distperiodic.flow.scheduler.batcher.Batcher`. An object that is dead
+because it was lost too often is restricted in its next ticks, too: each tick
+has one run, apart from others, until a run is done.
 """
 
 import functools
@@ -27,24 +27,25 @@ from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
 
-# What an operator is told of a run that was lost too often.
+# Explanation in the log and the history for a run that was lost too often.
 _ONE_TRY = ('; workers were lost with it too often, so until a run of it is '
             'done each tick has one try, apart from others')
-# Leases that are taken over in one go.
+# Number of leases that are taken over in one request.
 _AT_A_TIME = 100
-# Seconds for which the leases of a process that has left its group are taken
-# over at once. What it should hold later ends by the clock, for it may be
-# alive and merely cut off from the others.
+# Seconds for which a process that left its group counts as gone, so that its
+# leases are taken over before they expire. Leases that it acquires later
+# expire by the clock: the process may be alive and merely cut off from the
+# others.
 _GONE = 5.0
 
 
 class Recovery:
-    """For one scheduler.
+    """Recovery for one scheduler and one book.
 
-    :param put: takes what others have to know.
-    :param book: where the claims stand.
-    :param holder: under what name it holds leases.
-    :param lease: seconds.
+    :param put: Puts events into the inbox.
+    :param book: The book of the claims.
+    :param holder: Returns the name under which leases are held.
+    :param lease: Seconds until a lease expires.
     """
 
     def __init__(self, hand: in_flight.InFlight, book: leases_.Book,
@@ -64,33 +65,35 @@ class Recovery:
         self._jobs = list(book.jobs)
         self._sweep = book.sweep
         self._renew_every = lease / 3
-        #: Seconds between two looks for holders that are gone.
+        #: Seconds between two searches for holders that are gone.
         self._seek = 0.0
         if book.shared and book.silent:
             self._renew_every = min(lease, book.silent) / 3
             self._seek = book.silent
         self._keeper = leases_.Keeper(store, lease)
-        #: When leases were renewed last, and looked at.
+        #: Monotonic seconds of the last renewal, and of the last search for
+        #: expired leases.
         self._renewed = self._looked = clock.monotonic()
-        #: When holders that are gone are looked for.
+        #: Monotonic seconds of the next search for holders that are gone.
         self._seek_at = self._looked
         self._asking = False
-        #: Whether there is more than was taken over in one go, and whether
-        #: whoever asks looks after that: a store may answer at once.
+        #: Whether there may be more leases to take over, and whether the loop
+        #: in take_over() runs. A store may answer at once, from within the
+        #: loop.
         self._more = self._going_on = False
-        #: Holders that are known to be gone, and since when.
+        #: Holders that are gone, with the monotonic seconds of their
+        #: discovery.
         self._gone: dict[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
-        """*holder* has left its group: what it holds is free, once it does
-        not renew it any more. Should its process come back, it has another
-        name.
+        """Record that *holder* left its group. Its leases are free once it
+        stops renewing them. If the process comes back, it has another name.
         """
         if self._shared:
             self._gone[holder] = self._clock.monotonic()
 
     def renew(self, now: float) -> None:
-        """Go on holding what waits here, when it is time to."""
+        """Renew the leases of waiting claims, if a renewal is due."""
         if now - self._renewed < self._renew_every:
             return
         self._renewed = now
@@ -113,9 +116,11 @@ class Recovery:
 
     def sweep(self, now: float,
               present: Callable[[], set[str]] | None) -> None:
-        """Take over what nobody holds any more, when it is time to look.
+        """Take over leases that expired or whose holders are gone, if a search
+        is due.
 
-        :param present: who is in the groups. None: not all were seen.
+        :param present: Returns the holders in the groups. None: some groups
+            were not seen yet.
         """
         if now - self._looked < self._sweep:
             return
@@ -126,11 +131,11 @@ class Recovery:
         self.take_over()
 
     def find_gone(self, present: Callable[[], set[str]]) -> None:
-        """Look for leases whose holders left before this scheduler could see
-        it: they and all who saw them are gone, or nobody was there to look.
+        """Search for leases of holders that left before this scheduler could
+        notice. All processes that noticed may be gone, too.
 
-        :param present: who is in the groups, asked when the store has
-            answered.
+        :param present: Returns the holders in the groups; called when the
+            store has answered.
         """
         def found(holders: set[str]) -> None:
             for holder in sorted(holders - present() - {self._holder()}):
@@ -138,8 +143,8 @@ class Recovery:
         self._store.ask(lambda store: store.holders(self._jobs), found)
 
     def take_over(self) -> None:
-        """Ask for leases that ended: retries that are due, and what others
-        held that are gone.
+        """Take over leases that ended: retries that are due, and claims whose
+        holders are gone.
         """
         if self._asking or self._going_on:
             return
@@ -178,17 +183,18 @@ class Recovery:
 
     def take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
                   reason: str, ran: bool = True) -> None:
-        """Claim anew what a worker was given and will not end.
+        """Claim again the objects that a worker received and will not finish.
 
-        :param ran: whether what was granted of it may have run.
+        :param ran: Whether granted runs may have begun. If True, their attempt
+            counts.
         """
         if not claims:
             return
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
         if not self._shared:
-            # In a store that the worker can reach, what it has begun is its
-            # own until it is silent.
+            # If the worker shares the store, runs that it began are its own
+            # until it is silent.
             leases.append(claim_.granted_lease(batch.lease, batch.id))
         keys = [c.object for c in claims]
         into = self._new_lease()
@@ -207,7 +213,7 @@ class Recovery:
     def _offer(self, job: job_.Job, own: in_flight.Own,
                claims: list[claim_.Claim],
                reason: str, was: claim_.State) -> None:
-        """Queue claims that somebody had before; some may have run."""
+        """Queue claims that were held before and may have run."""
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
@@ -217,14 +223,15 @@ class Recovery:
             self._hand.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
         if was is not claim_.State.RETRY:
-            # Also what was set apart before, and did not run then.
+            # Claims that were set apart before and did not run are set apart
+            # again.
             claims = self.set_apart(job, own, claims)
         if claims:
             self._hand.put(job, own, claims)
 
     def set_apart(self, job: job_.Job, own: in_flight.Own,
                   claims: list[claim_.Claim]) -> list[claim_.Claim]:
-        """Queue the suspects among *claims*; the others."""
+        """Queue the suspects among *claims*, and return the others."""
         apart: dict[int, list[claim_.Claim]] = {}
         others = []
         for claim in claims:
@@ -239,7 +246,7 @@ class Recovery:
 
     def _give_up(self, job: job_.Job, lease: str,
                  claims: list[claim_.Claim], reason: str) -> None:
-        """End as dead what may have run and must not run again."""
+        """End as dead the claims that may have run and must not run again."""
         if job.delivery is not job_.Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         def dropped(dead: int) -> None:
@@ -259,7 +266,9 @@ class Recovery:
             dropped)
 
     def abandon(self, job: job_.Job, group: in_flight.Group) -> None:
-        """Give up claims that wait: others had their objects meanwhile."""
+        """Give up waiting claims, since other members owned their objects
+        meanwhile.
+        """
         claims = group.claims
 
         def dropped(number: int) -> None:

@@ -6,19 +6,20 @@
            held   later, while             └─ busy, behind           ▼
                   its objects stay due                             ended
 
-Each verb is a line here, and its detail in the file of its noun: timers, the
-authority over the view, reads of catalogues, the listing of our part, claims.
-From ``queue`` on a claim is the dispatcher's
+This module connects the steps. The details are in other modules: timers, the
+authority over the view, reads of catalogues, the listing of this member's
+part, claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
 What is due follows from the rows of the store alone
-(:mod:`distperiodic.core.due`). At a tick the owner of an object claims it in
-one statement, and the store tells which objects missed more than that. What a
-process remembers decides only when it looks: a member that starts, or gains
-arcs, walks the rows of its arcs, and so nothing hangs on who was there before.
+(:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
+in one statement, and the store reports which objects missed more than that
+tick. The memory of a process only decides when the process looks. A member
+that starts, or gains arcs, walks the rows of its arcs. So it does not matter
+which member owned them before.
 
-Everything here happens in one thread, the owner of the flow. It never sleeps
-and never waits: :meth:`Ticker.run_due` says when to call it again.
+Everything here happens in one thread, which runs the flow. That thread never
+sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.
 """
 
 import logging
@@ -52,11 +53,12 @@ _FOR_EVER = 3600.0
 class Ticker:
     """Starts the ticks of one member.
 
-    :param identity: this member's name on the ring.
-    :param parts: what is known of each job, by name.
-    :param late: looks for what others have not claimed. None: nobody shares
-        our claims.
-    :param page: rows of the store that are read at once.
+    :param identity: This member's name on the ring.
+    :param parts: This member's part of each job, by the job's name.
+    :param late: Claims what other members have not claimed in time. None: no
+        other member shares the claims.
+    :param page: Number of rows of the store that are read at once.
+    :param pump: Gives waiting claims to workers.
     """
 
     def __init__(self, parts: Mapping[str, part_.Part], *,
@@ -80,18 +82,18 @@ class Ticker:
             parts, clock=clock, identity=identity, store=store,
             shared=authority.shared, timers=timers, claimer=claimer,
             page=page, walked=self._arm)
-        #: The instant of the last turn. None: it did not begin.
+        #: Instant of the last turn. None: ticks have not begun.
         self._seen: Instant | None = None
-        #: What waits until the view is known, by job.
+        #: Timers that wait until the view is known, by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
-        #: What waits until the store is back, by job.
+        #: Timers that wait until the store is reachable again, by job.
         self._delayed: dict[str, dict[TimerKind, None]] = {}
         self._closed = False
-        #: (job, outcome) to a number of ticks or objects.
+        #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
 
     def begin(self) -> None:
-        """Go on from now."""
+        """Start the ticks from now on."""
         now = self._seen = self._clock.now()
         for part in self._parts.values():
             part.restart(now)
@@ -99,15 +101,16 @@ class Ticker:
                 self._listing.walk(part, [part_.CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
-                # It needs no catalogue: one that hangs from the start keeps
-                # nothing that the store has listed from its ticks.
+                # A late look needs no catalogue. So a catalogue method that
+                # hangs from the start does not keep the objects in the store
+                # from their ticks.
                 self._late.start(part.job)
         self._timers.restart(now)
 
     # -- the clock
 
     def run_due(self) -> float:
-        """Do all that is due; returns the seconds until the next is."""
+        """Do all that is due, and return the seconds until the next timer."""
         if self._closed or self._seen is None:
             return _FOR_EVER
         now = self._clock.now()
@@ -132,12 +135,12 @@ class Ticker:
         if following is None:
             return min(pause, _FOR_EVER)
         if done:
-            # That took some time.
+            # The work took some time.
             now = self._clock.now()
         return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
 
     def _turns(self, now: Instant) -> int:
-        """Have the turns that are due; returns how many there were."""
+        """Handle the timers that are due, and return their number."""
         view = self._view()
         done = 0
         for name, kind, due in self._timers.take(now):
@@ -182,7 +185,7 @@ class Ticker:
     # -- due ─► view
 
     def _view(self) -> member_.View | None:
-        """The view, if it may be acted on now; None: hold."""
+        """Return the view if it may be acted on now. None: hold all ticks."""
         if self._seen is None:
             return None
         view = self._authority.view()
@@ -196,17 +199,19 @@ class Ticker:
         return view
 
     def sure(self) -> bool:
-        """Whether this member may start now what the ring divides."""
-        # Once closed, what was claimed is finished: nobody else will.
+        """Return whether this member may start now what the ring divides."""
+        # Once closed, this member finishes what it claimed: no other member
+        # will.
         return self._closed or self._view() is not None
 
     def view_changed(self) -> None:
-        """Members came or went, or this one may be sure again."""
+        """Handle a change of members, or of what this member is sure of."""
         self._view()
 
     def _ring_changed(self, view: member_.View,
                       change: authority_.Change) -> None:
-        """Take up what is ours by the new ring, and leave what is not."""
+        """Walk the arcs that this member gained, and leave those that it lost.
+        """
         now = self._clock.now()
         if change.before is None and not self._authority.shared:
             self._dispatcher.abandon(self._parts)
@@ -231,8 +236,9 @@ class Ticker:
                     anew=not self._authority.shared and change.before is None)
 
     def _reads_anew(self, part: part_.Part) -> bool:
-        """Whether it reads the catalogue before it compares rows of arcs that
-        it gained: whoever had them may have read it later than we did.
+        """Return whether the catalogue must be read before the rows of gained
+        arcs are compared with it. The previous owner may have read the
+        catalogue later than this member did.
         """
         return part.job.scope is job_.Scope.OBJECTS and (
             self._authority.shared
@@ -243,7 +249,7 @@ class Ticker:
         name = part.job.name
         self.counts[name, 'held'] += 1
         if not self._held:
-            # Before the first view this is how every start looks.
+            # Every start looks like this before the first view.
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,
                 'ticks held: member=%s first=%s reason=not sure of the '
@@ -268,11 +274,11 @@ class Ticker:
 
     def _tick(self, part: part_.Part, tick: Instant, now: Instant,
               view: member_.View | None) -> None:
-        """A tick of the job has come."""
+        """Handle a tick of the job."""
         job = part.job
         if not self._claimer.ready(job.name):
-            # The store is slow, or away. What is due then is decided when it
-            # has answered, and the job is ready again.
+            # The store is slow or unreachable. When it has answered, the job
+            # is ready again, and what is due then is decided.
             self.counts[job.name, 'held'] += 1
         elif job.scope is not job_.Scope.OBJECTS:
             part.begun = max(part.begun, tick)
@@ -286,8 +292,7 @@ class Ticker:
 
     def _look(self, part: part_.Part, now: Instant,
               view: member_.View | None) -> None:
-        """Something changed: there may be a tick to start, or a catalogue to
-        read.
+        """Start a tick that has come, or read the catalogue, after a change.
         """
         job = part.job
         newest = job.schedule.at_or_before(now)
@@ -301,7 +306,7 @@ class Ticker:
         if part.reading is not None and (
                 part.ring is view.ring or not self._reads_anew(part)):
             if part.ring is None and part.walk is None:
-                # The store could not record all of it.
+                # The store could not record the whole listing.
                 self._listing.walk_gained(
                     part, listing.counts_from(part, now), view)
         elif (not self._reads.under_way(job.name)
@@ -309,8 +314,8 @@ class Ticker:
             self._reads.ask(job, view.ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
-        """Whether the catalogue may be read for *tick*. If not, since it
-        failed a moment ago, come back when it may.
+        """Return whether the catalogue may be read for *tick*. After a recent
+        failure it may not, and a timer is set for when it may.
         """
         pause = self._reads.pause(job, tick)
         if pause:
@@ -320,14 +325,14 @@ class Ticker:
 
     def catalogue_read(self, job: str, ticket: int,
                        reading: Reading | Exception) -> None:
-        """The answer to a read. One that nobody waits for is dropped."""
+        """Handle the answer to a read. Drop it if no such read is pending."""
         view = self._view()
         read = self._reads.answered(job, ticket)
         part = self._parts.get(job)
         if part is None or read is None or self._closed:
             return
         now = self._clock.now()
-        # A tick may have come while the method ran.
+        # A tick may have come while the catalogue method ran.
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
             self.counts[job, 'catalogue failed'] += 1
@@ -335,7 +340,7 @@ class Ticker:
         elif view is None:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
-            # It is of the part that was ours then.
+            # The method listed the part that this member owned at that time.
             pass
         else:
             self._reads.succeeded(job)
@@ -343,11 +348,11 @@ class Ticker:
         self._pump()
 
     def compare_again(self, job: str, objects: Sequence[str]) -> None:
-        """The store does not list these: if our catalogue does, compare all
-        that is ours once more.
+        """Walk this member's part again if its catalogue lists any of
+        *objects*, which the store does not list.
         """
         part = self._parts[job]
-        # What a walk has not come to yet need not be listed.
+        # Objects that a walk has not reached yet need not be listed.
         if (part.walk is None and part.reading is not None
                 and part.reading.catalogue.indexes(objects)
                 and not self._closed):
@@ -358,15 +363,16 @@ class Ticker:
 
     def _listed(self, part: part_.Part, reading: Reading, read: reads_.Read,
                 now: Instant, view: member_.View) -> None:
-        """The catalogue lists these objects."""
+        """Handle a reading of the catalogue."""
         before = part.reading
         tick, at = read.at, max(read.at, part.since)
         part.read(reading, at)
         if tick > part.begun:
             part.left = 0
         if self._authority.shared and read.ring is not view.ring:
-            # It is read once more, for the same instant: what is new counts
-            # from there. Then all of it is compared.
+            # The ring changed meanwhile. Read once more, for the same instant,
+            # so that new objects count from then. After that the whole part is
+            # compared.
             part.ring = None
             part.left = None
             self._reads.ask(part.job, view.ring, read.at)
@@ -382,8 +388,9 @@ class Ticker:
                     part, before, reading, at, view)
         part.own.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
-            # A first walk is under way: of what it has not come to, its rows
-            # tell; what it has come to must not wait for its end.
+            # The first walk is under way. Objects that it has not reached are
+            # judged by their rows. Objects that it has passed must not wait
+            # for its end.
             newest = part.job.schedule.at_or_before(now)
             if newest is not None:
                 part.spread(newest, at - 1)
@@ -391,8 +398,8 @@ class Ticker:
         if (tick > part.begun
                 and part.job.schedule.at_or_before(tick) == tick):
             part.begun = tick
-            # A first walk claims for this tick what it lists; before that
-            # there is nothing to claim.
+            # The first walk claims for this tick what it lists; nothing else
+            # is listed yet.
             if before is not None or part.walk is None:
                 self._start(part, tick, now, view)
 
@@ -400,18 +407,18 @@ class Ticker:
 
     def _start(self, part: part_.Part, tick: Instant, now: Instant,
                view: member_.View | None) -> None:
-        """Claim our objects for a tick that has come."""
+        """Claim this member's objects for a tick that has come."""
         job = part.job
         if tick < part.since:
-            # It belonged to others.
+            # The tick belonged to other members.
             return
         if job.spread:
-            # The last ones of the tick before are due by now.
+            # The last objects of the tick before are due by now.
             self._claim_spread(part, now, view)
             before = job.schedule.at_or_before(tick - 1)
             if (before is not None and part.cursor is not None
                     and part.cursor.tick < before):
-                # It came while nothing could be claimed.
+                # The tick before came while nothing could be claimed.
                 part.spread(before, before - 1)
                 self._claim_spread(part, now, view)
             part.spread(tick, tick - 1)
@@ -422,7 +429,9 @@ class Ticker:
 
     def _claim_own(self, part: part_.Part, now: Instant,
                    view: member_.View | None) -> None:
-        """Claim those of ours that have a schedule of their own."""
+        """Claim this member's objects with a schedule of their own that are
+        due.
+        """
         assert part.reading is not None
         due = part.own.take(now)
         together: dict[tuple[Instant, str], list[str]] = {}
@@ -438,11 +447,12 @@ class Ticker:
 
     def _claim_spread(self, part: part_.Part, now: Instant,
                       view: member_.View | None) -> None:
-        """Claim those of ours whose phase has come."""
+        """Claim this member's objects whose phase has come."""
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
             return
-        # What was read since has its objects at other places.
+        # The indexes are those of the cursor's catalogue. In a catalogue read
+        # since, the objects have other indexes.
         catalogue = cursor.catalogue
         ids, positions = catalogue.ids, catalogue.positions
         job, taken = part.job, 0
@@ -464,7 +474,7 @@ class Ticker:
 
     def _come_back_for_rest(self, part: part_.Part) -> None:
         if self._claimer.has_rest(part.job.name):
-            # Later than now, so that all that is due goes first.
+            # One microsecond later, so that all that is due goes first.
             self._timers.push(self._clock.now() + 1, part.job.name,
                               TimerKind.REST)
 
@@ -472,13 +482,14 @@ class Ticker:
              view: member_.View | None) -> None:
         """Set the timers of objects with a time of their own.
 
-        :param since: what was due before on the arcs that were walked was
+        :param since: Instant before which what was due on the walked arcs was
             judged by its rows.
         """
         now = self._clock.now()
         newest = part.job.schedule.at_or_before(now)
         if part.job.spread and newest is not None:
-            # On the arcs that we had what is due by now was not.
+            # On arcs that this member owned before, what is due by now was not
+            # judged.
             self._claim_spread(part, now, view)
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
@@ -491,6 +502,6 @@ class Ticker:
                 part.cursor.next, name, TimerKind.SPREAD, now)
 
     def close(self) -> None:
-        """Start nothing more; what was claimed is finished."""
+        """Start no more ticks. What was claimed is finished."""
         self._closed = True
         self._claimer.close()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is due next, of all jobs of one member.
+"""The timers of all jobs of one member.
 
-A heap of instants. The entry of a job's grid follows itself, tick after tick.
-All others are one-off: a look after a change, objects with a phase or a
-schedule of their own, the rest of a large tick, a late look. Of several
-entries of one job and kind the earliest counts.
+The timers are a heap of instants. The timer of a job's grid sets itself again,
+tick after tick. All others fire once: a look after a change, objects with a
+phase or a schedule of their own, the rest of a large tick, a late look. If a
+job has several timers of one kind, the earliest counts.
 
-Timers only make the work prompt. What is due is decided by
-:mod:`distperiodic.core.due`.
+Timers only decide when the scheduler acts. :mod:`distperiodic.core.due`
+decides what is due.
 """
 
 import bisect
@@ -25,12 +25,13 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
 
-#: How long a job that cannot go on now waits for the next attempt.
+#: Microseconds until a job that cannot go on now is tried again.
 RETRY_AFTER = SECOND // 4
-# Objects with a phase or schedule of their own: the more were due at once, the
-# longer until the next look, so that few start to the millisecond, and beyond
-# 4,000 a second many start together. In a shared store each claim is a
-# transaction, hence beyond 200 a second.
+# Objects with a phase or a schedule of their own: the more of them were due at
+# once, the longer the pause before the next claim. So a few objects start to
+# the millisecond, and beyond 4,000 a second many start together. In a shared
+# store each claim is a transaction, so there many start together beyond 200 a
+# second.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200
@@ -38,7 +39,7 @@ _MOST_SHARED_GRAINS = 10
 
 
 class TimerKind(enum.Enum):
-    """What an entry is for."""
+    """The purpose of a timer."""
 
     # Members are singletons; see core.claim.
     __hash__ = object.__hash__
@@ -54,7 +55,7 @@ class TimerKind(enum.Enum):
 class SpreadCursor:
     """The objects of one tick, in the order of their phases.
 
-    :param since: objects that were due up to this instant are left out.
+    :param since: Objects that were due up to this instant are left out.
     """
 
     def __init__(self, tick: Instant, catalogue: catalogue_.Catalogue,
@@ -66,13 +67,13 @@ class SpreadCursor:
 
     @property
     def next(self) -> Instant | None:
-        """When the next object is due; None: none is left."""
+        """Instant at which the next object is due. None: no object is left."""
         if self._at == len(self._phases):
             return None
         return self.tick + self._phases[self._at]
 
     def take(self, now: Instant) -> Sequence[int]:
-        """The indexes of the objects that are due, oldest first."""
+        """Return the indexes of the objects that are due, oldest first."""
         start = self._at
         self._at = max(start, bisect.bisect_right(
             self._phases, now - self.tick))
@@ -89,14 +90,15 @@ class ObjectTimers:
 
     @property
     def next(self) -> Instant | None:
-        """When the next object is due; None: there is none."""
+        """Instant at which the next object is due. None: there is no object.
+        """
         return self._heap[0][0] if self._heap else None
 
     def replace(self, schedules: Mapping[str, Schedule],
                 since: Instant) -> None:
-        """Follow these from now on; unchanged objects keep their time.
+        """Follow *schedules* from now on. Unchanged objects keep their time.
 
-        :param since: the instant from which new schedules count.
+        :param since: Instant from which new schedules count.
         """
         if schedules == self.schedules:
             return
@@ -110,7 +112,7 @@ class ObjectTimers:
         self._place(following)
 
     def restart(self, now: Instant) -> None:
-        """Go on from *now*, whatever was due before or is due much later."""
+        """Compute all times again, from *now* on."""
         self._place({key: rule.after(now)
                      for key, rule in self.schedules.items()})
 
@@ -120,7 +122,7 @@ class ObjectTimers:
         heapq.heapify(self._heap)
 
     def take(self, now: Instant) -> list[tuple[str, Instant]]:
-        """The objects that are due and the newest tick of each, once."""
+        """Return the objects that are due, each with its newest tick."""
         due = []
         while self._heap and self._heap[0][0] <= now:
             tick, key = self._heap[0]
@@ -136,20 +138,20 @@ class ObjectTimers:
 
 
 class JobTimers:
-    """The entries of one job."""
+    """The timers of one job."""
 
     __slots__ = ('due', 'job')
 
     def __init__(self, job: job_.Job):
         self.job = job
-        #: When its entries are due, but for those of the grid.
+        #: Instants of its timers, except those of the grid.
         self.due: dict[TimerKind, Instant] = {}
 
 
 class TimerQueue:
-    """The entries of all jobs, in the order in which they are due.
+    """The timers of all jobs, in the order in which they are due.
 
-    :param shared: whether all members claim in one store.
+    :param shared: Whether all members claim in one store.
     """
 
     def __init__(self, clock: ports.Clock, jobs: Mapping[str, job_.Job],
@@ -167,11 +169,11 @@ class TimerQueue:
 
     @property
     def next(self) -> Instant | None:
-        """When the next entry is due; None: there is none."""
+        """Instant at which the next timer is due. None: there is no timer."""
         return self._heap[0][0] if self._heap else None
 
     def restart(self, now: Instant) -> None:
-        """Go on from *now*; one-off entries are due at once."""
+        """Restart the grids from *now*; all other timers are due at once."""
         self._heap.clear()
         for timers in self._jobs.values():
             kinds = list(timers.due)
@@ -183,7 +185,7 @@ class TimerQueue:
                 self.push(now, timers.job.name, kind)
 
     def push(self, due: Instant, job: str, kind: TimerKind) -> None:
-        """Come back at *due* at the latest."""
+        """Set a timer for *due*, unless an earlier one of its kind is set."""
         timers = self._jobs[job]
         known = timers.due.get(kind)
         if known is None or due < known:
@@ -192,22 +194,23 @@ class TimerQueue:
 
     def push_next(self, due: Instant | None, job: str, kind: TimerKind,
                   now: Instant, taken: int = 0) -> None:
-        """Come back for objects with a time of their own.
+        """Set a timer for objects with a time of their own.
 
-        :param due: when the next of them is due. None: there is none.
-        :param taken: how many of them were due now.
+        :param due: Instant at which the next object is due. None: there is
+            none.
+        :param taken: Number of objects that were due now.
         """
         if due is not None:
             grains = min(taken, self._most_grains)
             self.push(max(due, now + self._grain * grains), job, kind)
 
     def retry(self, job: str, kind: TimerKind) -> None:
-        """Come back in a moment."""
+        """Set a timer for :data:`RETRY_AFTER` from now."""
         self.push(self._clock.now() + RETRY_AFTER, job, kind)
 
     def take(self, now: Instant) -> Iterator[tuple[str, TimerKind, Instant]]:
-        """What is due by *now*, with the instant at which it was due; the
-        caller may push meanwhile.
+        """Remove the timers that are due by *now*, and yield each with the
+        instant at which it was due. The caller may set timers meanwhile.
         """
         heap = self._heap
         while heap and heap[0][0] <= now:
@@ -216,7 +219,8 @@ class TimerQueue:
             if kind is TimerKind.TICK:
                 following = schedule.after(due)
                 if following <= now:
-                    # Only the newest: the others are late, whoever asks.
+                    # Only the newest tick counts here; older ones are late in
+                    # any case.
                     due = schedule.at_or_before(now) or due
                     following = schedule.after(now)
                 heapq.heapreplace(heap, (

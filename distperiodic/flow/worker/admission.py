@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches that wait for a place under ``max_in_flight``, where they run.
 
-Places are counted in the store; between two counts one process knows of what
-it begins and ends itself. The store does in order what it is asked, so what
-was asked before a count is in it, and what was asked after is not. A place
-that one count shows as free may be between two runs of another process, so
-the highest of the counts of a moment is believed. While no place is free, a
-batch waits here, and has the place of what ends here, in the order in which
-they came. It was not started, so nothing is lost if it waits in vain: it is
-refused then.
+A place is the right to one run under a limit. The store counts the places in
+use. Between two counts a process knows only of the runs that it begins and
+ends itself. The store executes requests in order, so a count includes what was
+requested before it and nothing that was requested after it.
+
+A place that one count shows as free may merely be between two runs of another
+process. So the highest of the recent counts is used. While no place is free,
+batches wait here in the order of their arrival, and take the places of runs
+that end here. A waiting batch was not started, so no work is lost if it is
+refused because it waited too long.
 """
 
 import collections
@@ -21,12 +23,13 @@ from typing import TypeVar
 from distperiodic.core import partition as partition_
 from distperiodic.core.refusal import Refusal
 
-#: Seconds for which a batch waits.
+#: Seconds that a batch waits before it is refused.
 PATIENCE = 1.0
-# Seconds that a place may be empty between two runs.
+# Seconds that a place may be free between two runs.
 _MOMENT = 0.2
 
-#: What ran of this process's own, when.
+#: Number of this process's own runs under each limit when a count was
+#: requested.
 Marks = Mapping[partition_.Limit, int]
 
 _Item = TypeVar('_Item')
@@ -39,13 +42,13 @@ class _Kept(NamedTuple, Generic[_Item]):
 
 
 class _Highest:
-    """The highest number of the last moment."""
+    """The maximum of the numbers seen in the last one or two periods."""
 
     __slots__ = ('_begin', '_next', 'value')
 
     def __init__(self) -> None:
         self.value = 0
-        #: The highest since then.
+        #: The maximum in the current period of _MOMENT seconds.
         self._next = 0
         self._begin = float('-inf')
 
@@ -63,22 +66,23 @@ class _Highest:
 
 
 class Places(Generic[_Item]):
-    """See :mod:`distperiodic.flow.worker.admission`.
+    """The places of one process; see
+    :mod:`distperiodic.flow.worker.admission`.
 
-    :param limits: of each job.
+    :param limits: Limits of each job.
     """
 
     def __init__(self, limits: Mapping[
             str, tuple[partition_.Limit, ...]]):
         self._limits = limits
-        #: How many run that were begun here and are not over.
+        #: Number of runs that began here and have not ended.
         self._here = {limit: 0 for some in limits.values()
                       for limit in some}
         self._elsewhere = {limit: _Highest() for limit in self._here}
         self._kept: collections.deque[_Kept[_Item]] = collections.deque()
 
     def jobs(self, names: Iterable[str]) -> list[str]:
-        """Those to count for the limits of the jobs *names*."""
+        """Return the jobs to count for the limits of the jobs *names*."""
         if not self._here:
             return []
         return list(dict.fromkeys(
@@ -87,12 +91,12 @@ class Places(Generic[_Item]):
 
     @property
     def waiting(self) -> list[str]:
-        """The jobs of what waits."""
+        """The jobs of the waiting batches."""
         return list(dict.fromkeys(kept.job for kept in self._kept))
 
     def full(self, job: str) -> partition_.Limit | None:
-        """The limit under which no place for *job* is free; None: none is
-        known to be.
+        """Return a limit of *job* without a free place. None means that no
+        limit is known to be reached.
         """
         for limit in self._limits[job]:
             if (self._here[limit] + self._elsewhere[limit].value
@@ -101,29 +105,34 @@ class Places(Generic[_Item]):
         return None
 
     def keep(self, item: _Item, job: str, now: float) -> None:
-        """Let *item* wait."""
+        """Add *item* to those that wait."""
         self._kept.append(_Kept(item, job, now))
 
     def take(self, job: str, runs: int) -> None:
-        """So many runs of *job* begin."""
+        """Record that *runs* runs of *job* begin."""
         for limit in self._limits[job]:
             self._here[limit] += runs
 
     def give_back(self, job: str, runs: int) -> None:
-        """So many runs of *job* are over."""
+        """Record that *runs* runs of *job* ended."""
         self.take(job, -runs)
 
     def mark(self) -> Marks:
-        """To be taken when the store is asked for a count."""
+        """Return the number of this process's own runs under each limit.
+
+        Call this when a count is requested.
+        """
         return dict(self._here)
 
     def counted(self, job: str, running: Mapping[str, int],
                 mark: Marks, now: float) -> tuple[
                     int, Refusal | None]:
-        """These runs went on, anywhere, after what was asked before *mark*.
+        """Record a count of the store.
 
-        :returns: how many of them are too many for *job*, and with what
-            code those are refused; 0 and None: none.
+        :param running: Number of runs of each job in all processes.
+        :param mark: Result of :meth:`mark` when the count was requested.
+        :returns: The number of runs by which *job* exceeds its limits, and the
+            code to refuse them with; 0 and None: it does not exceed them.
         """
         over, refusal = 0, None
         for limit in self._limits[job]:
@@ -134,7 +143,9 @@ class Places(Generic[_Item]):
         return over, refusal
 
     def next(self) -> _Item | None:
-        """The first that waits and has a place now; None: none has."""
+        """Remove and return the first waiting item that has a place now. None:
+        no item has one.
+        """
         for at, kept in enumerate(self._kept):
             if self.full(kept.job) is None:
                 del self._kept[at]
@@ -142,7 +153,9 @@ class Places(Generic[_Item]):
         return None
 
     def in_vain(self, now: float) -> list[tuple[_Item, Refusal]]:
-        """Those that have waited too long, and how each is refused."""
+        """Remove and return the items that waited too long, each with its
+        refusal.
+        """
         over = []
         while self._kept and now - self._kept[0].since > PATIENCE:
             item, job, _ = self._kept.popleft()

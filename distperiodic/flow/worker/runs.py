@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker's side: from a batch that arrives to the reports that leave.
+"""The worker's side: from an arriving batch to the reports.
 
     accept ─► queue ─► begin ─► handler ─► settle ─► report
        │                 │                    │
        refuse            refuse               write off (timeout)
 
-Old news is dropped first: a batch that was seen before, of a job that is not
-known here, or that came while the worker drains. What was accepted is looked
-at once more before it begins, since the worker may have been judged dead and
+A batch that was delivered before is dropped. A batch of an unknown job is
+refused, and so is one that arrives while the worker drains. Before each run
+the worker checks again whether it may start: it may have been judged dead and
 replaced while the work waited.
 
-What a worker has in hand are batches by job, and the runs of its threads::
+The worker keeps its batches by job, and the runs of its threads::
 
     Lane (a job) ── Load (a batch) ── part ──► a thread, Running
 
-What a run came to stands in its load at once, so that nothing is lost with a
-thread that never comes back. Nothing here starts a thread: the pool's threads
-take parts of a load and run them, any number of them at a time; a lock keeps
-them apart where they meet.
+The outcome of a run is stored in its load at once, so a thread that never
+returns loses no results. This module starts no threads. The threads of the
+pool take parts of a load and run them, several threads at a time; a lock
+protects what they share.
 """
 
 import collections
@@ -45,41 +45,44 @@ from distperiodic.flow import quiet
 
 LOG = logging.getLogger(__name__)
 
-# Results are reported at the end of a batch, and else this often.
+# Results are reported at the end of a batch, and before that at this interval
+# in seconds.
 _REPORT_EVERY = 0.02
 # Earlier than any instant of the monotonic clock.
 _NEVER = float('-inf')
-# Short handlers are taken by the part, up to this much time of one thread.
+# A thread takes several runs of a short handler at once: up to this much time,
+# in seconds, and up to this number of runs.
 _PART_SECONDS = 0.002
 _PART_RUNS = 64
-# What runs say of themselves is reported so often, in seconds.
+# Seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
-# Batches remembered, to know a doubled message.
+# Number of batch ids remembered, to detect duplicate messages.
 _REMEMBER = 10000
-# Characters of an exception that are kept.
+# Number of characters of an exception that are kept.
 _ERROR_LENGTH = 1000
-# Characters of a traceback that are kept: the last ones, where it was raised.
+# Number of characters of a traceback that are kept. The end is kept, where the
+# exception was raised.
 _TRACEBACK_LENGTH = 20_000
 
 
 class Runner(Protocol):
-    """Who runs what lanes give out."""
+    """Runs the parts that lanes hand out."""
 
     def part_size(self, job: str) -> int:
-        """How many runs of *job* one thread takes at a time."""
+        """Return how many runs of *job* one thread takes at a time."""
 
     def run(self, load: 'Load', part: list[int]) -> None:
         """Run a part of *load* to its end."""
 
 
 class Failed(NamedTuple):
-    """A run that raised, or whose time was over."""
+    """A run that raised or timed out."""
 
     #: Its index in the batch.
     at: int
     error: str
     traceback: str = ''
-    #: What the run said of itself and was not saved yet.
+    #: Progress of the run that was not saved yet, as JSON.
     progress: str | None = None
 
 
@@ -92,7 +95,7 @@ class Refused(NamedTuple):
 
 
 class Load:
-    """One batch at this worker, with what is left of it."""
+    """One batch at this worker, and what is left of it."""
 
     __slots__ = ('batch', 'job', 'lane', 'left', 'over', 'queue',
                  'reported', 'seconds')
@@ -101,27 +104,28 @@ class Load:
         self.batch = batch
         self.lane = lane
         self.job = lane.job
-        #: Indexes that nobody has taken, the next one last.
+        #: Indexes that no thread has taken; the next one is last.
         self.queue = list(range(len(batch.objects) - 1, -1, -1))
-        #: How many were not reported yet.
+        #: Number of objects whose outcome was not reported yet.
         self.left = len(batch.objects)
-        #: What they came to and was not reported yet: an index that is
-        #: done, or what became of it. Threads append without a lock.
+        #: Outcomes that were not reported yet: an index means done. Threads
+        #: append without a lock.
         self.over: list[int | Failed | Refused] = []
         self.seconds = 0.0
-        #: When it was reported last, or begun.
+        #: Monotonic seconds of the last report; before that, of the first run.
         self.reported = _NEVER
 
 
-#: A batch, and the indexes of it that one thread runs, the next one last.
+#: A batch, and the indexes of it that one thread runs; the next one is last.
 Part = tuple[Load, list[int]]
-#: A batch, the index of it that is run, and what its handler was given.
+#: A batch, the index that runs, and the context that its handler received.
 Run = tuple[Load, int, context_.Context]
 
 
 class Lane:
-    """The batches of one job, oldest first. Jobs take turns in the pool, and
-    not batches: the job with the most would have the most turns.
+    """The batches of one job, oldest first. The pool alternates between jobs,
+    not between batches. Otherwise the job with the most batches would be
+    served most often.
     """
 
     __slots__ = ('handler', 'job', 'loads', 'runner')
@@ -134,12 +138,12 @@ class Lane:
         self.loads: collections.deque[Load] = collections.deque()
 
     def take(self) -> 'tuple[Part | None, bool]':
-        """The next part for a thread, and whether there is another."""
+        """Return the next part for a thread, and whether there is another."""
         loads = self.loads
         while loads:
             load = loads[0]
-            # All that is left of it, mostly. Whoever else takes from it, to
-            # hand it back, shares it with the thread.
+            # Usually all that is left of the batch. The thread shares the list
+            # with whatever else takes from it, such as hand_back().
             part = load.queue
             if len(part) > 1:
                 size = self.runner.part_size(self.job.name)
@@ -156,31 +160,32 @@ class Lane:
 
 
 class Running:
-    """What one thread does at this moment."""
+    """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'looked', 'part', 'run',
                  'saved', 'shared', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
-        # Both are read by another thread, so each is replaced whole.
+        # Another thread reads both, so each is only ever replaced as a whole.
         self.part: Part | None = None
         self.run: Run | None = None
-        #: What was offered to the other threads of its part.
+        #: The part whose rest was offered to the other threads.
         self.shared: list[int] | None = None
-        #: The run at the last look at timeouts.
+        #: The run at the last call of watch().
         self.looked: Run | None = None
-        #: When its run is given up; None: there is none, or no timeout.
+        #: Monotonic seconds at which its run times out. None: there is no run,
+        #: or no timeout.
         self.ends: float | None = None
-        #: Since when its time was not accounted for.
+        #: Monotonic seconds from which its time is in no report yet.
         self.began = 0.0
-        #: When its progress was reported last.
+        #: Monotonic seconds of the last report of progress.
         self.saved = 0.0
         self.written_off = False
 
 
 def drain(queue: list[int]) -> Iterator[int]:
-    """Take indexes until none is left; several threads may at a time."""
+    """Take indexes until none is left. Several threads may do so at a time."""
     while True:
         try:
             item = queue.pop()
@@ -190,7 +195,7 @@ def drain(queue: list[int]) -> Iterator[int]:
 
 
 class Submit(Protocol):
-    """The pool, as far as the workshop needs it."""
+    """The methods of the pool that the workshop needs."""
 
     def submit(self, priority: int, source: Lane) -> None: ...
 
@@ -202,13 +207,13 @@ class Submit(Protocol):
 class Workshop:
     """The work of one worker process.
 
-    :param jobs: name to the job and its handler.
-    :param pool: runs the parts of a load.
-    :param report: takes each report and the entry it is for.
-    :param may_start: None if this worker may start work of that batch now,
-        else why not.
-    :param finish: ends the run of an object in a session of the handler's;
-        None: there is no store that could.
+    :param jobs: Job and handler by the job's name.
+    :param pool: Runs the parts of a load.
+    :param report: Receives each report, and the entry of its scheduler.
+    :param may_start: Returns None if this worker may start work of that batch
+        now, else the reason for refusal.
+    :param finish: Ends the run of an object in the handler's own transaction.
+        None: there is no store that could do so.
     """
 
     def __init__(self, jobs: Mapping[
@@ -229,15 +234,16 @@ class Workshop:
         self._loads: dict[tuple[str, str], Load] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
-        #: By the thread that runs it.
+        #: By thread identifier.
         self._running: dict[int, Running] = {}
         self._lock = threading.Lock()
         self._draining = False
         self._told = quiet.Quiet(clock, 10.0)
 
     def part_size(self, job: str) -> int:
-        """How many runs of *job* a thread takes at once: more than one
-        only where taking costs more than running.
+        """Return how many runs of *job* a thread takes at once. The number
+        exceeds one only for short handlers, for which taking each run alone
+        would cost more than the run.
         """
         mean = self._pace.of(job)
         if mean is None:
@@ -245,7 +251,7 @@ class Workshop:
         return max(1, min(_PART_RUNS, int(_PART_SECONDS / (mean + 1e-6))))
 
     def accept(self, batch: message.Batch) -> None:
-        """Queue *batch*, or refuse it to its sender."""
+        """Queue *batch*, or refuse it with a report to its sender."""
         key = (batch.sender, batch.id)
         lane = self._lanes.get(batch.job)
         load = None if lane is None else Load(batch, lane)
@@ -284,7 +290,7 @@ class Workshop:
         self._pool.submit(load.job.priority, load.lane)
 
     def run(self, load: Load, part: list[int]) -> None:
-        """Run the objects of *part*, one after the other, in this thread."""
+        """Run the objects of *part* one after the other in this thread."""
         batch, job, handler = load.batch, load.job, load.lane.handler
         per_object = job.scope is job_.Scope.OBJECTS
         timeout = job.timeout
@@ -339,7 +345,8 @@ class Workshop:
                     job_.check_ended(job.name, returned)
                     returned = None
             except BaseException as exc:
-                # A handler may exit, or be interrupted; not this thread.
+                # A handler may raise SystemExit or KeyboardInterrupt; the
+                # thread goes on.
                 error = text_of(exc)
                 self._tell_failure(load, index, error, exc)
                 if not job.tries_again(batch.attempts[index]):
@@ -350,8 +357,8 @@ class Workshop:
                 with self._lock:
                     running.ends = None
                 if running.written_off:
-                    # It was reported as timed out, and the rest of the part
-                    # went to another thread.
+                    # The run was reported as timed out, and the rest of the
+                    # part went to another thread.
                     return
             load.over.append(Failed(index, error, traceback, said)
                              if error else index)
@@ -368,7 +375,9 @@ class Workshop:
 
     def _settle(self, load: Load, runs: int, seconds: float,
                 now: float) -> None:
-        """Report what *load* came to, if it is the end or time to."""
+        """Report the outcomes of *load* if the batch is complete or a report
+        is due.
+        """
         if runs:
             self._pace.note(load.job.name, runs, seconds)
         with self._lock:
@@ -381,7 +390,9 @@ class Workshop:
         self._report(report, load.batch.sender)
 
     def _collect(self, load: Load, now: float) -> message.Report:
-        """What *load* came to since the last time; under the lock."""
+        """Return a report of the outcomes of *load* since the last one. The
+        caller holds the lock.
+        """
         batch = load.batch
         done: list[int] = []
         failed: list[tuple[int, str]] = []
@@ -390,7 +401,7 @@ class Workshop:
             batch.id, batch.worker, done, failed, [], refused, [],
             load.seconds, [], {})
         over = load.over[:]
-        # Threads may have appended since.
+        # Threads may have appended to the list since the copy.
         del load.over[:len(over)]
         load.left -= len(over)
         for item in over:
@@ -411,9 +422,11 @@ class Workshop:
         return report
 
     def watch(self) -> None:
-        """Give up runs that are past their timeout, and let nothing wait
-        behind one that hangs, or for a thread that could not be started;
-        call it several times a second.
+        """Time out overdue runs, and let other threads take work that is
+        stuck.
+
+        Work is stuck behind a long run, or when a thread for it could not be
+        started. Call this several times a second.
         """
         now = self._clock.monotonic()
         self._pool.look_again()
@@ -424,18 +437,19 @@ class Workshop:
             if running.ends is not None and now >= running.ends:
                 self._time_out(running, now)
             elif run is running.looked:
-                # Its handler was short, and is not any more.
+                # The part was sized for short runs, and this run is long.
                 self._share(running)
             running.looked = run
             self._save(running, run, now)
         for load in list(self._loads.values()):
-            # A thread reports as it goes on, and this one may not.
+            # Each thread reports between its runs, but a thread with a long
+            # run does not get there.
             if load.over and now - load.reported >= _REPORT_EVERY:
                 self._settle(load, 0, 0.0, now)
 
     def _save(self, running: Running, run: Run,
               now: float) -> None:
-        """Report what a run says of itself while it goes on."""
+        """Report the progress of a run while it goes on."""
         load, index, context = run
         if now - running.saved < _SAVE_EVERY:
             return
@@ -448,7 +462,7 @@ class Workshop:
 
     def _time_out(self, running: Running, now: float) -> None:
         with self._lock:
-            # It may have ended since, and another one have begun.
+            # The run may have ended meanwhile, and another one may have begun.
             if (running.ends is None or now < running.ends
                     or running.run is None):
                 return
@@ -475,7 +489,8 @@ class Workshop:
             return
         load, part = running.part
         if part is running.shared:
-            # It may be all that is left of the batch, and in the line again.
+            # This part was offered before. The list may be the queue of the
+            # load itself, which is already submitted again.
             return
         rest = list(drain(part))
         if rest:
@@ -484,24 +499,23 @@ class Workshop:
             self._submit(load)
 
     def give_signs(self) -> None:
-        """Tell the senders which batches are still here; their leases run
-        from the last sign.
+        """Report to the senders which batches are still here. A sender renews
+        the lease of a batch only for a limited time after its last report.
         """
         for load in list(self._loads.values()):
             self._report(message.Report(load.batch.id, load.batch.worker),
                          load.batch.sender)
 
     def drain(self) -> None:
-        """Accept and start nothing more; hand back what waits."""
+        """Accept and start nothing more, and hand back the waiting work."""
         with self._lock:
             self._draining = True
         self.hand_back(Refusal.DRAINING)
 
     def hand_back(self, refusal: Refusal) -> None:
-        """Refuse what waits here, to its senders.
+        """Refuse the waiting work with reports to its senders.
 
-        Where it is for the membership, jobs of member scope stay: they are
-        each member's own.
+        With NOT_A_MEMBER, jobs of member scope stay: each member runs its own.
         """
         now = self._clock.monotonic()
         for load in list(self._loads.values()):
@@ -513,7 +527,9 @@ class Workshop:
             self._settle(load, 0, 0.0, now)
 
     def cancel(self) -> None:
-        """Tell the handlers that still run that nobody waits for them."""
+        """Signal to the running handlers that their results are not awaited
+        any more.
+        """
         for running in list(self._running.values()):
             run = running.run
             if run is not None:
@@ -521,12 +537,12 @@ class Workshop:
 
     @property
     def busy(self) -> int:
-        """Objects that are here and were not reported to their end."""
+        """Number of objects whose outcome has not been reported."""
         return sum(load.left for load in list(self._loads.values()))
 
     def _tell_failure(self, load: Load, index: int, error: str,
                       exc: BaseException) -> None:
-        # Of 10,000 objects that fail alike the first tells enough.
+        # If 10,000 objects fail alike, one log line is enough.
         first = self._told.may(f'{load.job.name} {type(exc).__name__}')
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
@@ -537,21 +553,23 @@ class Workshop:
 
 
 def text_of(exc: BaseException) -> str:
-    """An exception in one short line, whatever its own idea of that is: it
-    goes into logs and onto terminals.
+    """Return an exception as one short line of printable text, since it goes
+    into logs and onto terminals.
     """
     try:
         text = str(exc)
     except BaseException:
         text = 'an exception without a text'
-    # More than that is cut off anyway.
+    # The rest would be cut off anyway.
     shown = ''.join(letter if letter.isprintable() else ' '
                     for letter in text[:2 * _ERROR_LENGTH])
     return f'{type(exc).__name__}: {" ".join(shown.split())}'[:_ERROR_LENGTH]
 
 
 def _traceback(exc: BaseException) -> str:
-    """Where it was raised, for an operator who reads it later."""
+    """Return the end of the traceback of *exc*, for an operator who reads it
+    later.
+    """
     try:
         lines = traceback_.format_exception(exc)
     except BaseException:
