@@ -66,9 +66,9 @@ class Pruner(control.Control):
                 numbers, self._before(claims)))
 
     def prune_some(self, history: float) -> int:
-        """Delete history of ticks that are older than *history* days.
+        """Delete some history of ticks that are older than *history* days.
 
-        At most 1000 ticks' rows of each job are deleted.
+        At most about 1000 rows of each job are deleted, the oldest first.
 
         :returns: Number of deleted rows.
         """
