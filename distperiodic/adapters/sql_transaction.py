@@ -24,7 +24,7 @@ _WIDTH = len(sql_moves.GRANTED)
 class Transaction:
     """Steps within one transaction, which the caller commits.
 
-    The number of its job and its object (its key) identify a claim.
+    A claim is identified by the number of its job and by its object, the key.
     """
 
     def __init__(self, connection: sa.Connection, dialect: dialect_.Dialect,

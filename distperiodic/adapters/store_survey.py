@@ -152,7 +152,7 @@ class StoreSurvey(accounts.Accounts):
 
 
 def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
-    """Return one statement of each kind, none of which affects any row."""
+    """Return one statement of each kind on *table* that affects no row."""
     column = next(iter(table.c))
     return [
         ('SELECT', sa.select(column).where(sa.false())),

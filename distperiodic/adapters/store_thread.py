@@ -89,7 +89,7 @@ class StoreThread:
     def stop(self, timeout: float) -> None:
         """Run the waiting calls, then stop the threads.
 
-        Calls that do not get their turn within *timeout* seconds are dropped.
+        Calls that are not answered within *timeout* seconds are dropped.
         """
         self.flush(timeout)
         self._stopping.set()
