@@ -250,7 +250,7 @@ class MessagingWorkBus(_Bus):
         self._outbox: BatchOutbox | None = None
 
     def send(self, batch: Batch) -> None:
-        """See :meth:`distperiodic.ports.WorkBus.send`."""
+        """Send *batch*; see :meth:`distperiodic.ports.WorkBus.send`."""
         reason = self._unusable()
         if reason is None and self._outbox is not None:
             self._outbox.put(batch)
@@ -326,7 +326,7 @@ class MessagingReportBus(_Bus):
         self._outbox: ReportOutbox | None = None
 
     def report(self, report: Report, to_entry: str) -> None:
-        """See :meth:`distperiodic.ports.ReportBus.report`.
+        """Send *report*; see :meth:`distperiodic.ports.ReportBus.report`.
 
         :raises BusUnavailable: the bus was not started in this process.
         """

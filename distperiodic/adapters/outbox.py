@@ -3,8 +3,8 @@
 
 Publishing a message can block forever: a broker that is out of memory keeps
 the connection open and answers heartbeats, but confirms nothing until memory
-is freed. So one thread publishes. For batches, which must be known to be sent
-or not within a limited time, a second thread watches the clock::
+is freed. So one thread publishes. A batch must be reported as sent or unsent
+within a limited time, so for batches a second thread watches the clock::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent

@@ -162,7 +162,10 @@ class Pool:
             source = part = None
 
     def _next(self, me: int) -> tuple[Source | None, Any]:
-        """Return the next source and part; no source ends the thread."""
+        """Return the next source and part.
+
+        The source is None if this thread has to end.
+        """
         while True:
             if me not in self._threads:
                 # This thread was written off, but its handler returned. If the

@@ -156,7 +156,7 @@ class Pruner(control.Control):
         return connection.execute(sa.delete(_claim).where(*some)).rowcount
 
     def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
-        """Repeat *work* until it deletes less than a full transaction's rows.
+        """Repeat *work* until it deletes fewer rows than its maximum.
 
         :returns: Number of deleted rows.
         """

@@ -238,7 +238,7 @@ def _version_of(connection: sa.Connection) -> str | None:
 
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
-    # No time limits: a migration may take long.
+    # Set no time limits: a migration may take a long time.
     place = database.Database(connection_url, check_schema, bounded=False)
     try:
         return place.run(work)

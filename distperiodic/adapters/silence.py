@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 class Watch:
     """Watchdog that shuts down one thread's connection after a timeout.
 
-    The body of ``with watch:`` is one wait. The body may open the connection
-    and pass it to :meth:`connected`.
+    The body of ``with watch:`` is one wait. The connection may be opened
+    within it; :meth:`connected` then passes it to the watchdog.
 
     :param seconds: Maximum seconds of one wait, accurate to about a second.
     """

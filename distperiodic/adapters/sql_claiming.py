@@ -60,8 +60,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     :param won: Claims of *keys* that were moved into the lease before this
         call, because their last tick had ended. None means that this was not
         tried yet.
-    :returns: the result, and by tick the number of claims that were
-        superseded.
+    :returns: the result, and the number of superseded claims of each tick.
     """
     busy: list[str] = []
     waiting: list[str] = []

@@ -115,7 +115,10 @@ class _Jobs:
 
 def adopt(connection: sa.Connection, rows: Mapping[str, Any],
           schedules: Mapping[str, str]) -> None:
-    """See :meth:`distperiodic.ports.ClaimStore.adopt`."""
+    """Put *schedules* in force.
+
+    See :meth:`distperiodic.ports.ClaimStore.adopt`.
+    """
     for name in sorted(schedules):
         row, text = rows[name], schedules[name]
         if row.schedule == text:

@@ -37,14 +37,20 @@ def row_of(row: Any) -> due.Row:
 
 def some(tx: sql_transaction.Transaction, number: int,
          keys: Sequence[str]) -> list[due.Row]:
-    """See :meth:`distperiodic.ports.ClaimStore.look`."""
+    """Return the listed objects of *keys*.
+
+    See :meth:`distperiodic.ports.ClaimStore.look`.
+    """
     return [due.Row._make(row) for row in tx.connection.execute(
         tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
 
 
 def between(tx: sql_transaction.Transaction, number: int, low: int,
             high: int, before: int | None, limit: int) -> list[due.Row]:
-    """See :meth:`distperiodic.ports.ClaimStore.rows`."""
+    """Return the listed objects between two positions on the ring.
+
+    See :meth:`distperiodic.ports.ClaimStore.rows`.
+    """
     parameters = {'of_job': number, 'low': low, 'high': high,
                   'at_most': limit}
     statement = tx.sql.list_range
@@ -56,7 +62,10 @@ def between(tx: sql_transaction.Transaction, number: int, low: int,
 
 
 def settled(tx: sql_transaction.Transaction, number: int, tick: int) -> int:
-    """See :meth:`distperiodic.ports.ClaimStore.settled`."""
+    """Return the number of objects that were claimed or skipped for *tick*.
+
+    See :meth:`distperiodic.ports.ClaimStore.settled`.
+    """
     return int(tx.connection.scalar(
         sa.select(sa.func.sum(_history.c.due - _history.c.missed)).where(
             _history.c.job == number, _history.c.tick == tick)) or 0)
@@ -65,7 +74,10 @@ def settled(tx: sql_transaction.Transaction, number: int, tick: int) -> int:
 def sync(tx: sql_transaction.Transaction, number: int,
          listed: dict[str, ports.Listed], delisted: list[str],
          at: int) -> list[str]:
-    """See :meth:`distperiodic.ports.ClaimStore.sync`."""
+    """Record what a catalogue lists; only differences are written.
+
+    See :meth:`distperiodic.ports.ClaimStore.sync`.
+    """
     gone_keys = [key for key in delisted if key not in listed]
     rows = tx.look(number, [*listed, *gone_keys])
     _insert(tx, number, [one for key, one in listed.items()

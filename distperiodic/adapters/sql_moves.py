@@ -325,7 +325,8 @@ class Statements:
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
         """Build the statement that adds to the history of a tick.
 
-        :param counted: Columns to which the statement adds; 0 for the others.
+        :param counted: Columns to which the statement may add; the others do
+            not change.
         :param given: Subquery with the column ``now``; see
             :meth:`dialect_.Dialect.add_up`.
         """

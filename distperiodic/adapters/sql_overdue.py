@@ -53,8 +53,8 @@ class Statements:
         self.holders = sa.select(_lease.c.holder).distinct().where(
             some, _lease.c.holder != '')
         named = dialect.among(_lease.c.id)
-        #: Of the leases of some jobs, select those with certain names first,
-        #: then those that are overdue.
+        #: Select leases of some jobs: first those that have given names, then
+        #: those that are overdue.
         self.find = sa.select(
             _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
             _lease.c.holder

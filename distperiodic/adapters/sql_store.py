@@ -63,10 +63,10 @@ _lease = tables.lease
 
 
 class SqlClaimStore:
-    """See :class:`distperiodic.ports.ClaimStore`.
+    """Claim store in a database; see :class:`distperiodic.ports.ClaimStore`.
 
-    One thread may use a store. Any number of stores, in any processes, may use
-    one database. The first call connects.
+    A store belongs to one thread. Any number of stores, in any processes, may
+    use one database. The store connects at the first call.
     """
 
     def __init__(self, connection_url: str, *, space: str,

@@ -70,8 +70,9 @@ class StoreSurvey(accounts.Accounts):
     def refused(self) -> list[tuple[str, str]]:
         """Return the privileges that this database user lacks.
 
-        Each one is a description, such as 'DELETE of distperiodic_claim', and
-        the database's reason. The statements that are tried change no rows.
+        Each item has a description, such as 'DELETE of distperiodic_claim',
+        and the database's reason. The check executes statements that change no
+        rows.
         """
         refused = []
         for table in _TABLES:

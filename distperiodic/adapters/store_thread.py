@@ -40,10 +40,10 @@ class _Question(NamedTuple):
 
 
 class StoreThread:
-    """See :class:`distperiodic.ports.StoreQueue`.
+    """Queues of calls to a store; see :class:`distperiodic.ports.StoreQueue`.
 
-    :param connect: Creates a store. Each thread calls it, again after an
-        error until it works.
+    :param connect: Creates a store. Each thread calls it, and retries until
+        it succeeds.
     :param deliver: Runs a function in the thread of the flow.
     """
 

@@ -248,8 +248,8 @@ class Survey:
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[None]:
-        # To start the file:// driver creates its directories. So this starts
-        # it late, when they are known to exist.
+        # Starting the file:// driver creates its directories, so it is started
+        # only when a request needs it.
         if self._scheme == 'file' and not self._coordinator.is_started:
             self._coordinator.start(start_heart=False)
         yield

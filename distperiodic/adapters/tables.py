@@ -127,7 +127,7 @@ _OF_TABLES: dict[str, Any] = {
 # Leave room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 # A batch may change all rows of a page at once, and the old versions stay
-# until the transaction commits. So leave room for each row twice.
+# until the transaction commits. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
 #: Kind of the things that claims are about: periodic jobs.
