@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work and reports over oslo.messaging, on RabbitMQ.
 
-Every worker process has a queue of its own, and so has every scheduler; a
-message is addressed to one process, so a scheduler knows exactly what each
-worker still holds, and no worker can hoard::
+Each worker process and each scheduler process has a queue of its own. A
+message is addressed to one process, so a scheduler knows exactly which batches
+each worker still holds, and no worker can hoard work::
 
     exchange 'distperiodic' (topic, durable)
-        distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- batches, one each
-        distperiodic.GROUP.reports.MEMBER~NONCE         <- reports, many each
+        distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
+        distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
 
-The nonce is of the process, as in its membership entry: a second process with
-the same member id, which its group does not let in, or one that replaces a
-process that hangs, hears nothing that was meant for the other.
+The nonce identifies the process, as in its membership entry. Two processes
+with the same member id therefore never receive each other's messages. That
+matters when the group rejects a second process, or when a process replaces
+one that hangs.
 
-What the broker does to that, and what is done against it, is in
-:mod:`distperiodic.adapters.link` and :mod:`distperiodic.adapters.outbox`.
-Nothing here imports oslo.messaging before ``start()``.
+:mod:`distperiodic.adapters.link` and :mod:`distperiodic.adapters.outbox` deal
+with the failures of the broker. Nothing here imports oslo.messaging before
+``start()``.
 """
 
 import abc
@@ -43,32 +44,32 @@ from distperiodic.exceptions import InvalidMessage
 
 LOG = logging.getLogger(__name__)
 
-# Distinct (origin, reason) pairs that are kept apart; a forger could make up
-# any number of them.
+# Number of distinct (origin, reason) pairs that are counted separately. The
+# limit is needed because a forger could invent any number of them.
 _MOST_ORIGINS = 200
 
 
 def work_topic(group: str, partition: str) -> str:
-    """The topic below which each worker of *partition* has its queue."""
+    """Return the topic prefix of the queues of *partition*'s workers."""
     return f'distperiodic.{_word(group)}.work.{_word(partition)}'
 
 
 def reports_topic(group: str) -> str:
-    """The topic below which each scheduler has its queue of reports."""
+    """Return the topic prefix of the schedulers' report queues."""
     return f'distperiodic.{_word(group)}.reports'
 
 
 def _word(name: str) -> str:
-    """*name* as one word of a topic.
+    """Quote *name* so that it is one word of a topic.
 
-    A dot would let one partition's queue be another's, and '#' or '*' in a
-    binding would receive everybody's work.
+    With an unquoted dot, two partitions could share a queue. An unquoted '#'
+    or '*' in a binding would receive the work of all workers.
     """
     return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
 
 
 def queue_of(process: str) -> str:
-    """The last word of the name of a process's queue.
+    """Return the last word of the name of a process's queue.
 
     :param process: see :attr:`distperiodic.core.member.Member.process`.
     """
@@ -80,7 +81,7 @@ def _server(entry: str) -> str:
 
 
 class _Drops:
-    """Messages that were dropped: each kind is told once, then counted."""
+    """Dropped messages: each kind is logged once, then only counted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,10 +104,10 @@ class _Drops:
 
 
 class _Bus(abc.ABC):
-    """What both ends have in common: an address, keys, and what it drops."""
+    """Common base of both ends: address, keys, and dropped messages."""
 
     _link: Link | None = None
-    _failed: Link | None = None  # the last one that could not be opened
+    _failed: Link | None = None  # the last link that could not be opened
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
@@ -121,7 +122,7 @@ class _Bus(abc.ABC):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        #: Our membership entry, of any term of this process.
+        #: Our membership entry; it may be of any term of this process.
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
@@ -130,22 +131,24 @@ class _Bus(abc.ABC):
 
     @property
     def dropped(self) -> dict[tuple[str, str], int]:
-        """How many messages were dropped, by origin and reason."""
+        """Number of dropped messages, by origin and reason."""
         return self._drops.counts()
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect, listen, and start our threads; takes *timeout* at most.
+        """Connect, listen, and start our threads.
 
-        :raises ConfigError: the transport URL can never work.
-        :raises BusUnavailable: no broker let us in; start() may be called
-            again.
+        :param timeout: Maximum seconds that this takes.
+        :raises ConfigError: the transport URL can never work, or the bus is
+            started already.
+        :raises BusUnavailable: no broker accepted the connection; start() may
+            be called again.
         """
         if self._link is not None and self._pid == os.getpid():
             raise ConfigError('the bus is started already')
         began = self._monotonic()
         if self._failed is not None and self._pid == os.getpid() and (
                 not self._failed.ended(timeout)):
-            # Else each attempt would leave one more connection waiting.
+            # Otherwise each attempt would leave another connection hanging.
             raise BusUnavailable(
                 'the broker has let us in and accepts nothing; it may be out '
                 'of memory or disk, see its log')
@@ -155,8 +158,8 @@ class _Bus(abc.ABC):
             server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
             monotonic=self._monotonic)
-        # In a forked child what the parent had started is left as it is:
-        # its threads are not here, and its sockets are the parent's.
+        # In a forked child, do not touch what the parent has started: the
+        # parent's threads do not run here, and its sockets are still in use.
         self._pid, self._link, self._failed = os.getpid(), None, link
         link.open(max(0.1, timeout))
         self._failed = None
@@ -165,10 +168,10 @@ class _Bus(abc.ABC):
 
     @abc.abstractmethod
     def _begin(self, link: Link) -> None:
-        """Send through *link*, which is open, from now on."""
+        """Start to send through *link*, which is open."""
 
     def _unusable(self) -> str | None:
-        """Why nothing can be sent now; None: it can."""
+        """Return why nothing can be sent now; None means that it can."""
         if self._link is None:
             return 'the bus is not started'
         if self._pid != os.getpid():
@@ -191,13 +194,13 @@ class _Bus(abc.ABC):
 
     @abc.abstractmethod
     def _take(self, received: Batch | Reports) -> None:
-        """Hand on what came, if it is for this process."""
+        """Pass on a received message, if it is for this process."""
 
 
 def _claimed_origin(payload: Any) -> str:
-    """Who a message says it is from, for the log: it was not believed.
+    """Return the sender that a rejected message claims, for the log.
 
-    Empty if it does not say.
+    The sender is not verified. It is empty if the message names none.
     """
     try:
         origin = payload.get('sender') or payload['reports'][0]['worker']
@@ -209,23 +212,24 @@ def _claimed_origin(payload: Any) -> str:
 class MessagingWorkBus(_Bus):
     """The scheduler's side: batches go out, reports come in.
 
-    The callbacks are called by threads of the bus, *on_unsent* also from
-    within :meth:`send`; they must not block.
+    Threads of the bus call the callbacks; :meth:`send` may also call
+    *on_unsent*. The callbacks must not block.
 
-    :param conf: where oslo.messaging's options are; they are not changed.
-    :param transport_url: None: ``[DEFAULT] transport_url`` of *conf*.
-    :param group: of the schedulers and workers that talk to each other.
-    :param me: the scheduler's membership entry.
-    :param on_report: called with the reports of one message.
-    :param on_unsent: called with a batch that could not be handed to the
+    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param group: Group of the schedulers and workers.
+    :param me: The scheduler's membership entry.
+    :param on_report: Called with the reports of one message.
+    :param on_unsent: Called with a batch that could not be handed to the
         broker, and the reason.
-    :param on_sent: called with a batch that the broker has confirmed.
-    :param keys: secrets that sign messages; the first signs, all are
-        accepted. Empty: nothing is signed or checked.
-    :param quorum: quorum queues in place of durable ones.
-    :param patience: seconds without any answer of the broker after which a
+    :param on_sent: Called with a batch that the broker has confirmed.
+    :param keys: Secrets that sign messages. The first key signs; messages
+        signed with any of them are accepted. If empty, messages are neither
+        signed nor checked.
+    :param quorum: Use quorum queues instead of durable ones.
+    :param patience: Seconds without any answer from the broker after which a
         batch is given up.
-    :param capacity: batches that may wait to be sent.
+    :param capacity: Maximum number of batches that wait to be sent.
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, group: str,
@@ -246,7 +250,7 @@ class MessagingWorkBus(_Bus):
         self._outbox: BatchOutbox | None = None
 
     def send(self, batch: Batch) -> None:
-        """See :meth:`distperiodic.ports.WorkBus.send`."""
+        """Send *batch*; see :meth:`distperiodic.ports.WorkBus.send`."""
         reason = self._unusable()
         if reason is None and self._outbox is not None:
             self._outbox.put(batch)
@@ -254,9 +258,11 @@ class MessagingWorkBus(_Bus):
             self._on_unsent(batch, reason or 'the bus is not started')
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what waits, then let go; takes *timeout* s at most.
+        """Send the waiting batches, then disconnect.
 
-        What could not be sent by then is told unsent.
+        *on_unsent* is called for each batch that could not be sent in time.
+
+        :param timeout: Maximum seconds that this takes.
         """
         deadline = self._monotonic() + timeout
         link, self._link = self._link, None
@@ -281,8 +287,9 @@ class MessagingWorkBus(_Bus):
             self._drops.note(received.sender, 'a batch, sent to a scheduler')
         elif member.process_of(
                 received.to) != member.process_of(self.me):
-            # A report for an earlier term of this process is still news:
-            # the batch may be in our books, and its fence decides.
+            # Only the process must match. A report to an earlier term of this
+            # process is accepted: we may still track its batch, and the fence
+            # decides whether the report counts.
             self._drops.note(received.reports[0].worker,
                              'reports for another process', logging.INFO)
         else:
@@ -292,17 +299,17 @@ class MessagingWorkBus(_Bus):
 class MessagingReportBus(_Bus):
     """The worker's side: batches come in, reports go out.
 
-    *on_batch* is called by the thread that listens; it must not block.
+    The listening thread calls *on_batch*, which must not block.
 
-    :param conf: where oslo.messaging's options are; they are not changed.
-    :param transport_url: None: ``[DEFAULT] transport_url`` of *conf*.
-    :param group: of the schedulers and workers that talk to each other.
-    :param partition: whose work this worker does.
-    :param me: the worker's membership entry.
-    :param keys: see :class:`MessagingWorkBus`.
-    :param quorum: see :class:`MessagingWorkBus`.
-    :param patience: seconds until a report that cannot be sent is given up.
-    :param capacity: reported objects that may wait to be sent.
+    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param group: Group of the schedulers and workers.
+    :param partition: Partition of this worker.
+    :param me: The worker's membership entry.
+    :param keys: See :class:`MessagingWorkBus`.
+    :param quorum: See :class:`MessagingWorkBus`.
+    :param patience: Seconds until a report that cannot be sent is given up.
+    :param capacity: Maximum number of reported objects that wait to be sent.
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, group: str,
@@ -319,13 +326,13 @@ class MessagingReportBus(_Bus):
         self._outbox: ReportOutbox | None = None
 
     def report(self, report: Report, to_entry: str) -> None:
-        """See :meth:`distperiodic.ports.ReportBus.report`.
+        """Send *report*; see :meth:`distperiodic.ports.ReportBus.report`.
 
         :raises BusUnavailable: the bus was not started in this process.
         """
         if (self._link is None and self._outbox is not None
                 and self._pid == os.getpid()):
-            # A handler may end when its worker has stopped to wait for it.
+            # A handler may return after its worker has stopped waiting.
             self._lost(report, to_entry, 'the bus is closed')
             return
         reason = self._unusable()
@@ -334,12 +341,15 @@ class MessagingReportBus(_Bus):
         self._outbox.put(report, to_entry)
 
     def forget(self, to_entry: str) -> None:
-        """Send no more to a scheduler that is gone."""
+        """Send nothing more to a scheduler that is gone."""
         if self._outbox is not None:
             self._outbox.forget(to_entry)
 
     def close(self, timeout: float = 5.0) -> None:
-        """Send what waits, then let go; takes *timeout* s at most."""
+        """Send the waiting reports, then disconnect.
+
+        :param timeout: Maximum seconds that this takes.
+        """
         deadline = self._monotonic() + timeout
         link, self._link = self._link, None
         if link is None or self._outbox is None or self._pid != os.getpid():
@@ -368,8 +378,9 @@ class MessagingReportBus(_Bus):
                              'reports, sent to a worker')
         elif member.process_of(
                 received.worker) != member.process_of(self.me):
-            # A batch for an earlier tenure of this process goes on: whoever
-            # starts it compares, and refuses it to its sender by name.
+            # Only the process must match. A batch for an earlier tenure of
+            # this process is passed on: the code that starts it compares the
+            # tenures, and rejects the batch with a report to its sender.
             self._drops.note(received.sender, 'a batch for another process',
                              logging.INFO)
         else:

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is on its way to the broker: queues that never block who fills them.
+"""Outgoing message queues whose put() never blocks.
 
-Handing a message to a broker can take for ever: a broker out of memory keeps
-the connection, answers heartbeats and confirms nothing until somebody frees
-memory. So one thread hands over, and where a batch must be known to be sent
-or not in time, another one watches the clock::
+Publishing a message can block forever: a broker that is out of memory keeps
+the connection open and answers heartbeats, but confirms nothing until memory
+is freed. So one thread publishes. A batch must be reported as sent or unsent
+within a limited time, so for batches a second thread watches the clock::
 
     put() -> |waiting| -> in hand ---- confirmed ------------> on_sent
                   \\            \\----- refused ---------------> on_unsent
-                   \\-----------\\---- its patience is over ---> on_unsent
-                                       (told by the watcher)
+                   \\-----------\\---- patience exceeded -----> on_unsent
+                                       (by the watcher thread)
 
-Patience counts from the broker's last answer, not from put(): while it goes
-on confirming, however slowly, nothing that waits is given up.
+Patience counts from the broker's last answer, not from put(). While the broker
+keeps confirming messages, however slowly, no waiting batch is given up.
 
-A batch that was told unsent may still arrive, when the broker goes on where
-it stood. That is no harm here: a message is a hint, and the claim decides.
+A batch that was reported as unsent may still arrive once the broker recovers.
+That does no harm: a message is only a hint, and the claim decides.
 
-No foreign library in this file; what hands over is passed in.
+This file uses no foreign library; the publish function is passed in.
 """
 
 import collections
@@ -33,34 +33,36 @@ from distperiodic.exceptions import InvalidMessage
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two attempts while the broker is away.
+# Seconds between two attempts while the broker is unreachable.
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
 class NobodyThere(BusUnavailable):
-    """The broker knows no queue of that name: trying again is no use now."""
+    """The broker has no queue of that name, so a retry is of no use now."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Letter:
     batch: Batch
     put_at: float  # monotonic seconds
-    settled: bool = False  # its sender has been told
+    settled: bool = False  # on_sent or on_unsent was called, or is about to be
 
 
 class BatchOutbox:
-    """Batches in the order in which they came, each told of exactly once.
+    """Queue of batches, sent in order.
 
-    :param publish: hands over one batch and returns once the broker has
-        confirmed it. Raises NobodyThere or InvalidMessage where it is no use
-        to try again, anything else where it is.
-    :param on_sent: told of each batch that was confirmed in time.
-    :param on_unsent: told of every other batch, with the reason. Both are
-        called by threads of the outbox, on_unsent also from within put().
-    :param capacity: batches that may wait.
-    :param patience: seconds without any answer of the broker after which a
-        batch is given up; so much time has each one, at least.
+    Exactly one of *on_sent* and *on_unsent* is called, once, for each batch.
+
+    :param publish: Sends one batch and returns once the broker has confirmed
+        it. It raises NobodyThere or InvalidMessage if a retry is of no use;
+        after any other exception the batch is retried.
+    :param on_sent: Called with each batch that was confirmed in time.
+    :param on_unsent: Called with every other batch, and the reason. Threads of
+        the outbox call both callbacks; put() may also call on_unsent.
+    :param capacity: Maximum number of waiting batches.
+    :param patience: Seconds without any answer from the broker after which a
+        batch is given up. Each batch has at least this much time.
     """
 
     def __init__(self, publish: Callable[[Batch], None],
@@ -78,8 +80,8 @@ class BatchOutbox:
         self._waiting: collections.deque[_Letter] = collections.deque()
         self._in_hand: _Letter | None = None
         self._closing = False
-        self._answered_at = 0.0  # monotonic seconds, of the broker
-        self._trouble = ''  # '': the last attempt was not refused
+        self._answered_at = 0.0  # monotonic time of the broker's last answer
+        self._trouble = ''  # last error that is being retried; '' means none
         self._sender = threading.Thread(
             target=self._send_all, name='distperiodic-send', daemon=True)
         self._watcher = threading.Thread(
@@ -90,7 +92,10 @@ class BatchOutbox:
         self._watcher.start()
 
     def put(self, batch: Batch) -> None:
-        """Take *batch*; never blocks. When full it is told unsent at once."""
+        """Enqueue *batch*; never blocks.
+
+        If the queue is full or closed, on_unsent is called at once.
+        """
         letter = _Letter(batch, self._monotonic())
         with self._changed:
             if self._closing:
@@ -106,7 +111,10 @@ class BatchOutbox:
         self._tell(self._on_unsent, batch, reason)
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for *timeout* seconds; tell the rest unsent."""
+        """Send the waiting batches, for at most *timeout* seconds.
+
+        on_unsent is called for those that remain.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -129,7 +137,7 @@ class BatchOutbox:
         while True:
             with self._changed:
                 self._in_hand = None
-                # The watcher may wait for this.
+                # Wakes the watcher, which may be waiting for this.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()
@@ -188,7 +196,7 @@ class BatchOutbox:
                 ))
 
     def _late(self) -> list[_Letter]:
-        """Those that are to be given up now; the first in are the first."""
+        """Remove and return the batches to be given up now, oldest first."""
         now = self._monotonic()
         late = []
         while (first := self._first()) and self._ends_at(first) <= now:
@@ -204,7 +212,7 @@ class BatchOutbox:
         return max(letter.put_at, self._answered_at) + self._patience
 
     def _first(self) -> _Letter | None:
-        """The next one whose patience can be over."""
+        """Return the batch whose patience ends first."""
         if self._in_hand is not None and not self._in_hand.settled:
             return self._in_hand
         return self._waiting[0] if self._waiting else None
@@ -224,32 +232,35 @@ class BatchOutbox:
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Box:
-    """What waits for one scheduler."""
+    """Waiting reports for one scheduler."""
 
     to: str
-    next_at: float  # monotonic seconds; not before
+    next_at: float  # monotonic time of the earliest next message
     waiting: collections.deque[tuple[Report, float]] = dataclasses.field(
-        default_factory=collections.deque)  # and when each was put
-    size: int = 0  # objects told of
-    pause: float = 0.0  # seconds until the next attempt; 0.0: none failed
+        default_factory=collections.deque)  # each with its time of put()
+    size: int = 0  # number of objects in the waiting reports
+    pause: float = 0.0  # seconds before a retry; 0.0: the last send worked
 
 
 class ReportOutbox:
-    """Reports, grouped into one message per scheduler.
+    """Queue of reports, grouped into messages to one scheduler each.
 
-    The first report leaves at once. Those that follow within *linger* wait
-    for each other, so that a worker of many short runs sends at most
-    1 / linger messages per second to a scheduler.
+    The first report is sent at once. Reports that follow within *linger*
+    seconds are collected into one message, so a worker with many short runs
+    sends at most 1 / linger messages per second to a scheduler. A message is
+    sent early if it is full.
 
-    :param publish: hands over one scheduler's reports; returns once the
-        broker has confirmed them, else raises.
-    :param on_lost: told of each report that is given up, with the scheduler
-        and the reason: none will come again, and the lease ends its run.
-    :param linger: seconds between two messages to one scheduler.
-    :param most: objects in one message, unless one report has more.
-    :param capacity: objects that may wait; the oldest go first.
-    :param patience: seconds after which an unsent report is given up.
-    :param longest_pause: seconds between two attempts, at most.
+    :param publish: Sends reports to one scheduler. It returns once the broker
+        has confirmed them, and raises otherwise.
+    :param on_lost: Called with each report that is given up, the scheduler and
+        the reason. The report is not repeated; the run ends with its lease.
+    :param linger: Seconds between two messages to one scheduler.
+    :param most: Maximum number of objects in one message; a single report may
+        have more.
+    :param capacity: Maximum number of waiting objects. Beyond it, the oldest
+        reports to the scheduler with the most waiting objects are given up.
+    :param patience: Seconds after which an unsent report is given up.
+    :param longest_pause: Maximum seconds between two attempts.
     """
 
     def __init__(self, publish: Callable[[str, list[Report]], None],
@@ -277,7 +288,7 @@ class ReportOutbox:
         self._sender.start()
 
     def put(self, report: Report, to: str) -> None:
-        """Take *report*; never blocks."""
+        """Enqueue *report*; never blocks."""
         now = self._monotonic()
         lost = []
         with self._changed:
@@ -297,7 +308,7 @@ class ReportOutbox:
             self._give_up(old, scheduler, 'too many reports wait')
 
     def forget(self, to: str) -> None:
-        """Give up what waits for *to*, a scheduler that is gone."""
+        """Give up the reports to *to*, a scheduler that is gone."""
         with self._changed:
             box = self._boxes.pop(to, None)
             if box is None:
@@ -307,7 +318,10 @@ class ReportOutbox:
             self._give_up(report, to, 'the scheduler is gone')
 
     def close(self, timeout: float) -> None:
-        """Send what waits, for *timeout* seconds; give up the rest."""
+        """Send waiting reports for at most *timeout* seconds; drop the rest.
+
+        on_lost is called for each report that is dropped.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -339,7 +353,7 @@ class ReportOutbox:
         try:
             self._publish(box.to, [report for report, _ in parcel])
         except InvalidMessage as exc:
-            # Not to be seen again, else it would stop the whole box.
+            # No retry: the parcel would fail forever and block the whole box.
             for report, _ in parcel:
                 self._give_up(report, box.to, str(exc))
             return
@@ -368,7 +382,7 @@ class ReportOutbox:
             self._give_up(report, box.to, reason)
 
     def _next_box(self) -> _Box | None:
-        """The box that may be sent now; empty ones are put away."""
+        """Return a box that may be sent now; remove empty boxes."""
         now = self._monotonic()
         best = None
         for box in list(self._boxes.values()):
@@ -413,5 +427,5 @@ class ReportOutbox:
 
 
 def _size(report: Report) -> int:
-    # An empty report must count too, or any number of them could wait.
+    # An empty report counts as one, or any number of them could wait.
     return report.size or 1

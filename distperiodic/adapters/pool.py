@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads that run handlers, the most urgent first, the others in turn.
+"""Thread pools that run handlers, by priority and then round-robin.
 
 The threads are daemons: a handler that never returns must not keep the
-process from ending. Such a thread can be written off; another takes its
-place, and it ends by itself should the handler return after all.
+process from exiting. The thread of such a handler can be written off. Another
+thread replaces it, and the written-off thread ends if its handler returns
+after all.
 
-Threads are woken one by one: each that takes a part and leaves work behind
-calls the next. To wake all of them for each batch would have them fight for
-the interpreter, and delay every handler of a burst.
+Threads are woken one at a time: a thread that takes a part and leaves work in
+the queue wakes the next one. If each batch woke all threads, they would
+compete for the interpreter lock and delay every handler of a burst.
 """
 
 import heapq
@@ -26,14 +27,15 @@ LOG = logging.getLogger(__name__)
 class Source(Protocol):
     """Work that several threads may share, each taking a part.
 
-    Sources of one priority take turns, part by part, so that one of them is
-    not kept waiting by all that another has.
+    Sources of one priority take turns, part by part, so that a large source
+    does not delay the others.
     """
 
     def take(self) -> tuple[Any, bool]:
-        """A part to run (None: nothing is left), and whether more is left.
+        """Return a part to run, and whether more parts are left.
 
-        Called under the pool's lock: it must be quick.
+        The part is None if none is left. The pool calls this under its lock,
+        so it must be quick.
         """
 
     def run(self, part: Any) -> object:
@@ -47,7 +49,7 @@ class OfPartition(Source, Protocol):
 
 
 class Pool:
-    """*size* threads over one queue of sources, ordered by priority."""
+    """Up to *size* threads that share one priority queue of sources."""
 
     def __init__(self, size: int, name: str):
         self.size = size
@@ -61,15 +63,19 @@ class Pool:
         self._threads: set[int] = set()
         #: Threads that were written off and still run.
         self._hanging: set[int] = set()
-        #: Threads that wait and that nobody has called.
+        #: Number of idle threads that were not woken yet.
         self._waiting = 0
-        #: Threads that were called or started and are not at the queue yet.
+        #: Number of threads that were woken or started, and have not reached
+        #: the queue yet.
         self._coming = 0
         self._stopping = False
         self._told = False
 
     def submit(self, priority: int, source: Source) -> None:
-        """Queue *source*, unless it is; higher priorities are taken first."""
+        """Enqueue *source*, unless it is queued already.
+
+        Sources of a higher priority are taken first.
+        """
         with self._lock:
             if source not in self._queued:
                 self._queued.add(source)
@@ -79,10 +85,10 @@ class Pool:
                 self._call_one()
 
     def write_off(self, ident: int) -> int:
-        """Go on without the thread *ident*, which hangs in its handler.
+        """Write off the thread *ident*, which hangs in its handler.
 
-        :returns: how many threads hang like that by now; each keeps its
-            memory until its handler returns.
+        :returns: Number of written-off threads that still hang. Each of them
+            keeps its memory until its handler returns.
         """
         with self._lock:
             if ident in self._threads:
@@ -93,8 +99,10 @@ class Pool:
             return len(self._hanging)
 
     def look_again(self) -> None:
-        """Have what waits taken, if a thread for it could not be started;
-        call it several times a second.
+        """Wake or start a thread if work is queued and none is coming.
+
+        Call this several times a second: an earlier attempt to start a thread
+        may have failed.
         """
         with self._lock:
             if self._queue and not self._coming:
@@ -111,13 +119,13 @@ class Pool:
                 'hanging': len(self._hanging)}
 
     def stop(self) -> None:
-        """Take nothing more; returns at once."""
+        """Stop taking work; returns at once."""
         with self._lock:
             self._stopping = True
             self._ready.notify_all()
 
     def _call_one(self) -> None:
-        """Have one more thread come to the queue, if there may be one."""
+        """Wake an idle thread, or start one if the pool is not full."""
         if self._waiting:
             self._waiting -= 1
             self._coming += 1
@@ -159,15 +167,19 @@ class Pool:
                 LOG.exception('a part of a batch failed in the library '
                               'itself: thread=%s; the thread goes on',
                               threading.current_thread().name)
-            # Else it would be kept while this thread waits.
+            # Drop the references, or this thread keeps the work in memory
+            # while it is idle.
             source = part = None
 
     def _next(self, me: int) -> tuple[Source | None, Any]:
-        """The next part; None: this thread ends."""
+        """Return the next source and part.
+
+        The source is None if this thread has to end.
+        """
         while True:
             if me not in self._threads:
-                # Written off, and yet the handler returned. If it was called
-                # meanwhile, somebody else has to come.
+                # This thread was written off, but its handler returned. If the
+                # thread was woken meanwhile, another one has to take over.
                 self._hanging.discard(me)
                 if self._queue and not self._coming:
                     self._call_one()
@@ -193,10 +205,11 @@ class Pool:
 
 
 class Pools:
-    """A pool for each partition, so that handlers of one that hang take no
-    thread from the others. It stands in for :class:`Pool`.
+    """One pool per partition, with the interface of :class:`Pool`.
 
-    :param size: threads of each.
+    Handlers of one partition that hang take no thread from the others.
+
+    :param size: Maximum number of threads of each pool.
     """
 
     def __init__(self, size: int, name: str, partitions: Iterable[str]):

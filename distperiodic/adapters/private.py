@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state directory of a service, which no other user may write to.
+"""Private state directory of a service, not writable by other users.
 
-Its default is below the directory for temporary files. There any user can
-make it first, or put a symbolic link in its place.
+Its default is below the directory for temporary files. There any user could
+create the directory first, or put a symbolic link in its place.
 """
 
 import os
@@ -15,13 +15,15 @@ _REMEDY = ('set [distperiodic] state_path to a directory of this user that '
 
 
 def make_directory(path: str) -> None:
-    """Make *path* where it is not there, and see that it is private.
+    """Create the directory *path* if it is missing; check that it is private.
 
-    :raises ConfigError: it cannot be made, or others can write to it.
+    :raises ConfigError: *path* cannot be created, is a symbolic link, or can
+        be written or replaced by other users.
     """
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
-        # Of a symbolic link we need its own owner, who can change it.
+        # lstat() does not follow a symbolic link, so that a link is rejected:
+        # its owner could point it elsewhere later.
         found = os.lstat(path)
         above = os.stat(os.path.dirname(os.path.abspath(path)))
     except OSError as exc:
@@ -44,7 +46,7 @@ def make_directory(path: str) -> None:
 
 
 def _open_to(found: os.stat_result) -> str:
-    """Which other users can write to a directory; empty: none."""
+    """Return why other users can write to a directory; empty if none can."""
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'
     if found.st_mode & stat.S_IWOTH:
@@ -53,12 +55,12 @@ def _open_to(found: os.stat_result) -> str:
 
 
 def make_file(path: str) -> None:
-    """Make *path* where it is not there, for this user only to read.
+    """Create the file *path* if it is missing, accessible to this user only.
 
-    What is there is not opened: to close a file of SQLite ends all locks that
-    its process has on it.
+    An existing file is not opened: to close a SQLite file releases all locks
+    that this process holds on it.
 
-    :raises ConfigError: it cannot be made, or is a symbolic link.
+    :raises ConfigError: *path* cannot be created, or is a symbolic link.
     """
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
@@ -73,10 +75,11 @@ def make_file(path: str) -> None:
 
 
 def open_file(path: str) -> int:
-    """A descriptor of the file *path*, which is made where it is not there
-    and then can be read by this user only.
+    """Open the file *path* and return its descriptor.
 
-    :raises OSError: it is a symbolic link, or cannot be opened.
+    A missing file is created, accessible to this user only.
+
+    :raises OSError: *path* is a symbolic link, or cannot be opened.
     """
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
                    | os.O_NOFOLLOW, 0o600)

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deleting what is old from the tables, in small steps beside services that
-work.
-"""
+"""Deletion of old rows, in small transactions while services are running."""
 
 import functools
 from collections.abc import Callable
@@ -24,13 +22,13 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
-# Rows that are deleted in one transaction, so that none lasts long.
+# Maximum number of rows per transaction, so that none takes long.
 _AT_A_TIME = 1000
 _DAY = 86400 * 1_000_000
 
 
 class Pruned(NamedTuple):
-    """How many rows were deleted."""
+    """Numbers of deleted rows."""
 
     history: int
     failures: int
@@ -38,18 +36,22 @@ class Pruned(NamedTuple):
 
 
 class Pruner(control.Control):
-    """The store of one group, for who deletes what is old."""
+    """The store of one group, with methods that delete old rows."""
 
     def prune(self, *, history: float | None = None,
               dead: float | None = None,
               claims: float | None = None) -> Pruned:
-        """Delete what is older than so many days; None: keep it all.
+        """Delete rows that are older than the given numbers of days.
 
-        :param history: of ticks.
-        :param dead: what is told of runs that failed for good.
-        :param claims: of objects that nobody has claimed or skipped since.
-            Those that have not come to an end, and leases, only of jobs of
-            which that is true of all objects.
+        None keeps all rows of a kind.
+
+        :param history: Maximum age of the history, by tick.
+        :param dead: Maximum age of the records of runs that failed for the
+            last time.
+        :param claims: Maximum age of claims, by watermark. If all claims of a
+            job are older, the job is unused: all of its claims and its older
+            leases are deleted. Of any other job only claims that are closed,
+            and whose objects are not listed, are deleted.
         """
         numbers = list(self._named())
         return Pruned(
@@ -64,8 +66,11 @@ class Pruner(control.Control):
                 numbers, self._before(claims)))
 
     def prune_some(self, history: float) -> int:
-        """Delete a thousand rows of each job's history at most, of ticks that
-        are older than *history* days; returns how many there were.
+        """Delete some history of ticks that are older than *history* days.
+
+        At most about 1000 rows of each job are deleted, the oldest first.
+
+        :returns: Number of deleted rows.
         """
         before = self._before(history)
         return sum(self._database.run(functools.partial(
@@ -78,8 +83,8 @@ class Pruner(control.Control):
 
     def _prune_some_history(self, connection: sa.Connection, *, number: int,
                             before: int) -> int:
-        # A claim that is not over stands in a lease. Its end is still to be
-        # counted, beside its beginning.
+        # Keep ticks that have a lease: the end of an open claim has still to
+        # be counted in the same tick as its beginning.
         open_ticks = sa.select(_lease.c.tick).where(
             _lease.c.job == number, _lease.c.tick < before)
         old = (_history.c.job == number, _history.c.tick < before,
@@ -89,7 +94,8 @@ class Pruner(control.Control):
             .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
         if not ticks:
             return 0
-        # An account that goes back further would miss what is deleted.
+        # Record up to where the history is incomplete, so that no account
+        # starts earlier.
         connection.execute(sa.update(_job).where(
             _job.c.id == number, sa.or_(
                 _job.c.pruned_before.is_(None),
@@ -100,7 +106,7 @@ class Pruner(control.Control):
 
     def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
         def work(connection: sa.Connection) -> int:
-            # As they are numbered, so they came.
+            # Ids grow with time, so the lowest ids are the oldest rows.
             oldest = connection.execute(
                 sa.select(_failure.c.id, _failure.c.at)
                 .where(_failure.c.job.in_(numbers))
@@ -120,7 +126,7 @@ class Pruner(control.Control):
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
             if number not in unused:
-                # The row of what is listed says what is due of it.
+                # The row of a listed object determines what is due for it.
                 old += [_claim.c.state.in_(CLOSED),
                         _claim.c.since.is_(None)]
             pruned += self._until_few(functools.partial(
@@ -137,7 +143,8 @@ class Pruner(control.Control):
             .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
         some = old if last is None else [*old, _claim.c.object <= last]
         tx = Transaction(connection, self._dialect, self._sql)
-        # What nobody ended is ended here, or it would be open for ever.
+        # Count open claims as ended, or the history would show them as open
+        # forever.
         for tick, state, still_open in connection.execute(
                 sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
                 .where(*some, _claim.c.state.not_in(CLOSED))
@@ -149,7 +156,10 @@ class Pruner(control.Control):
         return connection.execute(sa.delete(_claim).where(*some)).rowcount
 
     def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
-        """Do *work* until it finds less than it could have done."""
+        """Repeat *work* until it deletes fewer rows than its maximum.
+
+        :returns: Number of deleted rows.
+        """
         total = 0
         while True:
             number = self._database.run(work)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of the tables, and the way to the newest.
+"""Version of the tables, and migrations to the newest version.
 
-The tables may share a database with those of a service: they have a version
-table of their own. Nothing but ``distperiodic db sync`` changes them, so
-only whoever runs it needs the right to.
+The tables may share a database with those of a service, so they have a version
+table of their own. Only ``distperiodic db sync`` changes them, so only the
+user who runs it needs the right to do so.
 """
 
 import contextlib
@@ -25,28 +25,29 @@ from distperiodic.core import masking
 if TYPE_CHECKING:
     from alembic import config as alembic_config
 
-#: The version that this release works with: the last file in migrations/.
+#: Version that this release works with: that of the newest migration.
 VERSION = '0006'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parent.parent / 'migrations'
-# Any number that other programs are unlikely to lock in the same database.
+# Advisory lock: a number that other programs are unlikely to use in the same
+# database.
 _LOCK = 0x64697374
 
-# MySQL's code for a table that is made and was there.
+# MySQL's error code for the creation of a table that exists.
 _TABLE_EXISTS = 1050
-# Times that it is looked whether somebody else has made it, and seconds from
-# one to the next.
+# Number of attempts while another process creates the tables, and seconds
+# between two attempts.
 _LOOKS, _PAUSE = 20, 0.5
 
 _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
 
 def check(connection_url: str) -> None:
-    """Whether the tables are those of this release, with their keys.
+    """Check that the tables and their keys are those of this release.
 
-    :raises SchemaError: they are missing, older or newer, or have lost a key.
-    :raises StoreUnavailable: nobody can say.
+    :raises SchemaError: the tables are missing, older or newer, or lack a key.
+    :raises StoreUnavailable: the database could not be asked.
     """
     shown = masking.mask(connection_url)
     _transaction(
@@ -55,18 +56,19 @@ def check(connection_url: str) -> None:
 
 
 def version(connection_url: str) -> str | None:
-    """The version of the tables. None: there are none."""
+    """Return the version of the tables; None means that there are none."""
     return _transaction(connection_url, _version_of)
 
 
 def sync(connection_url: str) -> tuple[str | None, str]:
-    """Bring the tables to the version of this release.
+    """Upgrade the tables to the version of this release.
 
-    Doing it again changes nothing; of two that do it at once one waits.
+    A second call changes nothing. Of two concurrent calls one waits for the
+    other.
 
     :returns: the versions before and after.
-    :raises SchemaError: the tables are newer than this release, or nobody
-        knows their version.
+    :raises SchemaError: the tables are newer than this release, or their
+        version is missing or unknown.
     """
     def work(connection: sa.Connection) -> tuple[str | None, str]:
         with _alone(connection):
@@ -82,8 +84,8 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                     command.upgrade(configuration(connection), 'head')
                 except util.CommandError as exc:
                     if before is None:
-                        # Of a table that had no version a moment ago: on
-                        # another node of the cluster somebody has begun.
+                        # The tables had no version a moment ago, so a process
+                        # on another node of the cluster is creating them.
                         raise _HalfMade(
                             'somebody else makes the tables in database '
                             f'{masking.mask(connection_url)} at the same '
@@ -101,8 +103,8 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         try:
             return _transaction(connection_url, work)
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
-            # MySQL's lock is one node's. On another node of a Galera cluster
-            # somebody else may be about to make the same tables.
+            # MySQL's lock holds on one node only. A process on another node of
+            # a Galera cluster may be creating the same tables.
             if attempt == _LOOKS or not (
                     isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
                 raise
@@ -111,13 +113,13 @@ def sync(connection_url: str) -> tuple[str | None, str]:
 
 
 def _exists(exc: BaseException | None) -> bool:
-    """Whether MySQL said that a table is there."""
+    """Return whether MySQL reported that a table exists already."""
     orig = getattr(exc, 'orig', None)
     return orig is not None and orig.args[:1] == (_TABLE_EXISTS,)
 
 
 def configuration(connection: sa.Connection) -> 'alembic_config.Config':
-    """Alembic's configuration, for our migrations over *connection*."""
+    """Return Alembic's configuration for our migrations on *connection*."""
     from alembic import config as alembic_config
     found = alembic_config.Config()
     found.set_main_option('script_location', str(_MIGRATIONS))
@@ -126,9 +128,10 @@ def configuration(connection: sa.Connection) -> 'alembic_config.Config':
 
 
 def check_connection(connection: sa.Connection, shown: str) -> None:
-    """See :func:`check`.
+    """Check the version of the tables.
 
-    :param shown: the URL without its password.
+    :param shown: URL without its password.
+    :raises SchemaError: the tables are missing, older or newer.
     """
     found = _version_of(connection)
     if found is None:
@@ -145,10 +148,12 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
 
 
 def check_keys(connection: sa.Connection, shown: str) -> None:
-    """What is unique: that is all that keeps two members from one claim.
+    """Check the primary keys and unique constraints.
 
-    :param shown: the URL without its password.
-    :raises SchemaError: a key is lost.
+    Only they keep two members from taking the same claim.
+
+    :param shown: URL without its password.
+    :raises SchemaError: a table or a key is missing.
     """
     inspector = sa.inspect(connection)
     for table in tables.metadata.sorted_tables:
@@ -181,7 +186,7 @@ def check_keys(connection: sa.Connection, shown: str) -> None:
 
 
 def missing(connection: sa.Connection) -> list[str]:
-    """The columns and indexes that the tables lack."""
+    """Return the columns and indexes that the tables lack."""
     found = sa.inspect(connection)
     missing = []
     for table in tables.metadata.sorted_tables:
@@ -204,11 +209,12 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
 
 
 class _HalfMade(exceptions.SchemaError):
-    """There are some tables, and not all of them, perhaps yet."""
+    """Only some of the tables exist; they may still be in creation."""
 
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:
-    # MySQL commits each table by itself, so a sync may have been cut short.
+    # MySQL commits each CREATE TABLE separately, so an interrupted sync
+    # leaves some of the tables.
     there = sorted(set(sa.inspect(connection).get_table_names())
                    & set(tables.metadata.tables))
     if there:
@@ -223,7 +229,7 @@ def _check_empty(connection: sa.Connection, shown: str) -> None:
 
 
 def _version_of(connection: sa.Connection) -> str | None:
-    # Asking for a table that is not there would end the transaction.
+    # A query of a missing table would abort the transaction.
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
     return connection.execute(sa.select(
@@ -232,7 +238,7 @@ def _version_of(connection: sa.Connection) -> str | None:
 
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
-    # A migration may take its time.
+    # Set no time limits: a migration may take a long time.
     place = database.Database(connection_url, check_schema, bounded=False)
     try:
         return place.run(work)
@@ -246,9 +252,9 @@ def _transaction(connection_url: str, work: Any,
 
 @contextlib.contextmanager
 def _alone(connection: sa.Connection) -> Iterator[None]:
-    """Alembic itself lets two upgrades run into each other."""
+    """Hold a lock, since Alembic does not serialize concurrent upgrades."""
     if connection.dialect.name == 'postgresql':
-        # Ends with the transaction.
+        # This lock is released at the end of the transaction.
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield
     elif connection.dialect.name == 'mysql':
@@ -259,4 +265,4 @@ def _alone(connection: sa.Connection) -> Iterator[None]:
         finally:
             connection.execute(sa.select(sa.func.release_lock(name)))
     else:
-        yield  # SQLite's transactions that write are alone
+        yield  # SQLite has one writer at a time.

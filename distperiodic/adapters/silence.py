@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An end to waiting for a server that has gone silent.
+"""Watchdog for connections to a server that does not answer.
 
-A server that is stopped, or behind something that still acknowledges what is
-sent, keeps a connection open and never answers. The bounds that the server
-keeps are of no use then, TCP's own are met by whoever acknowledges, and
-libpq has none for an answer. So a thread looks once a second whether the
-same wait is still on, and ends the connection of one that has lasted too
-long: the driver finds it closed, as if the server had died.
+A suspended server, or one behind a proxy that still acknowledges packets,
+keeps a connection open and never answers. Timeouts that the server enforces do
+not help then. TCP's timeouts do not expire, because packets are acknowledged.
+libpq has no timeout for an answer. So a thread checks once a second whether
+the same wait is still going on, and shuts down the connection of a wait that
+takes too long. The driver then finds the connection closed, as if the server
+had died.
 """
 
 import logging
@@ -19,27 +20,28 @@ LOG = logging.getLogger(__name__)
 
 
 class Watch:
-    """Ends the connection of one thread when an answer takes too long.
+    """Watchdog that shuts down one thread's connection after a timeout.
 
-    A wait is what happens within ``with watch:``; it may open the connection
-    that is given to :meth:`connected`.
+    The body of ``with watch:`` is one wait. The connection may be opened
+    within it; :meth:`connected` then passes it to the watchdog.
 
-    :param seconds: of one wait, at the most; a second more or less.
+    :param seconds: Maximum seconds of one wait, accurate to about a second.
     """
 
     def __init__(self, seconds: float):
         self._seconds = seconds
-        #: The number of the wait that is on; 0: none is.
+        #: Number of the current wait; 0 means none.
         self._waiting = 0
         self._waits = 0
-        #: Ours as well as the driver's: its number is nobody else's while we
-        #: have it.
+        #: Socket on a duplicate of the driver's file descriptor. The system
+        #: cannot reuse the duplicate's number for another connection while we
+        #: hold it.
         self._socket: socket.socket | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
     def connected(self, connection: Any, record: Any = None) -> None:
-        """Watch over this connection of the driver's from now on."""
+        """Watch this connection of the driver from now on."""
         self._forget()
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
 
@@ -47,7 +49,7 @@ class Watch:
         self._waits += 1
         self._waiting = self._waits
         if self._thread is None or not self._thread.is_alive():
-            # Or it is a forked child's, which has no threads.
+            # First use, or a forked child, in which the thread does not run.
             self._closed = threading.Event()
             self._thread = threading.Thread(
                 target=self._look, args=(self._closed,),
@@ -84,7 +86,10 @@ class Watch:
             ours.close()
 
     def close(self) -> None:
-        """The connection is closed; the next wait begins anew."""
+        """Stop the thread and forget the connection, which is closed.
+
+        The next wait starts a new thread.
+        """
         self._closed.set()
         self._thread = None
         self._forget()

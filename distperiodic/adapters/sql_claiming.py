@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How objects are claimed for a tick in a database.
+"""Claims of objects for a tick, in a database.
 
-In the steady state each object ended its last tick, and one UPDATE claims
-them all. What is left is looked at and taken by what it is: never listed,
-ended since, or claimed and not started. Whoever was faster has it.
+In the steady state the claims of the last tick have all ended, and one UPDATE
+claims all objects. The rows of the remaining objects are read and handled by
+their state: not listed, ended meanwhile, or claimed and not started. If
+several members try to claim an object, the fastest gets it.
 """
 
 import collections
@@ -32,7 +33,8 @@ _UNCOUNTED = MOVES[Move.COUNT][0]
 FIRST = -2 ** 63
 #: Later than any instant.
 LAST = 2 ** 63 - 1
-#: Looks at what is left of a claim while others take and end it.
+#: Maximum number of times that the remaining rows are read and tried, while
+#: other members change them.
 _LOOKS = 20
 
 
@@ -42,19 +44,23 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
          most: int = claim_.UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
-    """Take what may be taken of *keys*; the lease is not made.
+    """Claim those of *keys* that may be claimed; do not create the lease.
 
-    It waits for no row that a handler keeps: only claims that are closed or
-    wait are changed, and none of them is a handler's.
+    This waits for no row that a handler's open transaction has locked: only
+    closed and waiting claims are changed, and none of them has a running
+    handler.
 
-    :param due_at: as in the port; so is *until*.
-    :param least: what has a watermark before this one is behind.
-    :param most: attempts, as in the port; so are *rule* and *schedule*.
-    :param settle: whether nobody may claim this tick or an earlier one from
-        now on. If not, it is none of the schedule, and what was due stays due.
-    :param won: those of *keys* that had ended and are in the lease by now.
-        None: that was not tried yet.
-    :returns: what became of them, and how many of which tick are void.
+    The parameters without a description are those of
+    :meth:`distperiodic.ports.ClaimStore.claim`.
+
+    :param least: Objects with an earlier watermark are reported as behind.
+    :param settle: True settles *tick* and all earlier ticks, so that they can
+        no longer be claimed. False is for a tick outside the schedule: earlier
+        ticks that are due stay due.
+    :param won: Claims of *keys* that were moved into the lease before this
+        call, because their last tick had ended. None means that this was not
+        tried yet.
+    :returns: the result, and the number of superseded claims of each tick.
     """
     busy: list[str] = []
     waiting: list[str] = []
@@ -70,13 +76,13 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     if won is None:
         won = {}
         if tx.dialect.passes_locked:
-            # In the steady state each object ended its last tick, and this
-            # is all there is to do.
+            # In the steady state all claims of the last tick have ended, and
+            # this claims all objects.
             tx.move(step, number, keys, won, ended_into)
     rest = [key for key in keys if key not in won]
     if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
             'of_job': number}) not in (None, schedule):
-        # An earlier call may have won some; its answer may be lost.
+        # An earlier call, whose answer was lost, may have won some of them.
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
             [], 0, [], [], outdated=True), void
@@ -84,8 +90,9 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         if not rest:
             break
         rows = tx.look(number, rest)
-        # Not if some were won, now or by a call whose answer was lost: what
-        # is not the time for must have no lease.
+        # Check the time only if nothing was won, neither now nor by an earlier
+        # call whose answer was lost: a result that says "too early" or "too
+        # late" must not leave claims in the lease.
         if not (look or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)
@@ -117,7 +124,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
             elif row.state in sql_moves.CLOSED:
                 ended.append(key)
             elif row.state in _UNCOUNTED:
-                # First its end is counted.
+                # The end has to be counted before the new claim.
                 ended.append(key)
                 uncounted[row.lease].append(key)
             elif row.state not in _SUPERSEDED_FROM:
@@ -146,7 +153,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
                 into | {'stands_in': old})
             void[its_tick] += moved
             tx.leave(old, moved)
-        # Somebody may have been faster: see what became of it.
+        # Another member may have been faster: read these rows again.
         rest = [key for key in (*new, *again, *ended, *(
             key for some in unstarted.values() for key in some))
             if key not in won]
@@ -157,13 +164,19 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
 
 
 def follows(row: Any, rule: str) -> bool:
-    """Whether an object may be claimed by that schedule."""
+    """Return whether the object follows the schedule *rule*.
+
+    An object whose schedule is not recorded yet follows any.
+    """
     return row.rule is None or row.rule == rule
 
 
 def _relisted(tx: sql_transaction.Transaction, number: int, tick: int,
               delisted: list[str], rule: str) -> set[str]:
-    """List objects again that were delisted; those that nobody keeps."""
+    """List *delisted* objects again, except those whose rows are locked.
+
+    :returns: the objects that are listed again.
+    """
     free = tx.unlocked(number, delisted)
     if free:
         tx.connection.execute(tx.sql.relist, {

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the store writes down of each tick, in the transaction of the move.
+"""History of ticks, written in the same transaction as the move it counts.
 
-A row of the history adds up what one member did in one tick. What was ended
-in a session of its handler's is counted when the store next sees it.
+One row of the history sums up what one member did for one tick. A run that
+ended in the handler's own transaction is counted later, when the store next
+processes its claim.
 """
 
 from collections.abc import Sequence
@@ -13,17 +14,17 @@ from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
 from distperiodic.core.claim import Failure
 
-#: Characters of an error or a traceback that are kept.
+#: Maximum number of characters of a stored error or traceback.
 _TOLD = 100_000
 
 
 def count(tx: sql_transaction.Transaction, number: int, tick: int,
           holder: str, *, late: int = 0, because: str = '',
           **counts: int) -> None:
-    """Add to what the history has of *tick*.
+    """Add *counts* to the history of *tick*.
 
-    :param late: how many of them add to the lateness.
-    :param because: why they were not run.
+    :param late: Number of objects whose lateness is added.
+    :param because: Why the objects were not run.
     """
     tx.connection.execute(tx.sql.count_of, more(
         number, tick, holder, late=late, because=because, **counts))
@@ -31,21 +32,22 @@ def count(tx: sql_transaction.Transaction, number: int, tick: int,
 
 def more(number: int, tick: int, holder: str, *, late: int = 0,
          because: str = '', **counts: int) -> dict[str, Any]:
-    """What :func:`count` adds, for a statement that does more than that."""
+    """Return the parameters of :func:`count`, for a larger statement."""
     return _more(number, tick, counts, late, because) | {'runner': holder}
 
 
 def count_in(tx: sql_transaction.Transaction, number: int, tick: int,
              lease: str, *, because: str = '', **counts: int) -> None:
-    """The same for who holds *lease*."""
+    """Add *counts* to the history, for the member that holds *lease*."""
     tx.connection.execute(tx.sql.count_in, _more(
         number, tick, counts, because=because) | {'stands_in': lease})
 
 
 def count_committed(tx: sql_transaction.Transaction, number: int,
                    keys: Sequence[str], lease: str) -> int:
-    """Count those of *keys* that were ended in a session of their handler's;
-    how many there were.
+    """Count the runs of *keys* that ended in their handlers' transactions.
+
+    :returns: Number of these runs.
     """
     rows = tx.changed(tx.sql.count_committed, {
         'of_job': number, 'keys': tx.dialect.keys(keys),
@@ -57,10 +59,10 @@ def count_committed(tx: sql_transaction.Transaction, number: int,
 
 def tell(tx: sql_transaction.Transaction, number: int, dead: Sequence[Any],
          told: dict[str, Failure]) -> None:
-    """Keep what was told of runs that are dead.
+    """Record the failures of dead runs.
 
-    :param dead: their rows.
-    :param told: by key.
+    :param dead: Rows of the dead claims.
+    :param told: Failures by object.
     """
     tx.connection.execute(
         tables.failure.insert().values(at=tx.dialect.now),
@@ -72,7 +74,7 @@ def tell(tx: sql_transaction.Transaction, number: int, dead: Sequence[Any],
 
 def _more(number: int, tick: int, counts: dict[str, int], late: int = 0,
           because: str = '') -> dict[str, Any]:
-    """The parameters of what adds to the history."""
+    """Return the parameters of a statement that adds to the history."""
     return {'of_job': number, 'at_tick': tick, 'more_late': late,
             'because': because[:tables.LONGEST_REASON] or None, **{
                 f'more_{name}': counts.get(name, 0)
@@ -80,6 +82,6 @@ def _more(number: int, tick: int, counts: dict[str, int], late: int = 0,
 
 
 def _kept(text: str) -> str:
-    """What somebody's exception said, as all databases take it."""
+    """Return the text of an exception in a form that all databases accept."""
     return text[:_TOLD].replace('\0', '\\0').encode(
         errors='backslashreplace').decode()

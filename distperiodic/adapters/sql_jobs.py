@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a database has of each job: its number, its schedule, and since when
-schedulers attend it.
-"""
+"""The jobs in a database: their numbers, schedules and attendance."""
 
 import random
 from collections.abc import Callable
@@ -22,18 +20,18 @@ from distperiodic.ports import JobStatus
 
 _job = tables.job
 
-#: Numbers of jobs. A release before this one counted them from 1.
+#: Range of the numbers of jobs. An earlier release counted them from 1.
 _NUMBERS = 2 ** 20, 2 ** 31 - 1
-#: Seconds for which a number is believed. When the tables are made anew,
-#: what is done with an old number until then finds nothing.
+#: Seconds for which a cached number is used. If the tables are recreated,
+#: statements with an old number find no rows until then.
 _BELIEVED = 10.0
 
 
 class Numbers:
-    """The numbers that the rows have in the place of the jobs' names.
+    """Cache of the numbers by which rows refer to jobs.
 
-    Those of tables that were made anew are others. So they are read again
-    after some seconds, and with each new connection.
+    Recreated tables have other numbers. So the numbers are read again after
+    some seconds, and with each new connection.
     """
 
     def __init__(self, place: database.Database, space: str,
@@ -46,7 +44,7 @@ class Numbers:
         self._read_at = 0.0
 
     def of(self, job: str) -> int:
-        """The number of a job, which has one from now on."""
+        """Return the number of *job*; create its row if it has none."""
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _BELIEVED):
             self._database.look(lambda connection: self._keep(
@@ -59,18 +57,24 @@ class Numbers:
         return number
 
     def forget(self) -> None:
-        """Believe none of them."""
+        """Clear the cache."""
         self._numbers.clear()
 
     def read(self, connection: sa.Connection,
              needed: Iterable[str]) -> dict[str, Any]:
-        """The rows of all jobs, by name; those *needed* are made."""
+        """Return the rows of all jobs, by name.
+
+        Rows of *needed* that are missing are created.
+        """
         rows = self._jobs.made(connection, set(needed))
         self._keep(rows)
         return rows
 
     def look(self, needed: Collection[str]) -> dict[str, Any] | None:
-        """The same without making any. None: some must be made."""
+        """Return the rows of all jobs, by name; create none.
+
+        None means that some of *needed* are missing.
+        """
         rows = self._database.look(self._jobs.read)
         self._keep(rows)
         return rows if rows.keys() >= set(needed) else None
@@ -92,15 +96,15 @@ class _Jobs:
             _job.c.space == space, _job.c.kind == tables.KIND)
 
     def read(self, connection: sa.Connection) -> dict[str, Any]:
-        """Read them; by name."""
+        """Return the rows by name."""
         return {row.name: row for row in connection.execute(self._all)}
 
     def made(self, connection: sa.Connection,
              needed: set[str]) -> dict[str, Any]:
-        """Read them, and create those *needed* that do not exist."""
+        """Return the rows by name, and create those of *needed* first."""
         rows = self.read(connection)
         while missing := sorted(needed.difference(rows)):
-            # A number that is another's inserts nothing.
+            # A number that another job has inserts nothing; try another one.
             numbers = random.sample(range(*_NUMBERS), len(missing))
             self._dialect.insert_new(
                 connection, _job, {'name': missing, 'id': numbers},
@@ -111,7 +115,10 @@ class _Jobs:
 
 def adopt(connection: sa.Connection, rows: Mapping[str, Any],
           schedules: Mapping[str, str]) -> None:
-    """See :meth:`distperiodic.ports.ClaimStore.adopt`."""
+    """Put *schedules* in force.
+
+    See :meth:`distperiodic.ports.ClaimStore.adopt`.
+    """
     for name in sorted(schedules):
         row, text = rows[name], schedules[name]
         if row.schedule == text:
@@ -124,13 +131,14 @@ def adopt(connection: sa.Connection, rows: Mapping[str, Any],
 
 
 class Attendance(NamedTuple):
-    """What an attendance of jobs finds, and what is to be written of it."""
+    """Status of attended jobs, and the changes that are to be written."""
 
     found: dict[str, JobStatus]
-    #: Numbers of jobs whose series begins now, or goes on.
+    #: Numbers of the jobs whose series of attendances begins now.
     begun: list[int]
+    #: Numbers of the jobs whose series of attendances continues.
     going_on: list[int]
-    #: Numbers of jobs, and up to when they are checked now.
+    #: Numbers of jobs, and the instants up to which they are checked.
     checked: list[dict[str, int]]
     #: The database's clock.
     now: int
@@ -142,7 +150,10 @@ class Attendance(NamedTuple):
 
 def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> Attendance:
-    """See :meth:`distperiodic.ports.ClaimStore.attend`."""
+    """Return the status of *jobs* and the changes to write.
+
+    See :meth:`distperiodic.ports.ClaimStore.attend`.
+    """
     now = next((row.now for row in rows.values()), 0)
     found = Attendance({}, [], [], [
         {'of_job': rows[name].id, 'up_to': up_to}
@@ -153,12 +164,12 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
         row, gap = rows[name], seconds * SECOND
         since = row.attended_since
         if row.paused_since is not None:
-            # Nobody is there to claim it: what comes now is not lost.
+            # A paused job is not attended: ticks that pass now are not lost.
             found.found[name] = _status(
                 row, since, checked.get(name, due.ALWAYS))
             continue
-        # A clock that was set back breaks the series as well: until it is
-        # where it was nobody could say how long the gaps are.
+        # A clock that was set back also breaks the series: until the clock has
+        # caught up, the length of a gap is unknown.
         if row.attended_until is None or (
                 abs(now - row.attended_until) > gap):
             since = now
@@ -171,7 +182,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
 
 
 def attend(connection: sa.Connection, found: Attendance) -> None:
-    """Write what an attendance has found."""
+    """Write the changes of an attendance."""
     for numbers, columns in (
             (found.begun, ['attended_since', 'attended_until']),
             (found.going_on, ['attended_until'])):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a database has of the listed objects: who, since when, and what of
-their schedules was settled.
+"""The listed objects in a database, with their schedules and watermarks.
 
-Only differences are written. Rows that somebody else has locked are not
-waited for: one handler's open transaction would stop all jobs.
+Only differences are written. Locked rows are not waited for: otherwise one
+handler's open transaction would stop all jobs.
 """
 
 import collections
@@ -24,13 +23,13 @@ from distperiodic.core.claim import State
 _claim = tables.claim
 _history = tables.history
 
-#: The columns that change, with their values.
+#: Columns to change, with their new values.
 _Change = tuple[tuple[str, Any], ...]
 _DELISTED: _Change = (('since', None),)
 
 
 def row_of(row: Any) -> due.Row:
-    """A row of :attr:`sql_moves.Statements.look`."""
+    """Convert a row of :attr:`sql_moves.Statements.look`."""
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
                    row.state not in OPEN, row.served)
@@ -38,14 +37,20 @@ def row_of(row: Any) -> due.Row:
 
 def some(tx: sql_transaction.Transaction, number: int,
          keys: Sequence[str]) -> list[due.Row]:
-    """See :meth:`distperiodic.ports.ClaimStore.look`."""
+    """Return the listed objects of *keys*.
+
+    See :meth:`distperiodic.ports.ClaimStore.look`.
+    """
     return [due.Row._make(row) for row in tx.connection.execute(
         tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
 
 
 def between(tx: sql_transaction.Transaction, number: int, low: int,
             high: int, before: int | None, limit: int) -> list[due.Row]:
-    """See :meth:`distperiodic.ports.ClaimStore.rows`."""
+    """Return the listed objects between two positions on the ring.
+
+    See :meth:`distperiodic.ports.ClaimStore.rows`.
+    """
     parameters = {'of_job': number, 'low': low, 'high': high,
                   'at_most': limit}
     statement = tx.sql.list_range
@@ -57,7 +62,10 @@ def between(tx: sql_transaction.Transaction, number: int, low: int,
 
 
 def settled(tx: sql_transaction.Transaction, number: int, tick: int) -> int:
-    """See :meth:`distperiodic.ports.ClaimStore.settled`."""
+    """Return the number of objects that were claimed or skipped for *tick*.
+
+    See :meth:`distperiodic.ports.ClaimStore.settled`.
+    """
     return int(tx.connection.scalar(
         sa.select(sa.func.sum(_history.c.due - _history.c.missed)).where(
             _history.c.job == number, _history.c.tick == tick)) or 0)
@@ -66,7 +74,10 @@ def settled(tx: sql_transaction.Transaction, number: int, tick: int) -> int:
 def sync(tx: sql_transaction.Transaction, number: int,
          listed: dict[str, ports.Listed], delisted: list[str],
          at: int) -> list[str]:
-    """See :meth:`distperiodic.ports.ClaimStore.sync`."""
+    """Record what a catalogue lists; only differences are written.
+
+    See :meth:`distperiodic.ports.ClaimStore.sync`.
+    """
     gone_keys = [key for key in delisted if key not in listed]
     rows = tx.look(number, [*listed, *gone_keys])
     _insert(tx, number, [one for key, one in listed.items()
@@ -75,14 +86,15 @@ def sync(tx: sql_transaction.Transaction, number: int,
               if key in rows and _differs(rows[key], one, at)]
     gone = [key for key in gone_keys
             if key in rows and _is_listed_until(rows[key], at)]
-    # What counts from a later instant: somebody has read it since.
+    # Objects whose schedule counts from a later instant: another process has
+    # recorded a newer state of the catalogue.
     later = [key for key, row in rows.items() if row.since is not None
              and row.since > at and row.rule is not None and (
                  key not in listed or listed[key].rule != row.rule)]
     if not differ and not gone:
         return later
     free = set(tx.unlocked(number, [*differ, *gone]))
-    # As they are now, since they are locked.
+    # Read the rows again: they may have changed before they were locked.
     rows = tx.look(number, sorted(free))
     changes: dict[_Change, list[str]] = collections.defaultdict(list)
     for key in differ:
@@ -101,7 +113,7 @@ def sync(tx: sql_transaction.Transaction, number: int,
 
 def _insert(tx: sql_transaction.Transaction, number: int,
             new: list[ports.Listed], at: int) -> None:
-    """List objects that have no row."""
+    """Insert rows of listed objects that have none."""
     if not new:
         return
     ticks = [one.settled for one in new]

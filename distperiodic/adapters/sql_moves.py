@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements of the store, each written once for all databases.
+"""SQL statements of the store, each written once for all databases.
 
-They are made once and their values bound at each call: ``of_job`` and
-``keys`` say which rows, ``stands_in`` the lease they must stand in, ``into``
-the lease they go to.
+The statements are built once, and each call binds values: ``of_job`` and
+``keys`` select the rows, ``stands_in`` names the lease in which the claims
+must stand, and ``into`` the lease to which they move.
 """
 
 from collections.abc import Iterable
@@ -27,58 +27,60 @@ _claim = tables.claim
 _lease = tables.lease
 _history = tables.history
 _job = tables.job
-#: What makes a claim, in the order of its fields.
+#: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
 _WAITS_FROM, _RUNS = MOVES[Move.START]
-#: What is taken over was run, or failed: it has its next attempt.
+#: States from which a take-over uses up an attempt: the run was granted, or
+#: it failed.
 _TRIED = (MOVES[Move.TAKE_BACK][0] | MOVES[Move.AGAIN][0]) - _WAITS_FROM
-#: A claim for a later tick is made from these.
+#: States from which a claim for a later tick may be made.
 CLOSED = MOVES[Move.CLAIM][0]
 
 
-#: What is counted in the history, in objects.
+#: Columns of the history that count objects.
 COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
            'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
            'retried', 'taken_over')
 
 
 class Step(NamedTuple):
-    """A move of claims into a lease."""
+    """Statements that move claims into a lease."""
 
     move: Any
-    #: The same, where it can tell at once what was moved.
+    #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: Whether what a call before moved is looked for as well.
+    #: Whether the lease is read afterwards if fewer claims were moved than
+    #: asked for. That also finds claims that an earlier call has moved.
     reads_back: bool
 
 
 class Change(NamedTuple):
-    """A change of claims that tells which of them it has changed."""
+    """Statements that change claims and report which ones were changed."""
 
     move: Any
-    #: The same, where it can tell at once what was moved.
+    #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: What the move will find, kept so until it comes.
+    #: Select and lock the rows that the move is going to change.
     before: Any
 
 
 class Ending(NamedTuple):
-    """A move of claims to an end; they stay in the lease they stood in."""
+    """Statements that end claims; the claims stay in their lease."""
 
     change: Change
-    #: Those that have that end and stand in that lease.
+    #: Select the claims in the lease that have this end.
     after: Any
 
 
 class Statements:
-    """All of them, for one dialect.
+    """All statements of the store, for one dialect.
 
-    :param late_after: seconds after its tick at which a claim is late.
+    :param late_after: Seconds after the tick from which a claim is late.
     """
 
     def __init__(self, dialect: dialect_.Dialect, late_after: float):
-        # Asked once in a statement, not for each row.
+        # A scalar subquery is evaluated once per statement, not once per row.
         self._now = sa.select(dialect.now).scalar_subquery()
         self._late_after = round(late_after * 1e6)
         self._among = dialect.among(_claim.c.object)
@@ -89,7 +91,7 @@ class Statements:
         most = sa.bindparam('most', type_=sa.Integer)
         spent = _claim.c.attempt >= most
         anew: list[tuple[Any, Any]] = [
-            # MySQL sets from left to right: the old tick while it is there.
+            # MySQL assigns from left to right: copy the old tick first.
             (_claim.c.previous, sa.case(
                 (_in_state([State.LISTED]), sa.null()),
                 else_=_claim.c.tick)),
@@ -99,13 +101,16 @@ class Statements:
                 (_in_state([State.LISTED]), sa.bindparam(
                     'first', type_=sa.BigInteger)),
                 else_=_claim.c.fence + 1)),
-            # What its workers die of costs one of them a tick, not all anew.
+            # An object that has used up its attempts starts with its last one,
+            # until a run of it is done. If it kills its workers, it then costs
+            # one worker a tick, not one for each attempt.
             (_claim.c.attempt, sa.case((sa.and_(
                 spent, _claim.c.state != State.DONE), most), else_=1)),
             (_claim.c.worker, None),
             (_claim.c.progress, None),
         ]
-        # What was due before stays due: it is decided by its own claim.
+        # A trigger settles nothing: earlier ticks that are due stay due, and
+        # get claims of their own.
         between = [one for one in anew if one[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
         come = self._now >= sa.bindparam(
@@ -122,10 +127,13 @@ class Statements:
             reads_back=False)
         self.trigger = self._step(
             before, state, between, earlier, listed,
-            # Not twice, though nothing is settled by it.
+            # Since a trigger settles nothing, the tick has to prevent a second
+            # claim.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
-        # It may be lost as often as it likes, before any tick of it ends.
+        # Keep the number of attempts. If each tick were superseded before it
+        # ends, an object could otherwise lose any number of runs without
+        # using up its attempts.
         lost = sa.case((spent, most), else_=_claim.c.attempt)
         self.claim_unstarted = self._step(
             before, state, [
@@ -133,14 +141,14 @@ class Statements:
                 for column, value in anew],
             earlier, listed, follows, in_force, self._stands,
             reads_back=False)
-        # What was due before it was listed again is not due.
+        # Ticks before the object was listed again are not due.
         just_before = sa.bindparam('of_tick', type_=sa.BigInteger) - 1
         self.relist = sa.update(_claim).where(
             self._of, self._among, _claim.c.since.is_(None)
         ).values(since=sa.bindparam('of_tick'), rule=rule, settled=sa.case(
             (_claim.c.settled < just_before, just_before),
             else_=_claim.c.settled))
-        #: The rows that nobody else changes now, kept so.
+        #: Select and lock those rows that no other transaction has locked.
         self.unlocked = sa.select(_claim.c.object).where(
             self._of, self._among).with_for_update(skip_locked=True)
 
@@ -170,7 +178,7 @@ class Statements:
             _claim.c.position, _claim.c.since, _claim.c.rule,
             _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
-        #: The schedule that a job has by now.
+        #: Select the schedule in force of a job.
         self.schedule = sa.select(_job.c.schedule).where(
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
@@ -207,8 +215,9 @@ class Statements:
                 _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
                 _lease.c.state == _RUNS).group_by(_lease.c.job)
         self.make = sa.insert(_lease).values(_made(dialect.lease_now))
-        #: ``claim_ended``, and if all were won also the count of them and
-        #: their lease. None: that is no one statement in this database.
+        #: Run ``claim_ended``; if that wins all objects, also count them and
+        #: create their lease. None means that this database cannot do all of
+        #: it in one statement.
         self.claim_at_once: Any = None
         if dialect.name == 'postgresql':
             self.claim_at_once = self._at_once(
@@ -231,9 +240,13 @@ class Statements:
 
     @staticmethod
     def _in_force() -> sa.ColumnElement[bool]:
-        """Whether the job has the schedule ``of_schedule``; empty: any."""
+        """Build the condition that the schedule ``of_schedule`` is in force.
+
+        It also holds if ``of_schedule`` is empty, or if no schedule of the job
+        is recorded.
+        """
         schedule = sa.bindparam('of_schedule', type_=_job.c.schedule.type)
-        # It is about no row of the claims, so it is asked once.
+        # The subquery does not depend on the claim, so it is evaluated once.
         return sa.exists().where(
             _job.c.id == sa.bindparam('of_job'), sa.or_(
                 schedule == '', _job.c.schedule.is_(None),
@@ -241,7 +254,8 @@ class Statements:
 
     def _anew(self, before: Any, state: State) -> Step:
         return self._step(before, state, [
-            # MySQL again: the old state while it is there.
+            # MySQL assigns from left to right: this reads the old state, so it
+            # comes before the new state.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
                 (_in_state(_TRIED), sa.bindparam(
                     'tries', type_=sa.Integer)), else_=0)),
@@ -260,7 +274,7 @@ class Statements:
                 _claim.c.state == state))
 
     def _count_committed(self) -> Change:
-        """Move committed runs to done, so that they are counted."""
+        """Build the move of committed runs to done; the caller counts them."""
         before, state = MOVES[Move.COUNT]
         return self._change(
             (self._of, self._among, self._stands, _in_state(before)),
@@ -274,13 +288,14 @@ class Statements:
                           skip_locked=not waits))
 
     def _list(self, listed: Any) -> None:
-        """Make the statements that read what is listed."""
+        """Build the statements that read listed objects."""
         self.list_some = listed.where(self._among)
         self.list_range = listed.where(_claim.c.position.between(
             sa.bindparam('low', type_=sa.BigInteger),
             sa.bindparam('high', type_=sa.BigInteger))
-        # By nothing but what the index has: until the table has statistics
-        # PostgreSQL would sort all rows of the range to read the first.
+        # Order by an indexed column only: as long as the table has no
+        # statistics, PostgreSQL would otherwise sort all rows of the range to
+        # read the first few.
         ).order_by(_claim.c.position).limit(
             sa.bindparam('at_most', type_=sa.Integer))
         self.list_behind = self.list_range.where(
@@ -289,11 +304,12 @@ class Statements:
                 _claim.c.settled < sa.bindparam('of_tick')))
 
     def _at_once(self, dialect: dialect_.Dialect, move: Any) -> Any:
-        """A move, and if it moved all: what it does to the history, and the
-        lease.
+        """Combine a move with the count in the history and the new lease.
+
+        Count and lease are written only if all objects were moved.
         """
         moved = move.cte('moved')
-        # One row, or none if not all were moved.
+        # One row if all were moved, else none.
         every = sa.select(dialect.now.label('now')).select_from(
             moved).having(
                 sa.func.count() == sa.bindparam('its_remaining')).cte('every')
@@ -307,10 +323,11 @@ class Statements:
 
     def _count(self, dialect: dialect_.Dialect, member: Any,
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
-        """Add to what the history has of a tick.
+        """Build the statement that adds to the history of a tick.
 
-        :param counted: what may be other than none.
-        :param given: has the ``now`` of it; see
+        :param counted: Columns to which the statement may add; the others do
+            not change.
+        :param given: Subquery with the column ``now``; see
             :meth:`dialect_.Dialect.add_up`.
         """
         tick = sa.bindparam('at_tick', type_=sa.BigInteger)
@@ -331,7 +348,7 @@ class Statements:
 
 
 def _listed_columns() -> list[Any]:
-    """The fields of a :class:`distperiodic.core.due.Row`, in their order."""
+    """Return the columns of :class:`distperiodic.core.due.Row`, in order."""
     rule = sa.type_coerce(
         sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
         _claim.c.rule.type)
@@ -341,9 +358,9 @@ def _listed_columns() -> list[Any]:
 
 
 def _made(now: Any) -> dict[str, Any]:
-    """The columns of a new lease."""
-    # Not bound by the columns' own names: SQLAlchemy would set those of an
-    # UPDATE in the same statement as well.
+    """Return the columns of a new lease, with their values."""
+    # The parameters must not have the columns' own names: SQLAlchemy would
+    # then also set these columns in an UPDATE of the same statement.
     return {column.name: sa.bindparam(
         f'its_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')
@@ -352,10 +369,10 @@ def _made(now: Any) -> dict[str, Any]:
 
 
 def _in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
-    """Whether a claim is in one of *states*.
+    """Build the condition that a claim is in one of *states*.
 
-    They are written into the statement: a list that is bound would be spread
-    out anew at each call.
+    The states are literals in the statement: SQLAlchemy would expand a bound
+    list again at each call.
     """
     codes = ', '.join(map(str, sorted(
         tables.STATE_CODES[state] for state in states)))

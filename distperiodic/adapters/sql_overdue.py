@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How leases that nobody holds any more are taken over in a database.
+"""Take-over of leases that expired or lost their holder, in a database.
 
-A take-over takes the lease before its claims, by giving it a new name under
-the condition that it is still overdue: a holder that renews it at the same
-moment keeps all of it or nothing.
+A take-over changes the lease before its claims: it renames the lease, on the
+condition that the lease is still overdue. A holder that renews the lease at
+the same moment therefore keeps all of the claims or none.
 """
 
 import json
@@ -25,17 +25,20 @@ _lease = tables.lease
 
 
 class Kept(Exception):
-    """A handler's open session keeps a claim of a lease; whoever asks again
-    finds it ended, or free.
+    """A handler's open transaction has locked a claim of the lease.
+
+    A later attempt finds the claim ended or unlocked.
     """
 
 
 class Statements:
-    """What is asked of the leases that are over: they ended, or their holder
-    is gone and silent for long enough; see
+    """Statements about overdue leases.
+
+    A lease is overdue if it expired, or if its holder is gone and has not
+    renewed it for long enough; see
     :meth:`distperiodic.ports.ClaimStore.overdue`.
 
-    :param gone: whether there are holders that are gone.
+    :param gone: Whether the statements take a list of holders that are gone.
     """
 
     def __init__(self, dialect: dialect_.Dialect, gone: bool):
@@ -46,18 +49,19 @@ class Statements:
                 'unheard', type_=sa.BigInteger)
             over = over | (lost & (_lease.c.until <= unheard))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
-        #: Who holds leases of some jobs.
+        #: Select the holders of leases of some jobs.
         self.holders = sa.select(_lease.c.holder).distinct().where(
             some, _lease.c.holder != '')
         named = dialect.among(_lease.c.id)
-        #: Those of some jobs, and those of some names.
+        #: Select leases of some jobs: first those that have given names, then
+        #: those that are overdue.
         self.find = sa.select(
             _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
             _lease.c.holder
         ).where(some, over | named).order_by(
             sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id
         ).limit(sa.bindparam('at_most', type_=sa.Integer))
-        #: One of them, if it is still over.
+        #: Take over one lease, if it is still overdue.
         this = _lease.c.id == sa.bindparam('stands_in')
         self.take = sa.update(_lease).where(this, over).values(
             id=sa.bindparam('into'), state=State.CLAIMED,
@@ -67,18 +71,21 @@ class Statements:
 
 
 class Search(NamedTuple):
-    """A search for leases that are over."""
+    """A search for overdue leases."""
 
     sql: Statements
-    #: Holders that are gone, and how long they may have been silent.
+    #: Parameters: the holders that are gone, and the remaining time of a lease
+    #: from which on they count as silent.
     gone: dict[str, Any]
 
 
 def search(sql: Mapping[bool, Statements], gone: Sequence[str],
            seconds: float, silent: float) -> Search:
-    """See :meth:`distperiodic.ports.ClaimStore.overdue`.
+    """Return the search for overdue leases.
 
-    :param sql: by whether there are holders that are gone.
+    See :meth:`distperiodic.ports.ClaimStore.overdue` for the parameters.
+
+    :param sql: The statements, by whether they take holders that are gone.
     """
     lost = [name for name in gone if name]
     return Search(sql[bool(lost)], {
@@ -88,8 +95,10 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
 
 def find(tx: sql_transaction.Transaction, numbers: Sequence[int],
          search: Search, names: Sequence[str]) -> Sequence[Any]:
-    """Leases of these jobs that are over, those that ended first, and those
-    of these names; as many as there are names.
+    """Return leases of these jobs that are overdue, or have one of *names*.
+
+    Leases with one of *names* come first, then those that expired first. The
+    result has at most as many leases as there are names.
     """
     return tx.connection.execute(search.sql.find, {
         **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
@@ -97,7 +106,7 @@ def find(tx: sql_transaction.Transaction, numbers: Sequence[int],
 
 
 def standing(tx: sql_transaction.Transaction, old: Any) -> list[Claim]:
-    """What stands in a lease that was taken over before."""
+    """Return the open claims of a lease that an earlier call took over."""
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == old.id))
     return tx.standing(old.job, json.loads(objects or '[]'), old.id)
@@ -106,10 +115,12 @@ def standing(tx: sql_transaction.Transaction, old: Any) -> list[Claim]:
 def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
               search: Search, holder: str,
               seconds: float) -> list[Claim]:
-    """Claim anew what is open in the lease *old*, if it is still over.
+    """Take over the lease *old* and its open claims, if it is still overdue.
 
-    :param name: what it is called from now on.
-    :raises Kept: and nothing may be committed.
+    :param name: New name of the lease.
+    :returns: the claims, with new fences.
+    :raises Kept: a handler's open transaction has locked a claim. The caller
+        must roll back.
     """
     tx.connection.execute(search.sql.take, {
         **search.gone, 'stands_in': old.id, 'into': name, 'runner': holder,
@@ -117,7 +128,7 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
     objects = tx.connection.scalar(
         sa.select(_lease.c.objects).where(_lease.c.id == name))
     if objects is None:
-        # Somebody else was first, or its holder is there again.
+        # Another process was first, or the holder has renewed the lease.
         return []
     keys = json.loads(objects)
     standing = {one.object for one in tx.standing(old.job, keys, old.id)}
@@ -132,8 +143,9 @@ def take_over(tx: sql_transaction.Transaction, *, old: Any, name: str,
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
     if old.holder:
-        # A lease without a holder is of retries, or of what an operator put
-        # back: nobody died, so nothing is counted as taken over.
+        # A lease without a holder has retries, or claims that an operator has
+        # requeued or triggered. No holder died, so these are not counted as
+        # taken over.
         sql_history.count(tx, old.job, old.tick, holder,
                           taken_over=len(anew))
     tx.connection.execute(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a run in a session of its handler's: ``context.finish``.
+"""End of a run in the handler's own transaction: ``context.finish``.
 
-What the handler writes and the end of its claim are committed together, or
+The handler's writes and the end of its claim are committed together, or
 neither is.
 """
 
@@ -21,31 +21,33 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
 _claim = tables.claim
-#: Seconds. What was ended and is not committed keeps others from taking it
-#: over, and those wait for it: so does all that they ask after it. A process
-#: that is stopped here, or whose host has lost its power, must not keep them.
+#: Seconds. An end that is not committed yet locks the claim: no process can
+#: take the claim over, and statements that must change its row wait. A process
+#: that is suspended here, or whose host loses power, must not hold that lock
+#: for longer.
 _IDLE = 5
 _BOUND = sa.text(
     "SELECT set_config(name, :value, true) FROM (SELECT "
     "'idle_in_transaction_session_timeout' AS name) AS bound "
     "WHERE current_setting(name) = '0'").bindparams(value=f'{_IDLE}s')
-#: How databases say that there is no such table.
+#: Parts of the databases' error messages for a missing table.
 _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 
 def finish_in(session: Any, *, space: str, job: str, key: str,
               lease: str) -> bool:
-    """End a run in somebody's session, which commits it or not;
-    False: it does not stand in that lease.
+    """End a run in the transaction of *session*; the caller commits it.
 
-    It is not counted here: the row of the history would be kept from all
-    others until that session is over. It stays in its lease, committed, until
-    the store counts it.
+    The run is not counted here: that would lock a row of the history for all
+    members until the transaction ends. The claim stays in its lease, in the
+    state COMMITTED, until the store counts the run.
 
-    From now on PostgreSQL ends the session's transaction when nothing is said
-    in it for some seconds, unless somebody has set a bound.
+    From now on PostgreSQL aborts the transaction if it is idle for some
+    seconds, unless the session has such a timeout already.
 
-    :raises ConfigError: the session is one of another database.
+    :returns: True if the run has ended; False if the claim is not in *lease*,
+        or not running.
+    :raises ConfigError: the session's database does not hold the claims.
     """
     bind = getattr(session, 'get_bind', lambda: session)()
     number = sa.select(tables.job.c.id).where(
@@ -57,7 +59,7 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     try:
         if bind.dialect.name == 'postgresql':
             session.execute(_BOUND)
-        # The service's own connections lack our functions.
+        # Connections of the service lack our SQL functions.
         now: Any = (host_clock.HostClock().now_in(session)
                     if bind.dialect.name == 'sqlite'
                     else dialect_.Dialect(bind.dialect).now)

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in a database: SQLite, PostgreSQL, MySQL or MariaDB.
 
-Each move is one UPDATE under the condition that a row stands in the lease
-that the mover holds, in a state that the move may leave; the states come
-from core.claim. Who won is read back by the mark that the move leaves: the
-name of the lease it moves into, which nobody else uses. The lease itself is
-inserted last, so a call that is made again, after its answer was lost, runs
-into its own lease, is rolled back, and reads what the first one did.
+Each move is one UPDATE. Its condition is that the claim stands in the lease
+that the mover holds, in a state that the move may leave; core.claim defines
+these states. The claims that were won are found by the mark that the move
+leaves: the name of the new lease, which no other call uses. The lease itself
+is inserted last. If a call is repeated because its answer was lost, the insert
+fails since the lease exists. The repeated call is then rolled back, and reads
+the result of the first one.
 
-How many claims stand in a lease is counted down; the last one takes it away.
-A move changes claims before leases, but a take-over takes the lease first:
-else one that is renewed at the same moment could be taken over as well.
-Where both meet, the database refuses one of them and it is made again.
+Each lease counts the claims that stand in it, and is deleted with the last
+one. A move changes claims before leases. A take-over changes the lease first:
+otherwise a lease could be taken over although its holder renews it at the same
+moment. If a move and a take-over collide, the database aborts one of them, and
+that one is repeated.
 """
 
 import collections
@@ -61,22 +63,22 @@ _lease = tables.lease
 
 
 class SqlClaimStore:
-    """See :class:`distperiodic.ports.ClaimStore`.
+    """Claim store in a database; see :class:`distperiodic.ports.ClaimStore`.
 
-    A store belongs to one thread; any number of stores, in any processes,
-    may work on one database. Nothing connects before the first call.
+    A store belongs to one thread. Any number of stores, in any processes, may
+    use one database. The store connects at the first call.
     """
 
     def __init__(self, connection_url: str, *, space: str,
                  late_after: float = 5.0, **options: Any):
-        """Check the URL.
+        """Prepare the store and check the URL, without connecting.
 
-        :param connection_url: as SQLAlchemy takes it.
-        :param space: what keeps the jobs of services apart that share a
-            database.
-        :param late_after: seconds after its tick at which the history has a
-            claim as late.
-        :param options: of oslo.db's engine.
+        :param connection_url: URL in SQLAlchemy's form.
+        :param space: Namespace for the jobs of one service, so that several
+            services can share a database.
+        :param late_after: Seconds after the tick from which the history counts
+            a claim as late.
+        :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL cannot work.
         """
         self._database = database.Database(
@@ -94,7 +96,7 @@ class SqlClaimStore:
         self._database.close()
 
     def forget(self) -> None:
-        """Delete all that this space has in the database."""
+        """Delete all rows of this space from the database."""
         def work(connection: sa.Connection) -> None:
             ours = sa.select(tables.job.c.id).where(
                 tables.job.c.space == self._space)
@@ -111,7 +113,7 @@ class SqlClaimStore:
         return self._database.look(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
 
-    # Jobs, and what their catalogues list.
+    # Jobs, and the objects that their catalogues list.
 
     def adopt(self, schedules: Mapping[str, str]) -> None:
         def work(connection: sa.Connection) -> None:
@@ -122,7 +124,8 @@ class SqlClaimStore:
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
-        # Mostly there is nothing to write, and nobody has to wait for it.
+        # Usually there is nothing to write. A read is then enough, and blocks
+        # no other process.
         rows = self._numbers.look(jobs.keys())
         if rows is not None:
             found = sql_jobs.attendance(rows, jobs, checked)
@@ -170,7 +173,7 @@ class SqlClaimStore:
         number = self._number(job)
         return self._look(lambda tx: sql_listing.settled(tx, number, tick))
 
-    # What goes into a new lease.
+    # Moves into a new lease.
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
@@ -213,7 +216,7 @@ class SqlClaimStore:
         def again(tx: Transaction) -> Claimed:
             rows = tx.look(number, keys)
             there = [rows[key] for key in keys if key in rows]
-            # What is of an earlier tick it would have taken if it could.
+            # Rows of an earlier tick: the first call could not take them.
             left = [row for row in there
                     if row.since is not None and row.settled < tick
                     and sql_claiming.follows(row, rule)]
@@ -283,7 +286,8 @@ class SqlClaimStore:
                         seconds)
                 tx.leave(lease, len(waiting))
             if len(waiting) < len(keys):
-                # A handler may end its run in a session, and then raise.
+                # A handler may end its run in its own transaction, and then
+                # raise.
                 tx.leave(lease, sql_history.count_committed(
                     tx, number, keys, lease))
             return set(waiting)
@@ -320,7 +324,8 @@ class SqlClaimStore:
         def work(tx: Transaction) -> list[Claim]:
             anew: dict[str, Claim] = {}
             left: dict[str, int] = {}
-            # What a handler's session keeps is about to end.
+            # Skip rows that a handler's open transaction has locked: their
+            # runs are about to end.
             free = tx.unlocked(number, keys)
             for old in sorted(set(leases)):
                 if rest := [key for key in free if key not in anew]:
@@ -336,7 +341,7 @@ class SqlClaimStore:
         return self._once(
             work, lambda tx: tx.standing(number, keys, into))
 
-    # What leaves a lease for good.
+    # Moves that end claims.
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
                lease: str) -> set[str]:
@@ -360,7 +365,7 @@ class SqlClaimStore:
         return self._run(lambda tx: _end(
             tx, number, keys, lease, ending, told, reason))
 
-    # What is decided without a claim.
+    # Decisions without a claim.
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
@@ -412,12 +417,12 @@ class SqlClaimStore:
             return []
         search = sql_overdue.search(self._overdue, gone, seconds, silent)
         names = claim_.names_of_leases(into, limit)
-        # Usually there are none, and a read waits for nobody who writes.
+        # Usually there are none, and a read does not wait for writers.
         found = self._look(lambda tx: sql_overdue.find(
             tx, list(numbers), search, names))
         if not found:
             return []
-        # Those of a call before, whose answer was lost.
+        # Leases that an earlier call took over, whose answer was lost.
         known = [old for old in found if old.id in names]
         free = [name for name in names
                 if name not in {old.id for old in known}]
@@ -449,35 +454,38 @@ class SqlClaimStore:
             lambda tx: tx.connection.execute(
                 self._sql.running, {'of_jobs': list(numbers)}).all())}
 
-    # How it is done.
+    # Helpers.
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
-        """Do *work* in a transaction of its own."""
+        """Run *work* in a transaction."""
         return self._database.run(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _once(self, work: Callable[[Transaction], T],
               again: Callable[[Transaction], T]) -> T:
-        """Do *work*, or tell what it did when it was done before."""
+        """Run *work*; if an earlier call has done it, run *again* instead.
+
+        *again* reads the result of the earlier call.
+        """
         try:
             return self._run(work)
         except db_exception.DBDuplicateEntry:
             return self._run(again)
 
     def _look(self, work: Callable[[Transaction], T]) -> T:
-        """Do *work*, which only reads."""
+        """Run *work*, which only reads, in a transaction."""
         return self._database.look(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _number(self, job: str) -> int:
-        """What the rows have in the place of the job's name."""
+        """Return the number by which rows refer to *job*."""
         return self._numbers.of(job)
 
 
 def _usable(objects: Iterable[str]) -> list[str]:
-    """Each of *objects* once, in their order.
+    """Return *objects* in order, without duplicates.
 
-    :raises InvalidObject: one of them has no place in a row.
+    :raises InvalidObject: an id is too long, or contains NUL.
     """
     keys = list(dict.fromkeys(objects))
     for key in keys:
@@ -492,7 +500,10 @@ def _usable(objects: Iterable[str]) -> list[str]:
 def _end(tx: Transaction, number: int, keys: list[str], lease: str,
          ending: State, told: dict[str, Failure],
          because: str = '') -> set[str]:
-    """End claims that stand in *lease*; those that have that end now."""
+    """End claims that stand in *lease*.
+
+    :returns: the objects in the lease that have this end now.
+    """
     parameters = {'of_job': number, 'keys': tx.dialect.keys(keys),
                   'stands_in': lease}
     sql = tx.sql.end[ending]
@@ -500,7 +511,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
     if rows and told:
         sql_history.tell(tx, number, rows, told)
     if rows:
-        # All that stand in one lease are of one tick.
+        # All claims in a lease have the same tick.
         sql_history.count_in(tx, number, rows[0].tick, lease,
                              because=because, **{ending.value: len(rows)})
     left = len(rows)
@@ -508,6 +519,6 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
         left += sql_history.count_committed(tx, number, keys, lease)
     tx.leave(lease, left)
     if len(rows) < len(keys):
-        # With those of a call before, whose answer was lost.
+        # Include claims that an earlier call ended, whose answer was lost.
         return set(tx.connection.execute(sql.after, parameters).scalars())
     return {row.object for row in rows}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One transaction of the store: the steps that its moves are made of.
+"""One transaction of the store: the steps that make up its moves.
 
-Who won is read back by the mark that a move leaves, the name of the lease it
-moves into, which nobody else uses; never taken from a count of rows.
+The claims that were won are found by the mark that a move leaves: the name of
+the new lease, which no other call uses. A row count never decides.
 """
 
 import json
@@ -22,9 +22,9 @@ _WIDTH = len(sql_moves.GRANTED)
 
 
 class Transaction:
-    """What is done within one transaction; whoever made it commits it.
+    """Steps within one transaction, which the caller commits.
 
-    A claim is named by the number of its job and its object, its key.
+    A claim is identified by the number of its job and by its object, the key.
     """
 
     def __init__(self, connection: sa.Connection, dialect: dialect_.Dialect,
@@ -37,9 +37,10 @@ class Transaction:
 
     def move(self, step: sql_moves.Step, number: int, keys: Sequence[str],
              moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
-        """Move what may be moved of *keys* into a lease; how many did.
+        """Move those claims of *keys* that may be moved into a lease.
 
-        :param moved: they are added to it.
+        :param moved: The moved claims are added to this, by key.
+        :returns: Number of claims that were added.
         """
         parameters = {**parameters, 'of_job': number,
                       'keys': self.dialect.keys(keys)}
@@ -61,15 +62,19 @@ class Transaction:
                       name: str, due_at: int, until: int, least: int,
                       most: int, rule: str, schedule: str, holder: str,
                       seconds: float) -> dict[str, Claim]:
-        """Claim what has ended its last tick; if that is all, the history
-        has it and the lease is made.
+        """Claim objects whose last tick has ended, in one statement.
 
-        :param name: of the lease.
-        :param due_at: as in the port; so is *until*.
-        :param least: what had its last tick before this one stays.
-        :param most: attempts, as in the port; so are the rule and the
-            schedule.
-        :raises DBDuplicateEntry: it is there: all of this was done before.
+        If that wins all of *keys*, the statement also counts them in the
+        history and creates the lease.
+
+        The parameters without a description are those of
+        :meth:`distperiodic.ports.ClaimStore.claim`.
+
+        :param name: Name of the lease.
+        :param least: Objects with an earlier watermark are not claimed.
+        :returns: the claims that were won, by object.
+        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
+            all of this.
         """
         every = len(keys)
         rows = self.connection.execute(self.sql.claim_at_once, {
@@ -83,14 +88,15 @@ class Transaction:
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
             'more_due': every, 'more_late': every}).all()
-        # With our own texts and numbers: a scheduler may keep a million.
+        # Reuse the caller's strings and tick: a scheduler may keep a million
+        # claims, and copies take memory.
         ours = {key: key for key in keys}
         return {row[0]: tuple.__new__(Claim, (
             ours[row[0]], row[1], row[2], tick)) for row in rows}
 
     def changed(self, change: sql_moves.Change,
                 parameters: dict[str, Any]) -> Sequence[Any]:
-        """Make a change; the rows that were changed."""
+        """Execute *change* and return the changed rows."""
         if self.dialect.returning:
             return self.connection.execute(
                 change.move_returning, parameters).all()
@@ -100,14 +106,15 @@ class Transaction:
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
              by: SkippedBy, schedule: str) -> list[int]:
-        """Settle what may be settled of *keys*; of each, the tick that was
-        settled last before.
+        """Settle *tick* for those of *keys* for which that is allowed.
+
+        :returns: the previous watermark of each settled object.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
                       'of_tick': tick, 'of_due': tick, 'by': by,
                       'of_schedule': schedule}
-        # No database but the newest tells what a row had before its change.
-        # What somebody else has locked is not waited for.
+        # Read the previous watermarks first: only the newest databases can
+        # return old values from an UPDATE. Locked rows are skipped.
         rows = self.connection.execute(
             self.sql.skip.before, parameters).all()
         if rows:
@@ -116,26 +123,29 @@ class Transaction:
         return [row.settled for row in rows]
 
     def unlocked(self, number: int, keys: Sequence[str]) -> list[str]:
-        """Lock those rows of *keys* that nobody else has locked; which they
-        are. It waits for nobody: a handler that ends its run in a session
-        keeps its row for as long as that session is open.
+        """Lock those rows of *keys* that no other transaction has locked.
+
+        This does not wait for locks: a handler that ends its run in its own
+        transaction locks the row until the end of that transaction.
+
+        :returns: the keys of the locked rows.
         """
         if self.dialect.name == 'sqlite' or not keys:
-            # Whoever writes there is alone.
+            # SQLite has one writer at a time.
             return list(keys)
         return list(self.connection.execute(self.sql.unlocked, {
             'of_job': number, 'keys': self.dialect.keys(keys)}).scalars())
 
     def standing(self, number: int, keys: Sequence[str],
                  lease: str) -> list[Claim]:
-        """The open claims in a lease."""
+        """Return the open claims of *keys* in a lease."""
         rows = self.connection.execute(self.sql.standing, {
             'of_job': number, 'keys': self.dialect.keys(keys),
             'into': lease})
         return in_order(keys, {row.object: claim_of(row) for row in rows})
 
     def look(self, number: int, keys: Sequence[str]) -> dict[str, Any]:
-        """The claims as they are, by key."""
+        """Return the rows of the claims, by key."""
         return {row.object: row for row in self.connection.execute(
             self.sql.look, {'of_job': number,
                             'keys': self.dialect.keys(keys)})}
@@ -146,10 +156,11 @@ class Transaction:
              objects: list[str], holder: str, seconds: float, *,
              superseded: int = 0,
              counted: dict[str, Any] | None = None) -> None:
-        """Make a lease of what was moved into it, the last step of a move.
+        """Create the lease of moved claims, as the last step of a move.
 
-        :param counted: what is added to the history.
-        :raises DBDuplicateEntry: it is there: all of this was done before.
+        :param counted: Parameters of a count to add to the history, if any.
+        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
+            all of this.
         """
         if counted is not None:
             self.connection.execute(self.sql.count_of, counted)
@@ -167,29 +178,32 @@ class Transaction:
             'microseconds': round(seconds * 1e6)}
 
     def leave(self, name: str, count: int) -> None:
-        """So many claims stand in that lease no more."""
+        """Subtract *count* from the claims that stand in the lease *name*.
+
+        The lease is deleted if none are left.
+        """
         if not count:
             return
         parameters = {'stands_in': name, 'so_many': count}
-        # The only count of a driver's that is trusted, and no claim hangs on
-        # it. One that says too little makes us count down what is gone, of
-        # which there is nothing; one that says too much leaves an empty lease
-        # behind, which ends, is found to hold nothing and is taken away.
+        # This is the only place that trusts a driver's row count, and no claim
+        # depends on it. If the count is too low, we update a lease that is
+        # already deleted, which changes nothing. If it is too high, an empty
+        # lease stays behind until it expires, is found empty and is deleted.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return
         self.connection.execute(self.sql.leave, parameters)
-        # Others may have left it since the first look.
+        # Other claims may have left the lease since the first statement.
         self.connection.execute(
             self.sql.last_leave, parameters | {'so_many': 0})
 
 
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
-    """What was found, in the order of *keys*."""
+    """Return the claims of *found* in the order of *keys*."""
     return [found[key] for key in keys if key in found]
 
 
 def claim_of(row: Any) -> Claim:
-    """The claim of a row of :data:`sql_moves.GRANTED`, and more perhaps."""
-    # As Claim() does it, without the call: there are hundreds in a batch.
+    """Return the claim of a row that begins with :data:`sql_moves.GRANTED`."""
+    # Faster than Claim(): a batch has hundreds of rows.
     return tuple.__new__(Claim, row[:_WIDTH])

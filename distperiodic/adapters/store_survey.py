@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``distperiodic doctor`` looks at in a database: it changes nothing
-but rows of its own, which it takes back.
-"""
+"""Checks of a database for ``distperiodic doctor``; they change no claims."""
 
 import functools
 from collections.abc import Sequence
@@ -16,33 +14,33 @@ from distperiodic.adapters import schema
 from distperiodic.adapters import tables
 
 _TABLES = tables.metadata.sorted_tables
-#: File systems whose locks reach other hosts late, or not at all.
+#: Network file systems, whose locks reach other hosts late or not at all.
 _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
             'fuse.glusterfs', 'ceph', 'lustre', '9p', 'beegfs', 'afs')
 _MOUNTS = '/proc/self/mounts'
-# How many rows a table has is counted up to here.
+# Maximum number of rows that are counted per table.
 _COUNTED = 1_000_000
 
 
 class Skew(NamedTuple):
-    """This host's clock less the store's, in seconds."""
+    """Difference of this host's clock minus the store's, in seconds."""
 
     seconds: float
-    #: How much of it the way there and back may be.
+    #: Maximum error of the measurement: half of the round trip, in seconds.
     within: float
 
 
 class Overdue(NamedTuple):
-    """The lease that ended first of those that did, and their number."""
+    """The lease that expired first, and the number of expired leases."""
 
     job: str
-    #: Seconds since its end.
+    #: Seconds since the lease expired.
     age: float
     number: int
 
 
 class StoreSurvey(accounts.Accounts):
-    """The store of one group, looked at from outside."""
+    """The store of one group, with checks of its database."""
 
     @property
     def dialect(self) -> str:
@@ -50,8 +48,8 @@ class StoreSurvey(accounts.Accounts):
         return self._dialect.name
 
     def skew(self, clock: ports.Clock) -> Skew:
-        """How far *clock* is from the store's."""
-        # Connect first, so that it is the way of one call.
+        """Measure the difference between *clock* and the store's clock."""
+        # Connect first, so that only one round trip is measured.
         self.now()
         began = clock.now()
         theirs = self.now()
@@ -60,9 +58,9 @@ class StoreSurvey(accounts.Accounts):
                     (ended - began) / 2e6)
 
     def missing(self) -> list[str]:
-        """Columns and indexes that the tables should have.
+        """Return the columns and indexes that the tables lack.
 
-        :raises SchemaError: a key is lost.
+        :raises SchemaError: a table or a key is missing.
         """
         def look(connection: sa.Connection) -> list[str]:
             schema.check_keys(connection, self._database.shown)
@@ -70,9 +68,11 @@ class StoreSurvey(accounts.Accounts):
         return self._database.look(look)
 
     def refused(self) -> list[tuple[str, str]]:
-        """What this user may not do with the rows, as in 'DELETE of
-        distperiodic_claim', and what the database says to it. Nothing is
-        changed.
+        """Return the privileges that this database user lacks.
+
+        Each item has a description, such as 'DELETE of distperiodic_claim',
+        and the database's reason. The check executes statements that change no
+        rows.
         """
         refused = []
         for table in _TABLES:
@@ -89,7 +89,7 @@ class StoreSurvey(accounts.Accounts):
         return refused
 
     def engines(self) -> dict[str, str]:
-        """On MySQL, the tables that are not InnoDB's, and whose they are."""
+        """Return the MySQL tables that do not use InnoDB, and their engine."""
         def look(connection: sa.Connection) -> dict[str, str]:
             return {name: engine for name, engine in connection.execute(
                 sa.text('SELECT table_name, engine FROM '
@@ -99,21 +99,21 @@ class StoreSurvey(accounts.Accounts):
         return self._database.look(look)
 
     def isolation(self) -> str:
-        """The level at which transactions run."""
+        """Return the isolation level of transactions."""
         return self._database.look(
             lambda connection: connection.get_isolation_level())
 
     def journal(self) -> str:
-        """On SQLite, how it writes: 'wal' is what we ask for."""
+        """Return SQLite's journal mode; it should be 'wal'."""
         return self._database.look(lambda connection: connection.execute(
             sa.text('PRAGMA journal_mode')).scalar_one())
 
     def file(self) -> str:
-        """On SQLite, the file of the database."""
+        """Return the path of the SQLite database file."""
         return self._database.name
 
     def overdue_lease(self) -> Overdue | None:
-        """The lease whose end is the longest ago; None: none has ended."""
+        """Return the lease that expired first; None means none expired."""
         ended = sa.and_(tables.lease.c.until < self._dialect.lease_now,
                         tables.job.c.space == self._space)
 
@@ -134,7 +134,7 @@ class StoreSurvey(accounts.Accounts):
         return self._database.look(look)
 
     def sizes(self) -> dict[str, int]:
-        """Rows of each table, counted no further than a million."""
+        """Return the number of rows of each table, at most one million."""
         def look(connection: sa.Connection) -> dict[str, int]:
             return {table.name: connection.scalar(
                 sa.select(sa.func.count()).select_from(
@@ -144,15 +144,16 @@ class StoreSurvey(accounts.Accounts):
         return self._database.look(look)
 
     def oldest_tick(self) -> int | None:
-        """The first tick of the history, in microseconds; None: it is
-        empty.
+        """Return the oldest tick of the history, in microseconds.
+
+        None means that the history is empty.
         """
         return self._database.look(lambda connection: connection.scalar(
             sa.select(sa.func.min(tables.history.c.tick))))
 
 
 def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
-    """What is done with the rows of *table*, done to none of them."""
+    """Return one statement of each kind on *table* that affects no row."""
     column = next(iter(table.c))
     return [
         ('SELECT', sa.select(column).where(sa.false())),
@@ -170,8 +171,9 @@ def _execute(connection: sa.Connection, *, statement: sa.Executable) -> None:
 
 def _sequences_not_granted(
         connection: sa.Connection) -> list[tuple[str, str]]:
-    """The numbers of new rows come from sequences, with rights of their
-    own.
+    """Return the PostgreSQL sequences that this user may not use.
+
+    Sequences supply numbers of new rows and have privileges of their own.
     """
     return [(f'USAGE of the sequence of {name}', 'not granted')
             for name in (tables.job.name, tables.failure.name)
@@ -182,10 +184,11 @@ def _sequences_not_granted(
 
 def network_disk(path: str, mounts: Sequence[str] | None = None
                  ) -> str | None:
-    """The kind of network file system that *path* is on; None: it is on
-    none, or nobody can say.
+    """Return the type of the network file system that *path* is on.
 
-    :param mounts: lines as in /proc/self/mounts; None: those of this host.
+    None means that it is on a local file system, or that this is unknown.
+
+    :param mounts: Lines as in /proc/self/mounts; None means this host's.
     """
     if mounts is None:
         try:

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store in threads of its own, so that the flow never waits for it.
 
-What is asked is made in order, each call until it is answered: a store that
-is away is waited for, and what came meanwhile waits in line. So that the line
-does not grow without end, the flow asks for no more ticks of a job that still
-has a question in it. Long it can be all the same, where a big job catches up
-on many ticks, or a call waits for rows that somebody else has locked. What
-renews leases waits for none of that: it has a thread and a connection of its
-own::
+Calls run in order. While the store is unreachable, a call is retried until it
+is answered, and later calls wait in a queue. To keep the queue short, the flow
+asks for no further ticks of a job that still has a call in it. The queue can
+still grow long when a big job catches up on many ticks, or when a call waits
+for locked rows. Renewals of leases do not wait for that: they have a thread
+and a connection of their own::
 
                  +-- urgent ---> thread --> connection --+
     flow -- ask -+                                       +--> database
@@ -29,8 +28,8 @@ LOG = logging.getLogger(__name__)
 
 _Answer = TypeVar('_Answer')
 
-# Seconds between two attempts at a store that is away: the first, and the
-# longest.
+# Seconds between two attempts while the store is unreachable: the first pause,
+# and the longest.
 _PAUSES = 0.1, 2.0
 
 
@@ -41,11 +40,11 @@ class _Question(NamedTuple):
 
 
 class StoreThread:
-    """See :class:`distperiodic.ports.StoreQueue`.
+    """Queues of calls to a store; see :class:`distperiodic.ports.StoreQueue`.
 
-    :param connect: makes a store; called in each thread, again until it
-        works.
-    :param deliver: has a call made in the thread of the flow.
+    :param connect: Creates a store. Each thread calls it, and retries until
+        it succeeds.
+    :param deliver: Runs a function in the thread of the flow.
     """
 
     def __init__(self, connect: Callable[[], ports.ClaimStore],
@@ -59,12 +58,12 @@ class StoreThread:
 
     @property
     def away(self) -> bool:
-        """Whether what is asked in order waits until the store is back."""
+        """True while ordered calls wait because the store is unreachable."""
         return self._ordered.problem is not None
 
     @property
     def problem(self) -> Exception | None:
-        """What keeps the store from being used; None: nothing does."""
+        """The error of the unreachable store; None means that it works."""
         return self._ordered.problem or self._urgent.problem
 
     def start(self) -> None:
@@ -79,16 +78,18 @@ class StoreThread:
             _Question(call, then, failed))
 
     def flush(self, timeout: float) -> bool:
-        """Wait until all that was asked is answered; False: it took longer
-        than *timeout* seconds.
+        """Wait until all calls are answered.
+
+        :returns: False if that took longer than *timeout* seconds.
         """
         with self._news:
             return self._news.wait_for(
                 lambda: not any(lane.open for lane in self._lanes), timeout)
 
     def stop(self, timeout: float) -> None:
-        """Make what was asked and end. What took longer than *timeout*
-        seconds is not made.
+        """Run the waiting calls, then stop the threads.
+
+        Calls that are not answered within *timeout* seconds are dropped.
         """
         self.flush(timeout)
         self._stopping.set()
@@ -97,7 +98,7 @@ class StoreThread:
 
 
 class _Lane:
-    """One thread with one store, which makes calls one after the other."""
+    """One thread with one store, which runs calls one after the other."""
 
     def __init__(self, name: str, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None],
@@ -108,11 +109,11 @@ class _Lane:
         self._stopping = stopping
         self._asked: queue.SimpleQueue[_Question | None] = (
             queue.SimpleQueue())
-        #: Number of questions without an answer.
+        #: Number of calls without an answer.
         self.open = 0
-        #: Why its last call has failed; None: it did not.
+        #: Error of the last attempt; None means that it succeeded.
         self.problem: Exception | None = None
-        #: What is asked the same database at the same time.
+        #: The other lane to the same database.
         self.other: _Lane | None = None
         self._thread = threading.Thread(
             target=self._run, name=name, daemon=True)
@@ -126,7 +127,7 @@ class _Lane:
         self._asked.put(question)
 
     def wake(self) -> None:
-        """Have it see that it is to stop."""
+        """Wake the thread so that it notices that it has to stop."""
         self._asked.put(None)
 
     def _run(self) -> None:
@@ -184,5 +185,5 @@ class _Lane:
         return None
 
     def _other_is_away(self) -> bool:
-        """Whether it was logged before that the store is away."""
+        """Return whether the other lane has logged that the store is away."""
         return self.other is not None and self.other.problem is not None

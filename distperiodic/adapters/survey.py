@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coordination service as an operator sees it, from outside all groups.
+"""Read-only survey of the coordination service, for operators.
 
-Nothing is joined, watched or made by looking. Every question is bounded,
-also where tooz's own are not: a ZooKeeper that nobody can reach is found
-out by a TCP connection before any client begins to try for ever.
+A survey joins no group, and watches and creates nothing. Each request has a
+timeout, even where tooz has none: a TCP connection is tried first, because the
+ZooKeeper client would retry forever if no server can be reached.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-# The first of these hushes what the others import.
+# Import driver first: it suppresses a warning of the other imports.
 from distperiodic.adapters import driver as driver_  # isort: skip
 from kazoo import exceptions as kazoo
 from tooz import coordination as tooz
@@ -36,17 +36,18 @@ class Entry:
     """One live entry of a group."""
 
     name: str
-    #: None: it is none of ours.
+    #: None means that the entry is not one of ours.
     member: member_.Member | None
-    #: When it joined, by its own clock: microseconds, None: not known.
+    #: When the member joined, in microseconds by its own clock. None means
+    #: unknown.
     joined: int | None
-    #: The same by the server's clock; only ZooKeeper tells.
+    #: The same by the server's clock; known for ZooKeeper only.
     created: int | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Server:
-    """One server of the backend URL, and what it said."""
+    """One server of the backend URL, and its answer."""
 
     address: str
     answers: bool
@@ -54,12 +55,12 @@ class Server:
 
 
 def directory(backend_url: str) -> str:
-    """The directory of a ``file://`` URL."""
+    """Return the directory of a ``file://`` URL."""
     return urllib.parse.urlsplit(backend_url).path
 
 
 def addresses(backend_url: str) -> list[tuple[str, int]]:
-    """The servers of *backend_url*, none for ``file://``.
+    """Return the servers of *backend_url*; none for ``file://``.
 
     :raises ConfigError: a port is not a number.
     """
@@ -84,7 +85,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
 
 
 def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
-    """Each server of *backend_url* by itself."""
+    """Check each server of *backend_url* separately."""
     asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
             and not backend_url_.has_tls(backend_url))
     return [_server(name, port, timeout, asks)
@@ -103,7 +104,8 @@ def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # It is there. Whoever only knocks hears from the driver why.
+        # The server is there. If this was only a test for reachability, the
+        # driver will report what is wrong.
         return Server(address, not asks, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -121,10 +123,10 @@ def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
 
 
 class Survey:
-    """One look around; a context manager.
+    """One survey of the service; a context manager.
 
-    :param session_timeout: as the members have it: ``file://`` tells the
-        living from the dead by it.
+    :param session_timeout: The members' session timeout in seconds; the
+        ``file://`` driver uses it to find out which members are alive.
     """
 
     def __init__(self, backend_url: str, *, session_timeout: float,
@@ -151,7 +153,7 @@ class Survey:
         coordinator, self._coordinator = self._coordinator, None
         with contextlib.suppress(Exception):
             if self._scheme in _ZOOKEEPER:
-                # tooz's stop() waits for an answer without an end.
+                # tooz's stop() waits for an answer without a timeout.
                 coordinator._coord.stop()
                 coordinator._coord.close()
             elif self._scheme != 'file':
@@ -169,11 +171,11 @@ class Survey:
                 'check backend_url and that the service runs')
 
     def groups(self) -> list[str]:
-        """The groups there are, of whatever service."""
+        """Return the names of all groups, of any service."""
         if self._scheme == 'file' and not os.path.isdir(
                 os.path.join(
                     directory(self._url), backend_url_.NAMESPACE, 'groups')):
-            # tooz would make the directory and find it empty.
+            # tooz would create the directory.
             return []
         with self._errors(), self._started():
             found = self._coordinator.get_groups().get(timeout=10)
@@ -181,7 +183,10 @@ class Survey:
                       else g for g in found)
 
     def entries(self, group: str) -> list[Entry] | None:
-        """The live entries of *group*, in order; None: no such group."""
+        """Return the live entries of *group*, sorted by name.
+
+        None means that there is no such group.
+        """
         if group not in self.groups():
             return None
         with self._errors(), self._started():
@@ -220,8 +225,9 @@ class Survey:
         return found
 
     def writable_by_all(self) -> bool | None:
-        """Whether whoever reaches the service may write its tree; None: it
-        cannot be told for this driver.
+        """Return whether any client of the service may write its tree.
+
+        None means that this is unknown.
         """
         if self._scheme == 'file':
             path = directory(self._url)
@@ -235,14 +241,15 @@ class Survey:
                    for a in lists)
 
     def delete_group(self, group: str) -> None:
-        """Remove *group*, if nobody is in it."""
+        """Delete *group*, if it has no members."""
         with (self._errors(), self._started(),
               contextlib.suppress(tooz.GroupNotCreated, tooz.GroupNotEmpty)):
             self._coordinator.delete_group(group.encode()).get(timeout=10)
 
     @contextlib.contextmanager
     def _started(self) -> Iterator[None]:
-        # Starting file:// makes its directories, so only where they are.
+        # Starting the file:// driver creates its directories, so it is started
+        # only when a request needs it.
         if self._scheme == 'file' and not self._coordinator.is_started:
             self._coordinator.start(start_heart=False)
         yield

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of the store.
 
-Each claim is one row that is changed in place: of its columns only those
-that never change are indexed, so that a move rewrites no index (on
-PostgreSQL a HOT update, half the price of another one).
+Each claim is one row that is changed in place. Only columns that never change
+are indexed, so a move updates no index (on PostgreSQL this is a HOT update, at
+half the cost of another update).
 
 Ids are compared byte for byte in all databases. MySQL's text types ignore
-case or trailing blanks, so there an id is kept as bytes.
+case or trailing blanks, so ids are stored as bytes there.
 """
 
 from typing import Any
@@ -18,17 +18,18 @@ from sqlalchemy.dialects import postgresql
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 
-#: The longest id of an object, in characters.
+#: Maximum length of an object's id, in characters.
 LONGEST_ID = 255
-#: The longest name of a holder of leases, in characters.
+#: Maximum length of the name of a lease's holder, in characters.
 LONGEST_HOLDER = 255
-#: The longest reason for which something was skipped, in characters.
+#: Maximum length of the reason for a skip or a pause, in characters.
 LONGEST_REASON = 200
-#: The longest text of an object's own schedule, in characters.
+#: Maximum length of the text of an object's own schedule, in characters.
 LONGEST_RULE = 300
 
 _MYSQL = ('mysql', 'mariadb')
-#: What the columns hold; never change a number, tables are full of them.
+#: Codes of the states in the tables. Never change a code: existing rows
+#: contain it.
 STATE_CODES = {
     State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
     State.COMMITTED: 5,
@@ -52,7 +53,7 @@ def _read(value: Any) -> str | None:
 
 
 class Exact(sa.TypeDecorator[str]):
-    """Text that equals only itself."""
+    """Text that is compared byte for byte."""
 
     impl = sa.String
     cache_ok = True
@@ -75,8 +76,8 @@ class Exact(sa.TypeDecorator[str]):
     def process_result_value(self, value: Any, dialect: Any) -> str | None:
         return _read(value)
 
-    # Both are called for each value of hundreds of rows, so only where they
-    # do something, and no more than that.
+    # Processors run for each value of hundreds of rows. So there is none where
+    # nothing needs converting, and they bypass the slower methods above.
 
     def bind_processor(self, dialect: Any) -> Any:
         return _written if dialect.name in _MYSQL else None
@@ -86,7 +87,7 @@ class Exact(sa.TypeDecorator[str]):
 
 
 class StateColumn(sa.TypeDecorator[State]):
-    """A state as its number."""
+    """Column that stores a state as its code."""
 
     impl = sa.SmallInteger
     cache_ok = True
@@ -99,7 +100,7 @@ class StateColumn(sa.TypeDecorator[State]):
 
 
 class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
-    """What had something skipped, as its number."""
+    """Column that stores the cause of a skip as its code."""
 
     impl = sa.SmallInteger
     cache_ok = True
@@ -113,90 +114,96 @@ class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
         return None if value is None else _SKIPPED[value]
 
 
-#: Names of leases, made by whoever makes the lease.
+#: Type of the names of leases; the caller that creates a lease names it.
 LeaseName = sa.String(100).with_variant(
     mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
-#: MySQL's own TEXT ends at 64 KiB.
+#: Type of long texts; MySQL's TEXT is limited to 64 KiB.
 LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
 
 _OF_TABLES: dict[str, Any] = {
     'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
     'mysql_row_format': 'DYNAMIC',
 }
-# Room in each page for the next version of a row that changes in place.
+# Leave room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
-# A batch may change all rows of a page at once, and what they were before
-# stays until it is committed: there must be room for each of them twice.
+# A batch may change all rows of a page at once, and the old versions stay
+# until the transaction commits. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
-#: Of what claims are: the ticks of periodic jobs.
+#: Kind of the things that claims are about: periodic jobs.
 KIND = 'job'
 
 metadata = sa.MetaData()
 
-#: What claims are of, by name. The claims have its number: a name is long.
+#: Jobs. Other tables refer to a job by its number, since names are long.
 job = sa.Table(
     'distperiodic_job', metadata,
-    #: A random number, so that none comes again when the tables are made
-    #: anew: a process that still has one of the old tables finds nothing.
+    #: A random number, so that recreated tables do not reuse one: a process
+    #: that still uses a number of the old tables finds no rows.
     sa.Column('id', sa.Integer, primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('kind', Exact(20), nullable=False),
     sa.Column('name', Exact(200), nullable=False),
-    #: Microseconds of the store's clock. None: it is not paused.
+    #: Microseconds of the store's clock. None means that it is not paused.
     sa.Column('paused_since', sa.BigInteger),
     sa.Column('paused_by', sa.String(LONGEST_REASON)),
     sa.Column('paused_why', sa.String(LONGEST_REASON)),
-    #: The text of the schedule in force. None: not recorded yet.
+    #: Text of the schedule in force. None means not recorded yet.
     sa.Column('schedule', Exact(LONGEST_RULE + 100)),
-    #: The instant from which it holds.
+    #: Instant from which that schedule is in force.
     sa.Column('schedule_since', sa.BigInteger),
-    #: From when until when schedulers have attended it without a gap, in
-    #: microseconds of the store's clock. None: nobody has.
+    #: Interval in which schedulers have attended the job without a gap, in
+    #: microseconds of the store's clock. None means that none has.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
-    #: Up to here all that was due was found claimed or settled.
+    #: Instant up to which all ticks that were due were found claimed or
+    #: settled.
     sa.Column('checked', sa.BigInteger),
-    #: The history of ticks before this may be pruned. None: of none is.
+    #: Tick before which history may have been pruned. None means that none
+    #: was.
     sa.Column('pruned_before', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
 
 claim = sa.Table(
     'distperiodic_claim', metadata,
-    # The object comes first, and no other index begins with the job: until
-    # it has statistics PostgreSQL would read all rows of the job to find 500.
+    # The object comes first, and no index begins with the job: as long as the
+    # table has no statistics, PostgreSQL would otherwise read all rows of the
+    # job to find 500.
     sa.Column('object', Exact(LONGEST_ID), primary_key=True),
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
-    #: Its place on the ring.
+    #: Position of the object on the ring.
     sa.Column('position', sa.BigInteger, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
-    #: The tick before this one. None: this is the first.
+    #: Tick that was claimed before this one. None means that this is the
+    #: first.
     sa.Column('previous', sa.BigInteger),
-    #: The newest tick that nobody may claim any more: this one, or a later
-    #: one that was skipped. Less than this one that an operator triggered:
-    #: what was due before that stays due.
+    #: Watermark: the newest tick that can no longer be claimed. It is this
+    #: tick, or a later one that was skipped. It is earlier than this tick if
+    #: an operator triggered this one: ticks that were due before stay due.
     sa.Column('settled', sa.BigInteger, nullable=False),
-    #: Why it was skipped last. None: it never was.
+    #: Cause of the last skip. None means that there was none.
     sa.Column('skipped_by', SkippedByColumn),
     sa.Column('state', StateColumn, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
     sa.Column('attempt', sa.Integer, nullable=False),
-    #: The lease that it stands in, or stood in last.
+    #: The lease in which the claim stands, or stood last.
     sa.Column('lease', LeaseName, nullable=False),
-    #: Who was granted the last run of this tick. None: nobody yet.
+    #: Worker to which the last run of this tick was granted. None means that
+    #: no run was granted yet.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
-    #: When a run of it was last done, in microseconds of the store's clock.
-    #: None: never.
+    #: When a run of the object was last done, in microseconds of the store's
+    #: clock. None means never.
     sa.Column('served', sa.BigInteger),
-    #: What the run said of itself. None: nothing.
+    #: Progress that the run has saved. None means none.
     sa.Column('progress', LongText),
-    #: The instant from which its schedule counts. None: it is not listed.
+    #: Instant from which the object's schedule counts. None means that the
+    #: object is not listed.
     sa.Column('since', sa.BigInteger),
-    #: The text of its own schedule; empty: it follows its job's. None: not
-    #: recorded yet.
+    #: Text of the object's own schedule. Empty means that it follows the
+    #: job's; None means not recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),
-    #: For a part of the ring of one job.
+    #: For queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
     **_OF_TABLES, **_TOGETHER)
 
@@ -205,68 +212,71 @@ lease = sa.Table(
     sa.Column('id', LeaseName, primary_key=True),
     sa.Column('job', sa.Integer, nullable=False),
     sa.Column('tick', sa.BigInteger, nullable=False),
-    #: The state of all that stand in it.
+    #: State of the claims when they moved into the lease.
     sa.Column('state', StateColumn, nullable=False),
-    #: Nobody's: empty.
+    #: Empty means that nobody holds the lease.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
-    #: Microseconds of the clock of leases.
+    #: When the lease expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
-    #: By the same clock: when it was made, and its runs granted, if they
-    #: were. None: by an earlier release.
+    #: When the lease was created, by the same clock. For a lease of runs, this
+    #: is when they were granted. None means by an earlier release.
     sa.Column('made', sa.BigInteger),
-    #: How many claims stand in it.
+    #: Number of claims that stand in the lease.
     sa.Column('remaining', sa.Integer, nullable=False),
-    #: How many claims of earlier ticks it made void.
+    #: Number of claims of earlier ticks that this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),
-    #: Objects that were put into it, as JSON. Claims are not indexed by
-    #: their lease, so this is how they are found.
+    #: Objects that were put into the lease, as JSON. Claims have no index on
+    #: the lease, so their rows are found by these.
     sa.Column('objects', LongText, nullable=False),
     sa.Index('distperiodic_lease_until', 'until'),
     **_OF_TABLES, **_CHANGING)
 
-#: What became of each tick, counted in objects: a row of each member that had
-#: a part in it. Over all members ``due`` is the sum of the endings (done,
-#: dead, skipped, superseded, cancelled) and of what is still open.
+#: Results of each tick, as numbers of objects, with one row for each member
+#: that took part. Over all members, ``due`` is the sum of the endings (done,
+#: dead, skipped, superseded, cancelled) and of the open claims.
 history = sa.Table(
     'distperiodic_history', metadata,
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
-    #: Who held the lease: the scheduler that claimed, the worker that ran.
-    #: Empty: nobody did.
+    #: Holder of the lease: the scheduler that claimed, or the worker that ran.
+    #: Empty means nobody.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
     #: Claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),
     sa.Column('done', sa.BigInteger, nullable=False),
-    #: Less what an operator has put back; that is due no second time.
+    #: Dead, minus those that an operator has requeued. A requeued object does
+    #: not count as due again.
     sa.Column('dead', sa.BigInteger, nullable=False),
-    #: Also each by what had it skipped.
+    #: Skipped; the by_ columns have the numbers by cause.
     sa.Column('skipped', sa.BigInteger, nullable=False),
     sa.Column('by_misfire', sa.BigInteger, nullable=False),
     sa.Column('by_overlap', sa.BigInteger, nullable=False),
     sa.Column('by_pause', sa.BigInteger, nullable=False),
     sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
-    #: Of what was skipped, what was due for ticks before this one: they are
-    #: counted in the newest of the ticks that were missed together.
+    #: Skipped for ticks before this one; included in skipped. Ticks that were
+    #: missed together are counted in the newest of them.
     sa.Column('missed', sa.BigInteger, nullable=False),
     sa.Column('superseded', sa.BigInteger, nullable=False),
     sa.Column('cancelled', sa.BigInteger, nullable=False),
-    #: Failed, to be tried again; each time counts.
+    #: Failed runs that were to be retried; each failure counts.
     sa.Column('retried', sa.BigInteger, nullable=False),
-    #: Of leases that ended or whose holder was gone; each time counts.
+    #: Taken over from a lease that expired or whose holder was gone; each
+    #: take-over counts.
     sa.Column('taken_over', sa.BigInteger, nullable=False),
-    #: From the tick to its claim, in milliseconds of the store's clock: the
-    #: sum over what was claimed, and the longest. What a job spreads over its
-    #: period has its phase in it.
+    #: Time from the tick to its claim, in milliseconds of the store's clock:
+    #: sum and maximum over the claimed objects. For a job with spread, it
+    #: includes the object's phase.
     sa.Column('lateness', sa.BigInteger, nullable=False),
     sa.Column('latest', sa.BigInteger, nullable=False),
-    #: How many were claimed later than ``late_claim_after``.
+    #: Number of objects that were claimed later than ``late_claim_after``.
     sa.Column('late', sa.BigInteger, nullable=False),
-    #: Why the last ones were skipped. None: none was.
+    #: Reason of the last skip. None means that there was none.
     sa.Column('reason', sa.String(LONGEST_REASON)),
     **_OF_TABLES, **_CHANGING)
 
-#: One row: how the clocks of a SQLite file's host follow from the time since
-#: its boot, in microseconds; see :mod:`distperiodic.adapters.host_clock`.
+#: One row, used with SQLite only. It holds the parameters that derive the
+#: clocks from the time since the host's boot, in microseconds; see
+#: :mod:`distperiodic.adapters.host_clock`.
 clock = sa.Table(
     'distperiodic_clock', metadata,
     sa.Column('boot', sa.String(64), primary_key=True),
@@ -286,7 +296,7 @@ failure = sa.Table(
     sa.Column('tick', sa.BigInteger, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
     sa.Column('attempt', sa.Integer, nullable=False),
-    #: None: it was never started.
+    #: None means that the run was never started.
     sa.Column('worker', Exact(LONGEST_HOLDER)),
     sa.Column('error', LongText, nullable=False),
     sa.Column('traceback', LongText, nullable=False),

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One stretch of membership: a tooz coordinator under one entry.
+"""One term of membership: a tooz coordinator under one entry.
 
-What tooz does not do, and this file therefore does: it listens for the loss
-of the session, knows the session timeout that the server granted, is told of
-changes of a group instead of asking ten times a second, and closes within a
-bound while the service is away. For the first three it reaches the kazoo
-client inside tooz's driver; with any other driver it asks at an interval.
+This file adds what tooz lacks. It detects the loss of the session, knows the
+session timeout that the server granted, and receives notifications of group
+changes instead of polling ten times a second. It also closes within a limited
+time while the service is unreachable. The first three use the kazoo client
+inside tooz's driver; with any other driver this file polls at an interval.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-# The first of these hushes what the others import.
+# Import driver first: it suppresses a warning of the other imports.
 from distperiodic.adapters import driver as driver_  # isort: skip
 from kazoo import exceptions as kazoo
 from kazoo.protocol import states
@@ -26,12 +26,13 @@ from distperiodic.core import masking
 
 LOG = logging.getLogger(__name__)
 
-#: The part of the session timeout for which an answer is trusted, counted
-#: from the moment its request was sent. kazoo gives up a silent server at
-#: the same 2/3, so a third of the session is left before others take over.
+#: Fraction of the session timeout for which an answer is trusted, counted from
+#: the moment at which its request was sent. kazoo disconnects from a server
+#: that has been silent for the same fraction. That leaves a third of the
+#: session timeout before others take over.
 TRUST = 2.0 / 3.0
 
-# Seconds between two attempts to reach a server that is away.
+# Maximum seconds between two attempts to reach a server.
 _LONGEST_PAUSE = 1.0
 
 class TermLost(Exception):
@@ -53,12 +54,13 @@ class Term:
         self._asked = asked_timeout
         self._interval = interval
         self.next_probe = 0.0
-        #: When the last request was sent that proved that we are alive.
+        #: Monotonic time at which the last request was sent whose answer
+        #: proved that the session is alive.
         self.heard = clock.monotonic()
         self._closed = False
-        #: What others may read of it.
+        #: Attributes of the entry that others may read.
         self._capabilities: dict[str, int] = {}
-        #: Groups in which the entry stands.
+        #: Groups that this entry has joined.
         self.joined: set[str] = set()
         self._entry = entry.encode()
         self._coordinator = driver_.make(url, self._entry, asked_timeout)
@@ -66,7 +68,7 @@ class Term:
 
     @property
     def timeout(self) -> float:
-        """Seconds without a sign of life after which we are judged dead."""
+        """Session timeout in seconds: after it others take us for dead."""
         for name in ('_timeout', 'membership_timeout', 'timeout'):
             value = getattr(self._coordinator, name, None)
             if isinstance(value, (int, float)) and value > 0:
@@ -77,24 +79,28 @@ class Term:
         try:
             self._coordinator.start(start_heart=False)
         except Exception as exc:
-            # All of them: at this point tooz lets those of its drivers'
-            # libraries through (etcd3gw's, which say nothing, for one).
+            # Catch all exceptions: here tooz does not wrap those of its
+            # drivers' libraries (for example etcd3gw's, which have no text).
             raise self._explainer.explain(exc) from exc
         self.heard = self._clock.monotonic()
 
     def check(self) -> None:
-        """:raises TermLost: the session behind the term is over."""
+        """Check that the session of this term is not over.
+
+        :raises TermLost: the session is over, or may be.
+        """
         if self._clock.monotonic() - self.heard > TRUST * self.timeout:
             raise TermLost('no sign of life from us for so long that the '
                             'others may have taken over')
 
     def changed(self, group: str) -> bool:
-        """Whether *group* was read before its last change."""
+        """Return whether *group* has changed since it was last read."""
         return False
 
     def confirm(self) -> None:
-        """Have it confirmed that we are alive; one that pushes has noted then
-        what has changed.
+        """Get the server's confirmation that our session is alive.
+
+        If this term pushes, all earlier changes are known afterwards.
         """
         now = self._clock.monotonic()
         self._ask(self._coordinator.heartbeat)
@@ -102,7 +108,7 @@ class Term:
         self.next_probe = now + min(self._interval, self.timeout / 5)
 
     def read(self, group: str) -> set[str]:
-        """All entries of *group*; an unknown group is made."""
+        """Return all entries of *group*; create the group if it is missing."""
         if self._clock.monotonic() >= self.next_probe:
             self.confirm()
         try:
@@ -152,8 +158,8 @@ class Term:
                 self.leave(group)
         finally:
             if self._coordinator.is_started:
-                # It only shuts down the driver's own threads by now, and
-                # waits a second for them, which nobody here needs to.
+                # By now stop() only shuts down the driver's threads. It waits
+                # a second for them, so another thread does that.
                 threading.Thread(target=self._coordinator.stop,
                                  daemon=True).start()
 
@@ -173,20 +179,20 @@ class Term:
 
 
 class KazooTerm(Term):
-    """ZooKeeper: told of changes, of suspension and of a lost session.
+    """A term on ZooKeeper, notified of group changes and session loss.
 
-    A server answers a read from what it has, also while it is cut off from
-    the others, whose leader ends its clients' sessions meanwhile. So trust
-    rests on a write, which a quorum has to agree to::
+    A server answers reads from its own copy, even while it is cut off from the
+    other servers and their leader expires the sessions of its clients. So
+    trust is based on a write, to which a quorum has to agree::
 
-        set our own entry ──► answer: a quorum knows us
-        └── sent: trust     └── what changed before that, watches have told
-            counts from here
+        set our own entry ──► answer: a quorum knows our session
+        └── sent: trust     └── watches have reported all
+            counts from here    changes before this
 
-    All goes over one connection, in order: where no watch has told of a change
-    when the answer comes, the members are those that were read. A process
-    that has no entry asks its server to catch up with the leader instead,
-    who may be cut off with it.
+    Everything goes over one connection, in order. If no watch has reported a
+    change by the time of the answer, the members are those that were read
+    last. A process without an entry instead asks its server to catch up with
+    the leader; both may be cut off from the other servers.
     """
 
     pushes = True
@@ -202,16 +208,16 @@ class KazooTerm(Term):
         self._fired: set[str] = set()
         self._watches: dict[str, Callable[[Any], None]] = {}
         self._lost = False
-        # kazoo doubles its pause between two attempts up to a minute, and
-        # would come back so long after the server.
+        # kazoo doubles the pause between two attempts up to a minute, and
+        # would reconnect up to a minute after the server is back.
         self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
         self._client.add_listener(self._on_state)
         self._wrap_handshake()
 
     def _wrap_handshake(self) -> None:
-        # kazoo keeps the timeout that the server granted in a local
-        # variable. Its _connect returns two thirds of it, in milliseconds,
-        # once a connection, to the loop that reads the socket.
+        # kazoo keeps the timeout that the server granted in a local variable.
+        # Its _connect, which runs once for each connection, returns two thirds
+        # of that timeout in milliseconds.
         connection = self._client._connection
         connect = connection._connect
 
@@ -224,8 +230,9 @@ class KazooTerm(Term):
         invoke = connection._invoke
 
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
-            # Only for the handshake. A server that has just begun to listen
-            # can lose it, and kazoo would wait for as long as the session.
+            # This runs for the handshake only. A server that has just begun to
+            # listen can lose the handshake, and kazoo would wait for the whole
+            # session timeout.
             return invoke(min(timeout, max(1.0, self._asked / 3)),
                           *args, **kwargs)
 
@@ -236,7 +243,7 @@ class KazooTerm(Term):
         return self._granted or self._asked
 
     def _on_state(self, state: str) -> None:
-        # In kazoo's own thread: note it and let ours act.
+        # This runs in kazoo's thread: record the state, and let ours act.
         if state == 'LOST':
             self._lost = True
         self._wake.set()
@@ -252,14 +259,14 @@ class KazooTerm(Term):
     def check(self) -> None:
         if self._stopping.is_set():
             raise TermLost('stopping')
-        # A server may hand out a new session without a word of the loss
-        # (ClickHouse Keeper did), so its number is compared as well.
+        # A server may start a new session without reporting the loss of the
+        # old one (ClickHouse Keeper did), so compare the session's id as well.
         if self._lost or self._client_id() not in (None, self._session):
             raise TermLost('the session has expired')
         silent = self._clock.monotonic() - self.heard
         if silent > self.timeout * 1.5:
-            # Either the session is over by now, or the server came back
-            # with older data and refuses this client for ever.
+            # Either the session is over by now, or the server has restarted
+            # with older data and rejects this client forever.
             raise TermLost(f'no answer for {silent:.1f} s')
 
     def changed(self, group: str) -> bool:
@@ -271,10 +278,10 @@ class KazooTerm(Term):
             def watch(event: Any) -> None:
                 self._fired.add(group)
                 self._wake.set()
-            # The same function each time: kazoo keeps watchers in a set.
+            # Pass the same function each time: kazoo keeps watchers in a set.
             self._watches[group] = watch
         path = self._path_of(group.encode())
-        # Before the request: a change from here on fires again.
+        # Clear the mark before the request: later changes set it again.
         self._fired.discard(group)
         while True:
             if self._clock.monotonic() >= self.next_probe:
@@ -300,8 +307,9 @@ class KazooTerm(Term):
             self._answer(send)
         except kazoo.NoNodeError:
             raise TermLost('our entry is not in its group any more') from None
-        # What changed before that was told to kazoo's reader first, and waits
-        # there to be called.
+        # kazoo has received the notifications of all earlier changes before
+        # this answer. Their callbacks may still be queued, so wait until
+        # the queue has reached a callback of ours.
         told = threading.Event()
         self._client.handler.dispatch_callback(
             states.Callback('watch', told.set, ()))
@@ -311,8 +319,12 @@ class KazooTerm(Term):
         self.next_probe = sent_at + self.timeout / 3
 
     def _answer(self, send: Callable[[], Any]) -> Any:
-        """The answer to a request, however long the connection is away,
-        as long as the term lasts.
+        """Send a request and return its answer.
+
+        The request is repeated after a loss of the connection, as long as the
+        term lasts.
+
+        :raises TermLost: the term is over.
         """
         result = send()
         while True:
@@ -332,7 +344,7 @@ class KazooTerm(Term):
                 raise self._explainer.explain(exc) from exc
 
     def _end(self) -> None:
-        # The end of a session removes its entries, so nothing need be left
-        # by hand; tooz's stop() would wait for an answer for ever.
+        # The end of the session removes its entries, so there is no need to
+        # leave each group. tooz's stop() would wait for an answer forever.
         self._client.stop()
         self._client.close()
