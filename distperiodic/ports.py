@@ -166,8 +166,7 @@ class ClaimStore(Protocol):
     def settled(self, job: str, tick: int) -> int:
         """Return the number of objects claimed or skipped for *tick*.
 
-        Objects that were due only for earlier ticks, and were counted with
-        this one, are left out.
+        Earlier ticks that were skipped together with *tick* do not count.
         """
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
