@@ -12,7 +12,8 @@ worker once, in addition to other jobs, so that a long backlog of those jobs
 cannot block it.
 """
 
-#: Seconds of work that a worker may hold. It may always fill its slots.
+#: Seconds that a worker may need for all runs that it holds. It may fill its
+#: slots in any case.
 HORIZON = 0.5
 
 # Seconds that a run costs a worker even if its handler does nothing: decoding,
