@@ -115,7 +115,7 @@ class Facts:
     #: True if the tasks define the job.
     defined: bool | None = None
     enabled: bool = True
-    #: True if the job runs on every member, without claims.
+    #: True if the job runs on every member, without claims in the store.
     of_members: bool = False
     paused: bool = False
     #: True if the catalogue lists the object now.

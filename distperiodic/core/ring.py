@@ -48,7 +48,7 @@ RING_FORMAT = 1
 # so hashing a million at once would need 50 MB.
 _CHUNK = 65536
 
-# Entry of a table for a stretch of the ring with several owners.
+# Table entry of a stretch of the ring that a member owns in part.
 _CUT = 2
 
 
