@@ -3,8 +3,8 @@
 
 This is the smallest of three entry points. The others are
 :mod:`distperiodic.periodic` and :mod:`distperiodic.service`. It guarantees
-that the members split the objects. While members join, leave or die, two
-members may own the same object, or none may. A member that cannot trust its
+that the members split the objects. While members join, leave or die, an
+object may have two owners for a time, or none. A member that cannot trust its
 view raises an error instead of returning an answer.
 
 A constructor never connects. An instance may be a class attribute and may be

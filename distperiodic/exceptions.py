@@ -24,7 +24,7 @@ class InvalidJob(ConfigError, ValueError):
 
 
 class JobNameTaken(InvalidJob):
-    """Two methods define a job of the same name."""
+    """Two methods define jobs with the same name."""
 
     def __init__(self, name: str, first: str, second: str):
         super().__init__(
@@ -34,7 +34,7 @@ class JobNameTaken(InvalidJob):
 
 
 class InvalidMemberId(ConfigError, ValueError):
-    """An identity that a coordination service cannot carry."""
+    """An identity that a coordination service cannot store."""
 
 
 class InvalidObject(DistperiodicError, ValueError):

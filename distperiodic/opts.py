@@ -432,8 +432,8 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
-        # A process that is alone uses an embedded store. The checks above
-        # ran without it, because no other process shares these times.
+        # A process that is alone uses an embedded store. The checks above ran
+        # as if there were no store, because no other process shares its times.
         found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(

@@ -175,7 +175,7 @@ class ClaimStore(Protocol):
               most: int = claim_.UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> claim_.Claimed:
-        """Claim all *objects* that are not settled for *tick* or later.
+        """Claim all *objects* whose watermark is before *tick*.
 
         If an earlier tick of an object is claimed and not started, *supersede*
         decides: True voids the old claim and claims the object for *tick*;
@@ -199,9 +199,10 @@ class ClaimStore(Protocol):
             watermark is reported as behind and not claimed. None disables the
             check.
         :param most: Number of attempts of a tick after which a lost run is
-            dead. An object that has used them all gets only the last of them
-            for this tick, until one of its runs is done. An object that
-            supersedes its earlier claim keeps the number of its attempts.
+            dead. If an object has used all of them without success, its next
+            ticks start at the last attempt, until one of its runs is done. If
+            *tick* supersedes an earlier claim, it continues with the attempts
+            of that claim.
         :param rule: Text of the schedule that *tick* belongs to. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.

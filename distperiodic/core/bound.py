@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a limit one scheduler uses, while other schedulers use the rest.
+"""Adaptive share of a limit that several schedulers use.
 
-Each scheduler has an equal share, which always fits. Where a store counts the
+Each scheduler has an equal share, which always fits. If a store counts the
 runs of all schedulers, a scheduler with more work exceeds its share, one run
 at a time, until a run is refused: then the whole limit is in use. After a
 refusal it stays at the runs that it has, and asks for more later. So a
@@ -78,7 +78,7 @@ class Bound:
         self._held -= runs
 
     def ran(self, seconds: float, now: float) -> None:
-        """Record that runs of a batch ended and none of it was refused.
+        """Record that a batch ended without any refused run.
 
         :param seconds: Duration of one run.
         :param now: Monotonic seconds.

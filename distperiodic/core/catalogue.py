@@ -173,7 +173,7 @@ class Catalogue:
 
     def pick(self, objects: Sequence[Any], ring: ring_.Ring,
              member: str) -> list[Any]:
-        """Return a :meth:`subset` of other objects with the same ids."""
+        """Return the :meth:`subset` of *objects*, which have the same ids."""
         return list(map(
             objects.__getitem__, self._of(ring, member).indexes))
 

@@ -203,8 +203,7 @@ class Cron:
         return _offset(local), _offset(local.replace(fold=1))
 
     def _instant(self, wall: int) -> Instant:
-        """Return the first instant with the wall time *wall* or a later one.
-        """
+        """Return the first instant whose wall time is *wall* or later."""
         first, second = self._offsets(wall)
         if first >= second:
             return (wall - first) * SECOND

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ticks of an object are due, which are given up, and why.
+"""Due ticks of an object: those to run, those to give up, and the reason.
 
 The answer depends only on values in the store, the clock and the policy of the
 job, never on the memory of a process::
@@ -216,8 +216,8 @@ class Plan:
     def _first(self, row: Row, until: Instant) -> Instant | None:
         """Return the instant at which *row* was listed, if it is a due tick.
 
-        It is a tick only with :attr:`immediate`. None means that it is not,
-        or that it is settled or in the future.
+        The listing is a tick only with :attr:`immediate`. None means that it
+        is no tick, or that it is settled or in the future.
         """
         if self.immediate and row.settled < row.since <= until:
             return row.since

@@ -143,7 +143,8 @@ def parse_entry(entry: str) -> Member | None:
 def sign_of(jobs: Iterable[str]) -> int:
     """Return a hash of the names of jobs, from 1 to 99,999.
 
-    The range is small, because an entry must be short.
+    Two different sets of names rarely have the same hash. The range is small,
+    because an entry must be short.
     """
     return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 

@@ -42,8 +42,8 @@ from distperiodic.core.schedule import Instant
 
 VERSION = 1
 
-#: Maximum number of objects in a batch. A limit for the reader; no pool takes
-#: as many at a time.
+#: Maximum number of objects in a batch. It bounds the work of the reader, and
+#: is larger than any pool.
 MAX_OBJECTS = 10_000
 #: Maximum characters of a batch id, a job name and a membership entry.
 MAX_NAME = 512

@@ -63,7 +63,7 @@ class Window:
         self._elsewhere = elsewhere
 
     def note(self, job: str, runs: int, seconds: float) -> None:
-        """Record that *runs* runs of *job* took *seconds* in total here."""
+        """Record that *runs* runs took *seconds* in total at this worker."""
         self._here.note(job, runs, seconds)
         self._elsewhere.note(job, runs, seconds)
 

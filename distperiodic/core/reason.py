@@ -29,7 +29,7 @@ class Reason(enum.StrEnum):
     OBJECT_UNKNOWN = 'object unknown'
     NOT_LISTED = 'not in the catalogue'
     NOT_DUE_YET = 'not due yet'
-    # The tick is settled, and will not run.
+    # The tick is settled without a successful run.
     PASSED_OVER = 'passed over'
     LOST = 'lost'
     SKIPPED_BY_OVERLAP = 'skipped: overlap'
