@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Periodic work over very many objects, on many processes.
 
-Importing this package loads nothing else: oslo.messaging and the backend of
-oslo.service fix the whole process on first import, and that choice is the
-program's. The names below are loaded when they are first used.
+Importing this package imports none of its dependencies. The first import of
+oslo.messaging, or of a backend of oslo.service, affects the whole process, so
+the program must choose when that happens. Each name below is imported at its
+first use.
 """
 
 from typing import TYPE_CHECKING
@@ -58,7 +59,7 @@ _HOMES = {
 }
 
 
-# Else a type checker would take every name to be there, and be Any.
+# A type checker that saw this would accept every name, with the type Any.
 if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         for home, names in _HOMES.items():

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Membership and ring, for programs that ask "is this object mine?".
 
-The first of three doors (the others: :mod:`distperiodic.periodic`,
-:mod:`distperiodic.service`). It gives the second rung of the guarantees:
-the load is split; while members join, leave or die an object can be served
-twice or not at all; a member that is not sure of its view says so.
+This is the smallest of three entry points. The others are
+:mod:`distperiodic.periodic` and :mod:`distperiodic.service`. It guarantees
+that the members split the objects. While members join, leave or die, an
+object may have two owners for a time, or none. A member that cannot trust its
+view raises an error instead of returning an answer.
 
-Nothing connects in a constructor, so an instance may be a class attribute
-and may be made before a fork: it connects at first use, in the process that
-uses it.
+A constructor never connects. An instance may be a class attribute and may be
+created before a fork. It connects at first use, in the process that uses it.
 """
 
 import os
@@ -32,22 +32,26 @@ from distperiodic.core import ring as ring_
 
 
 class Coordinator:
-    """This process's place among the others.
+    """Membership of this process in groups of a coordination service.
 
-    :param backend_url: tooz URL; empty: there are no others.
-    :param group_id: the group joined at start, if any.
-    :param member_id: name on the ring, else unique to this process.
-    :param conf: where the other options come from; default: the global one.
-        They are read when this process connects, so *conf* need not have
-        read its files before.
-    :param replicas: points on the ring; default: the option
-        ``hash_ring_replicas_count``, which SIGHUP may change.
-    :param session_timeout: seconds; default: the option.
-    :param observe: look at the group and be no member of it. It owns
-        nothing, and can tell who does.
-    :raises ConfigError: the URL or an argument cannot be used.
-    :raises InvalidMemberId: the service could not carry *member_id* or
-        *group_id*.
+    :param backend_url: tooz URL. Empty means that this process is alone.
+    :param group_id: Group to join at start. None means no group.
+    :param member_id: Name of this process on the ring. None means a name that
+        is unique to this process.
+    :param conf: Configuration with the other options. The default is the
+        global one. The options are read when this process connects, so *conf*
+        need not be loaded before.
+    :param replicas: Number of points on the ring. The default is the option
+        ``hash_ring_replicas_count``, which can change at SIGHUP.
+    :param session_timeout: Seconds until the session of a silent process
+        expires. The default is the option of the same name.
+    :param heartbeat_interval: Seconds between two heartbeats. The default is
+        the option ``coordinator_heartbeat_interval``.
+    :param observe: True watches the groups without joining them. An observer
+        owns no objects, but can look up the owner of each.
+    :raises ConfigError: The URL or an argument cannot be used.
+    :raises InvalidMemberId: *member_id* or *group_id* has characters or a
+        length that a coordination service cannot store.
     """
 
     def __init__(self, backend_url: str | None, group_id: str | None = None,
@@ -90,24 +94,25 @@ class Coordinator:
         self._groups: list[str] = [group_id] if group_id is not None else []
         self._membership: coordination.Membership | None = None
         self._stopped = False
-        #: Why the last attempt to connect failed.
+        #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
-        # The processes that made the membership and the name; not this one
-        # after a fork.
+        # Ids of the processes that created the membership and the name. After
+        # a fork they are not the id of this process.
         self._pid: int | None = None
         self._named_in: int | None = None
         self._locks: dict[int, threading.RLock] = {}
 
     @property
     def _lock(self) -> 'threading.RLock':
-        # One for each process: a lock that another thread held at a fork
-        # would be held in the child for ever.
+        # One lock per process: if another thread held it during a fork, the
+        # child could never acquire it.
         return self._locks.setdefault(os.getpid(), threading.RLock())
 
     @property
     def member_id(self) -> str:
-        """This process's name on the ring; another one after a fork,
-        unless it was given.
+        """Name of this process on the ring.
+
+        After a fork the child gets a new name, unless the caller gave one.
         """
         with self._lock:
             if self._member_id is None or (
@@ -124,16 +129,18 @@ class Coordinator:
 
     @property
     def _patience(self) -> float:
-        # Long enough for the entry of a dead namesake to fall.
+        # Long enough for the entry of a dead process with the same identity
+        # to expire.
         return self._session_timeout * 1.5 + 2.0
 
     def start(self, timeout: float | None = None) -> None:
         """Connect, join the group, and wait for a trusted view.
 
-        :param timeout: seconds to wait; default 1.5 session timeouts + 2.
-        :raises ConfigError: an option cannot be used.
-        :raises CoordinationUnavailable: the service did not answer.
-        :raises DuplicateMember: another live process has our identity.
+        :param timeout: Seconds until the wait ends. The default is 1.5 times
+            the session timeout, plus 2.
+        :raises ConfigError: An option cannot be used.
+        :raises CoordinationUnavailable: The service did not answer.
+        :raises DuplicateMember: Another live process has this identity.
         """
         self._stopped = False
         self._connect(timeout)
@@ -142,8 +149,8 @@ class Coordinator:
         if not self.backend_url:
             return
         failed = self._failed
-        # Threads that come meanwhile wait, and find it started; or, if it
-        # could not be, they do not wait for as long once more.
+        # Threads that call this during a start wait for that start. If it
+        # fails, they raise its error instead of another long attempt.
         with self._lock:
             if self.is_started():
                 return
@@ -156,8 +163,8 @@ class Coordinator:
                 raise
 
     def _start(self, timeout: float | None) -> None:
-        # After a fork the parent's client stays behind untouched: closing
-        # it here would end the parent's session.
+        # After a fork, do not close the client of the parent: that would end
+        # the session of the parent.
         identity = self.member_id
         points = 0
         if not self._observe:
@@ -185,7 +192,7 @@ class Coordinator:
             raise
 
     def _mutated(self, conf: cfg.ConfigOpts, changes: object) -> None:
-        """Mutable options were read again."""
+        """Publish the new number of points after a reload of options."""
         points = opts.read_again(conf, 'hash_ring_replicas_count')
         membership = self._membership
         if (points is not None and membership is not None
@@ -193,8 +200,10 @@ class Coordinator:
             membership.publish(points=points)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave all groups until :meth:`start` is called again; bounded,
-        also while the service is away.
+        """Leave all groups until :meth:`start` is called again.
+
+        :param timeout: Seconds until this method returns, even if the service
+            is unreachable.
         """
         self._stopped = True
         self._leave(timeout)
@@ -205,25 +214,27 @@ class Coordinator:
             membership.stop(timeout)
 
     def is_started(self) -> bool:
-        """Whether this process, and not one that it was forked from, is
-        connected or trying to be.
+        """Return whether this process is connected or is connecting.
+
+        A connection that a forked process inherited does not count.
         """
         return self._membership is not None and self._pid == os.getpid()
 
     def heartbeat(self) -> None:
-        """Be in the group: connect if that was not done yet.
+        """Ensure membership: connect if this process is not connected.
 
-        Signs of life are given by a thread; calling this is not needed to
-        stay in, and harmless.
+        A thread sends the heartbeats. This method is not needed to stay in
+        the group, and calling it does no harm.
 
-        :raises CoordinationUnavailable: not connected, and cannot be.
-        :raises ViewUnknown: it was stopped.
+        :raises CoordinationUnavailable: Not connected, and the attempt to
+            connect failed.
+        :raises ViewUnknown: This coordinator was stopped.
         """
         if self.backend_url:
             self._started()
 
     def join_group(self, group_id: str) -> None:
-        """Belong to *group_id* as well; returns when the view is there."""
+        """Join the additional group *group_id* and wait for its view."""
         member_.check_identity(group_id, 'group id')
         with self._lock:
             if group_id not in self._groups:
@@ -238,18 +249,20 @@ class Coordinator:
             membership.wait_joined(self._patience)
 
     def get_members(self, group_id: str) -> list[str]:
-        """The identities of all members of *group_id*, in order.
+        """Return the identities of all members of *group_id*, sorted.
 
-        :raises ViewUnknown: they are not known; never an empty list instead.
+        :raises ViewUnknown: The members are unknown. An empty list always
+            means that the group has no members.
         """
         if not self.backend_url:
             return [self.member_id]
         return [m.identity for m in self.view(group_id).members]
 
     def view(self, group_id: str) -> member_.View:
-        """The last known view of *group_id*, trusted or not.
+        """Return the last known view of *group_id*, trusted or not.
 
-        A group that was not joined is looked at from outside, from now on.
+        If this process has not joined the group, it observes the group from
+        now on.
         """
         membership = self._started()
         if not membership.knows(group_id):
@@ -262,7 +275,7 @@ class Coordinator:
             self._connect()
         membership = self._membership
         if membership is None:
-            # A thread that still asks must not bring it back.
+            # A late call from another thread must not start it again.
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} was stopped; it belongs to no '
                 'group until start() is called again')
@@ -270,13 +283,13 @@ class Coordinator:
 
 
 class HashRing(Coordinator):
-    """Which objects are this process's, by the consistent-hash ring.
+    """Consistent-hash ring that assigns objects to the members of a group.
 
-    Objects are anything with ``.id``, or str or int. With an empty
-    *backend_url* all of them are ours.
+    An object is a str, an int, or anything with an ``.id``. With an empty
+    *backend_url* this process owns all objects.
 
-    A process that only asks who owns an object, such as an API, passes
-    ``observe=True``: else it is given objects that it does not serve.
+    A process that only looks up owners, such as an API, must pass
+    ``observe=True``. Otherwise the ring assigns objects to it.
     """
 
     def __init__(self, backend_url: str | None, group_id: str, **kwargs: Any):
@@ -284,10 +297,10 @@ class HashRing(Coordinator):
         self._catalogues = catalogue.Catalogues()
 
     def ring_view(self) -> member_.View:
-        """The view of the ring's own group, if it can be trusted now.
+        """Return the view of the ring's own group, if it can be trusted now.
 
-        :raises ViewUnknown: it cannot. Somebody else may own by now what
-            the last view says is ours, so there is no answer.
+        :raises ViewUnknown: The view cannot be trusted: objects that it
+            assigns to this process may have another owner by now.
         """
         assert self.group_id is not None
         view = self.view(self.group_id)
@@ -303,14 +316,15 @@ class HashRing(Coordinator):
     def get_subset(
             self, objects: 'Sequence[Any] | catalogue.Catalogue'
     ) -> list[Any]:
-        """Those of *objects* that are this process's, in the order given.
+        """Return the *objects* that this process owns, in the given order.
 
-        A list that was asked about before is known again by its ids, and
-        then costs a comparison. A :class:`~.catalogue.Catalogue` need not
-        be compared: it costs what this process owns.
+        The ring remembers the last few lists by their ids, so a repeated list
+        costs one comparison of its ids. A :class:`~.catalogue.Catalogue`
+        needs no comparison: while the ring is unchanged, the cost depends only
+        on the number of objects that this process owns.
 
-        :raises ViewUnknown: the view is not known or not trusted.
-        :raises InvalidObject: an object has no usable id.
+        :raises ViewUnknown: The view is unknown or cannot be trusted.
+        :raises InvalidObject: An object has no usable id.
         """
         if isinstance(objects, catalogue.Catalogue):
             if not self.backend_url:
@@ -327,9 +341,9 @@ class HashRing(Coordinator):
         return known.pick(given, ring, self.member_id)
 
     def get_owner(self, obj: Any) -> str:
-        """The identity of the member that owns *obj*.
+        """Return the identity of the member that owns *obj*.
 
-        :raises ViewUnknown: the view is not known or not trusted, or the
+        :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
         """
         key = catalogue.id_of(obj)
@@ -343,12 +357,14 @@ class HashRing(Coordinator):
         return ring.owner_of(key)
 
     def owns(self, obj: Any) -> bool:
-        """Whether *obj* is this process's."""
+        """Return whether this process owns *obj*."""
         return self.get_owner(obj) == self.member_id
 
     def get_arcs(self) -> tuple[ring_.Arc, ...]:
-        """This process's part of the ring, for a catalogue in a database:
-        ``WHERE position BETWEEN low AND high``, an OR of all arcs.
+        """Return the arcs of the ring that this process owns.
+
+        A catalogue in a database selects its objects by them: ``WHERE
+        position BETWEEN low AND high``, with an OR over all arcs.
         """
         if not self.backend_url:
             return (ring_.Arc(ring_.MIN_POSITION, ring_.MAX_POSITION),)

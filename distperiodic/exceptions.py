@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error this library raises on purpose.
+"""All errors that this library raises on purpose.
 
-A message says what was found, with the values, and then what to do about
-it. All of them derive from :class:`DistperiodicError`, so that the command
-line can print one line for any of them.
+A message states the problem with its values, and then the remedy. All errors
+derive from :class:`DistperiodicError`, so that the command line can print one
+line for each of them.
 """
 
 
 class DistperiodicError(Exception):
-    """The root: catching it catches all errors of this library."""
+    """Base class of all errors of this library."""
 
 
 class ConfigError(DistperiodicError):
@@ -20,11 +20,11 @@ class InvalidSchedule(ConfigError, ValueError):
 
 
 class InvalidJob(ConfigError, ValueError):
-    """A decorated method whose options contradict each other."""
+    """A job with an illegal or contradictory definition, or an unknown job."""
 
 
 class JobNameTaken(InvalidJob):
-    """Two methods define a job of the same name."""
+    """Two methods define jobs with the same name."""
 
     def __init__(self, name: str, first: str, second: str):
         super().__init__(
@@ -34,7 +34,7 @@ class JobNameTaken(InvalidJob):
 
 
 class InvalidMemberId(ConfigError, ValueError):
-    """An identity that a coordination service cannot carry."""
+    """An identity that a coordination service cannot store."""
 
 
 class InvalidObject(DistperiodicError, ValueError):
@@ -50,43 +50,42 @@ class CoordinationUnavailable(DistperiodicError):
 
 
 class ViewUnknown(DistperiodicError):
-    """This member does not know who is in its group, or may not trust it.
+    """The view of the group is unknown or cannot be trusted.
 
-    It is raised rather than read as 'no members': a member that is not sure
-    of its view must start nothing.
+    It differs from a view without members: a member without a trusted view
+    must not start any work.
     """
 
 
 class InvalidMessage(DistperiodicError, ValueError):
-    """A message that is not one of ours, or not any more."""
+    """A message that does not follow the format of this library exactly."""
 
 
 class UnknownVersion(InvalidMessage):
-    """A message of a format that this release does not speak."""
+    """A message in a version of the format that this release cannot read."""
 
 
 class BusUnavailable(DistperiodicError):
-    """The message could not be handed to the broker."""
+    """A message could not be sent to the broker."""
 
 
 class StoreUnavailable(DistperiodicError):
-    """The database did not answer, or could not do what it was asked.
+    """The database did not answer, or could not execute the call.
 
-    It is unknown whether anything was changed. The same call may be made
-    again.
+    Whether the call changed anything is unknown. The caller may repeat it.
     """
 
 
 class InvalidProgress(DistperiodicError, ValueError):
-    """What a run says of itself cannot be kept."""
+    """The progress that a run assigned cannot be saved."""
 
 
 class RunReplaced(DistperiodicError):
-    """This run's claim is somebody else's by now, or void.
+    """Another process has taken over the claim of this run, or it is void.
 
-    Whatever it has not committed must not be.
+    The run must not commit its open transactions.
     """
 
 
 class SchemaError(ConfigError):
-    """The tables of the database are not those of this release."""
+    """The tables of the database do not match this release."""

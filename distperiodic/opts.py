@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option, registered lazily and read once into plain values.
+"""All options of this library, registered lazily and read into plain values.
 
-Public constructors take a ``conf``; nothing here touches the global one.
+Public constructors take a ``conf``. This module never uses the global one.
 """
 
 import copy
@@ -26,11 +26,11 @@ from distperiodic.core import times
 LOG = logging.getLogger(__name__)
 
 GROUP = 'distperiodic'
-#: How the name of the section of a partition begins.
+#: Prefix of the name of a partition's section.
 PARTITION = 'partition:'
-#: What ``connection`` says where there is no store in spite of a database.
+#: Value of ``connection`` that disables the store.
 NO_STORE = 'none'
-# Of the column that tells the jobs of services apart.
+# Length of the database column that holds the group of a job.
 _GROUP_LENGTH = 100
 
 OPTS = [
@@ -190,7 +190,7 @@ OPTS = [
              'makes a worker start work. Unset: not signed.'),
 ]
 
-#: Of one partition, in a section of its own.
+#: Options of one partition, in a section of its own.
 PARTITION_OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         'max_in_flight', min=1,
@@ -208,7 +208,7 @@ PARTITION_OPTS: list[cfg.Opt] = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Settings:
-    """The options as they stood when the process began; units in seconds."""
+    """Values of the options at the start of the process. Times in seconds."""
 
     backend_url: str = dataclasses.field(repr=False)
     group: str
@@ -221,7 +221,7 @@ class Settings:
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
     sweep_interval: float
-    #: Days; 0: for ever.
+    #: Days. 0 means for ever.
     history_retention: float
     lease: float
     send_timeout: float
@@ -229,14 +229,14 @@ class Settings:
     state_path: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
-    #: By name; those of which a section says something.
+    #: Partitions by name. Only those with an option that is set.
     partitions: partition_.Partitions
-    #: Whether the store is a file that the service makes itself.
+    #: True if the store is a file that the service creates itself.
     embedded: bool
 
     @property
     def store_file(self) -> str:
-        """Where an embedded store is."""
+        """Path of an embedded store."""
         return os.path.join(self.state_path, f'{self.group}.sqlite')
 
 
@@ -247,34 +247,35 @@ _TIMES: dict[str, float] = {
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Register the options on *conf*; doing it again changes nothing."""
+    """Register the options on *conf*. Repeated calls change nothing."""
     conf.register_opts(OPTS, group=GROUP)
 
 
 def list_opts() -> list[tuple[str, list[cfg.Opt]]]:
-    """The options by group, for oslo-config-generator."""
+    """Return the options by group, for oslo-config-generator."""
     return [(GROUP, copy.deepcopy(OPTS)),
             (f'{PARTITION}default', copy.deepcopy(PARTITION_OPTS))]
 
 
 def _connection(conf: cfg.ConfigOpts, own: str) -> str:
-    """The URL of the store; empty: there is none.
+    """Return the URL of the store. Empty means that there is none.
 
-    :param own: what our own option says.
+    :param own: Value of the option ``connection`` of this library.
     """
     if own:
         return '' if own == NO_STORE else own
-    # The very option of oslo.db: a service registers it, too, and a command
-    # must read the same of the same file.
+    # Use the option object of oslo.db. The service may register it as well,
+    # and a command must read the same value from the same file.
     conf.register_opts([opt for opt in options.database_opts
                         if opt.name == 'connection'], group='database')
     return conf.database.connection or ''
 
 
 def _embedded(found: Settings) -> Settings:
-    """The same with a store in a file, for a process that is alone.
+    """Return settings with a store in a file, for a process that is alone.
 
-    :raises ConfigError: no such file can be named.
+    :raises ConfigError: The group or the state path cannot be part of the URL
+        of the file.
     """
     member_.check_identity(found.group, 'group id')
     if '?' in found.state_path:
@@ -288,19 +289,20 @@ def _embedded(found: Settings) -> Settings:
 
 def _values(conf: cfg.ConfigOpts, group: str,
             registered: Iterable[cfg.Opt]) -> dict[str, Any]:
-    """The values of *registered*.
+    """Return the values of the options *registered*.
 
-    :raises ConfigError: some cannot be used; the message names all of them.
+    :raises ConfigError: Some values are illegal. The message lists all of
+        them.
     """
     values, refused = {}, []
     for opt in registered:
         try:
             value = values[opt.dest] = getattr(conf[group], opt.dest)
-            # It is neither below the least nor above the greatest.
+            # The limits of an option do not reject nan.
             if isinstance(value, float) and math.isnan(value):
                 raise ValueError('nan is not a number')
         except (cfg.ConfigFileValueError, ValueError) as exc:
-            # oslo.config shows where it found a value as a Python object.
+            # oslo.config shows the location of a value as a Python object.
             reason = re.sub(r"LocationInfo\(.*detail='([^']*)'\)", r'\1',
                             str(exc))
             refused.append(f'[{group}] {opt.dest}: {reason}')
@@ -316,7 +318,7 @@ def _is_set(conf: cfg.ConfigOpts, name: str) -> bool:
 
 
 def files(conf: cfg.ConfigOpts) -> list[str]:
-    """The configuration files that were read, in their order."""
+    """Return the configuration files of *conf*, in the order of reading."""
     found = list(conf.config_file or [])
     for place in conf.config_dir or []:
         found += sorted(
@@ -326,12 +328,15 @@ def files(conf: cfg.ConfigOpts) -> list[str]:
 
 
 def is_of_partition(section: str) -> bool:
-    """Whether *section* is to be that of a partition."""
+    """Return whether *section* is the name of a partition's section."""
     return section.lower().startswith(PARTITION)
 
 
 def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
-    """What the sections of partitions say."""
+    """Return the partitions that have a section with options.
+
+    :raises ConfigError: A section has an illegal name, option or value.
+    """
     sections = sorted(filter(is_of_partition, conf.list_all_sections()))
     found: dict[str, partition_.Partition] = {}
     alike: dict[str, str] = {}
@@ -342,7 +347,7 @@ def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
                 f'[{section}]: {name!r} is not the name of a partition; '
                 'give the topic of its jobs after the colon, 1 to 100 of '
                 'A-Z a-z 0-9 . _ -')
-        # To oslo.config they would be one section.
+        # oslo.config would merge the two sections.
         other = alike.setdefault(name.lower(), section)
         if other != section:
             raise exceptions.ConfigError(
@@ -359,14 +364,17 @@ def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
 
 
 def _check_known(path: str) -> None:
-    """Nothing in a section of a partition may be misspelt: it would be no
-    limit.
+    """Check for unknown options in the sections of partitions.
+
+    A misspelt limit would have no effect.
+
+    :raises ConfigError: There is an unknown option.
     """
     read: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, read).parse()
     except (cfg.Error, OSError):
-        # It was read before; now somebody changes it.
+        # The file was readable before, so it is being changed now.
         return
     known = [opt.dest for opt in PARTITION_OPTS]
     for section in filter(is_of_partition, read):
@@ -379,9 +387,9 @@ def _check_known(path: str) -> None:
 
 
 def value(conf: cfg.ConfigOpts, name: str) -> Any:
-    """One option by itself, whatever the others are.
+    """Return the value of one option, without checking the others.
 
-    :raises ConfigError: its value cannot be used.
+    :raises ConfigError: The value is illegal.
     """
     register_opts(conf)
     return _values(conf, GROUP, [
@@ -389,10 +397,10 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 
 
 def read_again(conf: cfg.ConfigOpts, name: str) -> Any:
-    """One mutable option, after its file was read again.
+    """Return the value of a mutable option after a reload of its file.
 
-    None: its value cannot be used. That is logged, since it must not end a
-    process that runs.
+    None means that the new value is illegal. This is logged and not raised,
+    because it must not end a running process.
     """
     try:
         return value(conf, name)
@@ -403,10 +411,10 @@ def read_again(conf: cfg.ConfigOpts, name: str) -> Any:
 
 
 def settings(conf: cfg.ConfigOpts) -> Settings:
-    """Read all options of *conf* at once, and hold them against each other.
+    """Read all options of *conf*, and check them against each other.
 
-    :raises ConfigError: a value is not usable; the message names the option,
-        the value and the remedy.
+    :raises ConfigError: A value is illegal, or values contradict each other.
+        The message gives the option, the value and the remedy.
     """
     register_opts(conf)
     values = _values(conf, GROUP, OPTS)
@@ -417,14 +425,15 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
         values['state_path'] or os.path.join(
             tempfile.gettempdir(), f'distperiodic-{os.getuid()}'))
     store = bool(values['connection'])
-    # A default gives way to what somebody has set, also to the same value.
+    # A value that is set counts as given, even if it equals the default.
     given = {name: values[name] for name in _TIMES if _is_set(conf, name)}
     values |= times.fit(_TIMES, given, store=store)
     times.check(values, given, store=store)
     found = Settings(**values, partitions=_partitions(conf), embedded=False)
     if not (found.connection or found.backend_url
             or conf[GROUP].connection == NO_STORE):
-        # Who is alone need not agree with anybody on these times.
+        # A process that is alone uses an embedded store. The checks above ran
+        # as if there were no store, because no other process shares its times.
         found = _embedded(found)
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decorator and the class with which a service declares its jobs.
+"""The decorator and the base class with which a service declares jobs.
 
     class NodeTasks(PeriodicTasks):
 
@@ -10,13 +10,14 @@
         def poll(self, context, node_id):
             ...
 
-A service hands an instance to the scheduler and the worker service, which
-run its jobs. :meth:`PeriodicTasks.run_periodic_tasks` is the other way, for
-services that have always driven their tasks themselves, as with oslo.service.
+A service passes an instance to the scheduler service and the worker service,
+which run its jobs. A service that drives its tasks itself, as with
+oslo.service, calls :meth:`PeriodicTasks.run_periodic_tasks` instead.
 
-Methods decorated by ``oslo_service.periodic_task`` are jobs too. They are
-recognised by the attributes that decorator leaves on them: importing
-oslo.service here would fix the whole process on its default backend.
+Methods decorated by ``oslo_service.periodic_task`` are jobs too. This module
+recognises them by the attributes that the decorator sets. It does not import
+oslo.service, because the import would select the default backend for the
+whole process.
 """
 
 import difflib
@@ -54,11 +55,11 @@ from distperiodic.ports import Clock
 
 LOG = logging.getLogger(__name__)
 
-# As in oslo.service: both for a task that names no spacing and for the
-# longest time that run_periodic_tasks() lets its caller sleep.
+# As in oslo.service. The default spacing of a task, and the longest time for
+# which run_periodic_tasks() lets its caller sleep.
 DEFAULT_SPACING = 60.0
 
-#: A method, whose type stays as it is.
+#: A decorated method. The decorator keeps its type.
 Method = TypeVar('Method', bound=Callable[..., Any])
 
 _MARK = '_distperiodic_job'
@@ -121,41 +122,47 @@ def periodic_task(
 ) -> Any:
     """Make a method a periodic job, with or without parentheses.
 
-    Everything that can be wrong with the arguments is said here, when the
-    module is imported, and not at the first tick.
+    All arguments are checked here, when the module is imported, and not at
+    the first tick.
 
-    :param spacing: seconds between ticks, from 0.001; the ticks are on a
-        grid that all members share. Without spacing and cron: 60.
-    :param cron: a five-field cron line instead of a spacing.
-    :param timezone: the time zone of the cron line; default UTC.
-    :param objects: name of the method that lists the objects; the decorated
-        one then runs once per object. Without it see *scope*.
-    :param scope: ``'member'`` (default): each member runs each tick;
-        ``'group'``: one member does.
-    :param misfire: what becomes of missed ticks: ``'skip'``, ``'latest'``
-        (default: the newest runs) or ``'all'``.
-    :param overlap: what becomes of a tick that finds its predecessor still
-        running: ``'skip'`` (default) or ``'wait'``.
-    :param spread: give each object its own phase inside the period.
-    :param retries: how often a failed run is tried again; default 0.
-    :param retry_backoff: seconds before the first retry; each further one
-        waits twice as long, at most 60; default 1.
-    :param timeout: seconds after which a run is cancelled; default None.
-    :param priority: higher ones are dispatched first; default 0.
-    :param topic: the partition whose workers run it; default ``'default'``.
-    :param max_in_flight: objects of this job at work at once; default None.
+    :param spacing: Seconds between ticks, at least 0.001. All members share
+        the same grid of ticks. The default is 60 if *cron* is not given.
+    :param cron: Five-field cron line, instead of a spacing.
+    :param timezone: Time zone of the cron line. The default is UTC.
+    :param objects: Name of the method that lists the objects. The decorated
+        method then runs once per object. If it is not given, *scope* applies.
+    :param scope: ``'member'`` (default): every member runs every tick.
+        ``'group'``: one member of the group runs it.
+    :param misfire: Policy for missed ticks: ``'skip'``, ``'latest'``
+        (default: only the newest runs) or ``'all'``.
+    :param overlap: Policy for a tick that is due while the previous one is
+        still running: ``'skip'`` (default) or ``'wait'``.
+    :param spread: True gives each object its own phase within the period.
+    :param retries: Number of retries of a failed run. The default is 0.
+    :param retry_backoff: Seconds until the first retry. Each further retry
+        waits twice as long, at most 60 seconds. The default is 1.
+    :param timeout: Seconds until a run is cancelled. None (default) means no
+        limit.
+    :param priority: Jobs with a higher number are dispatched first. The
+        default is 0.
+    :param topic: Partition whose workers run the job. The default is
+        ``'default'``.
+    :param max_in_flight: Number of objects of this job that may run at the
+        same time. None (default) means no limit for the job.
     :param delivery: ``'at_least_once'`` (default) or ``'at_most_once'``.
-    :param name: the job's name, default the method's. Claims are kept under
-        it: a new name is a new job.
-    :param enabled: False keeps the job listed and never runs it.
-    :param run_immediately: an object first runs as soon as it is listed, not
-        at its next tick. With a store that is once; a job of every member, or
-        without a store, runs so at each start of a process.
-    :param grace: seconds that ``misfire='skip'`` allows a tick to be late;
-        default one period, at most 60.
-    :raises InvalidSchedule: spacing, cron line or time zone yield no ticks.
-    :raises InvalidJob: any other argument has no legal value, or there is no
-        argument of that name.
+    :param name: Name of the job. The default is the name of the method.
+        Claims are stored under this name, so a new name makes a new job.
+    :param enabled: False keeps the job listed but never runs it.
+    :param run_immediately: True runs an object as soon as it is listed, not
+        at its next tick. With a store, this happens once per object. Without
+        a store, and for a job that runs on every member, it happens each time
+        a process starts.
+    :param grace: Seconds by which a tick may be late under
+        ``misfire='skip'``. The default is one period, at most 60.
+    :raises InvalidSchedule: The spacing, cron line or time zone yields no
+        ticks.
+    :raises InvalidJob: Another argument has an illegal value or an unknown
+        name.
     """
 
     if unknown:
@@ -189,7 +196,7 @@ def periodic_task(
         job = Job(
             name=job_name,
             schedule=schedule,
-            # Job turns words into members of their enum, or refuses them.
+            # Job converts text to enum members, or rejects it.
             scope=cast(Scope, default_scope if scope is None else scope),
             objects=objects,
             misfire=cast(Misfire, misfire),
@@ -214,17 +221,19 @@ def periodic_task(
 
 
 class PeriodicTasks:
-    """The jobs of a service: derive from it and decorate methods.
+    """Base class for the jobs of a service.
 
-    A subclass inherits the jobs of its bases. A method that overrides a
-    decorated one replaces its job, and removes it if it is not decorated
-    itself.
+    Derive a class from it and decorate methods. A subclass inherits the jobs
+    of its bases. A method that overrides a decorated method replaces its job.
+    If the new method is not decorated, the job is removed.
 
-    :param conf: the service's configuration, or None.
-    :raises JobNameTaken: two methods define a job of one name.
-    :raises InvalidJob: ``objects=`` names no method of this class. A decorated
-        method that cannot be called as its job is called is refused when the
-        class is made.
+    The signature of a decorated method is checked when the class is defined.
+
+    :param conf: Configuration of the service, or None.
+    :raises JobNameTaken: Two methods define jobs with the same name.
+    :raises InvalidJob: ``objects=`` names no usable method of this class, or
+        a method of the class hides one that the services call. When the class
+        is defined: a decorated method has the wrong parameters.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -252,36 +261,37 @@ class PeriodicTasks:
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs by name, disabled ones included; read-only."""
+        """All jobs by name, including disabled ones. Read-only."""
         return types.MappingProxyType(self._known_jobs())
 
     def handler(self, name: str) -> Callable[..., Any]:
-        """The decorated method of job *name*, bound to this instance.
+        """Return the decorated method of job *name*, bound to this instance.
 
-        :raises InvalidJob: there is no such job.
+        :raises InvalidJob: No job has this name.
         """
         self._job(name)
         return self._in_context(self._handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
-        """The method that lists the objects of job *name*, bound.
+        """Return the bound method that lists the objects of job *name*.
 
-        :returns: None if the job has no objects.
-        :raises InvalidJob: there is no such job.
+        :returns: The method. None means that the job has no objects.
+        :raises InvalidJob: No job has this name.
         """
         method = self._job(name).objects
         return None if method is None else self._in_context(
             getattr(self, method))
 
     def make_context(self, context: Context) -> Any:
-        """What a service hands to a method of this class as its context.
+        """Return the context to pass to a handler or a catalogue method.
 
-        Override it to hand on a context of your own, such as the
-        ``RequestContext`` that the rest of your service expects. It is called
-        before each run and each read of a catalogue, in their thread; if it
-        raises, the run or the read has failed.
+        Override this method to pass a context of your own, such as the
+        ``RequestContext`` that the rest of your service expects. The services
+        call it before each run and each catalogue read, in the thread of that
+        run or read. If it raises, the run or the read fails.
 
-        :param context: of this run; see :class:`distperiodic.Context`.
+        :param context: Context of the run or the read; see
+            :class:`distperiodic.Context`.
         """
         return context
 
@@ -297,10 +307,12 @@ class PeriodicTasks:
     def add_periodic_task(self, task: Callable[..., Any]) -> None:
         """Add a job that is not a method of this class.
 
-        :param task: a decorated function, called with this instance as its
-            first argument, or a decorated method of another object.
-        :raises InvalidJob: it is not decorated.
-        :raises JobNameTaken: there is a job of this name.
+        :param task: Decorated function, or decorated method of another
+            object. A function is called with this instance as its first
+            argument.
+        :raises InvalidJob: *task* is not decorated, or has the wrong
+            parameters, or its ``objects=`` names no usable method.
+        :raises JobNameTaken: A job with this name exists.
         """
         self._known_jobs()
         job = _job_of(task, self.conf)
@@ -317,18 +329,19 @@ class PeriodicTasks:
     def run_periodic_tasks(
         self, context: Any, raise_on_error: bool = False
     ) -> float:
-        """Run what is due, here and now, one task after the other.
+        """Run all tasks that are due in this thread, one after the other.
 
-        This is for services that drive their tasks themselves; where a
-        scheduler service has this instance too, each tick runs twice. Only
-        jobs of member scope run. Retries and timeouts need a worker and are
-        not applied. The ticks are those of the grid, so a long run delays
-        the tasks behind it once, and nothing drifts.
+        This method is for services that drive their tasks themselves. Do not
+        pass the same instance to a scheduler service: each tick would run
+        twice. Only jobs with scope ``'member'`` run. Retries and timeouts
+        need a worker and are not applied. Ticks stay on their grid: a long
+        run delays the tasks after it once, and causes no drift.
 
-        :param context: passed to every task as it is.
-        :param raise_on_error: raise what a task raises; the tasks behind it
-            run at the next call. Else it is logged, and the others go on.
-        :returns: seconds until the next task is due, from 0 to 60.
+        :param context: Passed unchanged to every task.
+        :param raise_on_error: True raises the exception of a task; the
+            remaining tasks run at the next call. False logs the exception and
+            continues.
+        :returns: Seconds until the next task is due, from 0 to 60.
         """
         own = []
         for job in self._known_jobs().values():
@@ -408,7 +421,7 @@ class PeriodicTasks:
             )
 
     def _take_due(self, job: Job) -> tuple[Instant, ...]:
-        """The ticks that *job* runs now; the others count as settled."""
+        """Return the ticks of *job* to run now, and settle all due ticks."""
         now = self.clock.now()
         newest = job.schedule.at_or_before(now)
         newest = now if newest is None else newest
@@ -417,9 +430,9 @@ class PeriodicTasks:
             self._last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
-            # Set back by less than a period the clock only comes to the
-            # same tick again, and waiting is right. Set back by hours, it
-            # would silence the task for hours.
+            # The clock was set back by more than a period. To wait until it
+            # reaches the last tick again could stop the task for hours. After
+            # a smaller step back it is right to wait.
             LOG.warning(
                 'clock set back: job=%s last_tick=%s; it goes on at the next '
                 'tick of the new time, and ticks may run a second time',
@@ -431,7 +444,7 @@ class PeriodicTasks:
         if newest <= last:
             return ()
         self._last_ticks[job.name] = newest
-        # A plan of its own schedule: what runs for this process has no phase.
+        # Use the plan for objects with their own schedule: it has no phase.
         due = job.plan(own=job.schedule).verdict(
             Row(job.name, 0, last, ALWAYS), now)
         if due.given_up:
@@ -472,8 +485,9 @@ class PeriodicTasks:
 
 
 def _members_of(cls: type) -> dict[str, Any]:
-    """All that *cls* has by name, bases first: jobs keep their order when a
-    method of theirs is overridden.
+    """Return the attributes of *cls* and its bases by name, bases first.
+
+    A job keeps its place in the order when its method is overridden.
     """
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -482,9 +496,9 @@ def _members_of(cls: type) -> dict[str, Any]:
 
 
 def _check_arguments(member: Any) -> None:
-    """See that a handler can be called as its job is.
+    """Check that a handler accepts the arguments that its job passes.
 
-    :raises InvalidJob: it cannot; the message says where it is.
+    :raises InvalidJob: It does not. The message gives its file and line.
     """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)
@@ -507,12 +521,12 @@ def _check_arguments(member: Any) -> None:
 
 
 def _takes(function: Any, number: int, follow_wrapped: bool = False) -> bool:
-    """Whether *function* can be called with *number* arguments."""
+    """Return whether *function* accepts *number* positional arguments."""
     try:
         signature = inspect.signature(
             function, follow_wrapped=follow_wrapped)
     except ValueError:
-        # Written in C: nobody can say.
+        # Functions written in C may have no signature.
         return True
     try:
         signature.bind(*[None] * number)
@@ -534,13 +548,13 @@ def _no_such_argument(name: str) -> str:
 
 
 def _caller() -> str:
-    """The place that called who calls this."""
+    """Return the file and line that called the caller of this function."""
     frame = sys._getframe(2)
     return _place(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _job_of(member: Any, conf: Any) -> Job | None:
-    """The job that one of the two decorators made of *member*, or None."""
+    """Return the job that either decorator attached to *member*, or None."""
     plain = _plain(member)
     job = getattr(plain, _MARK, None)
     if isinstance(job, Job):
@@ -552,10 +566,10 @@ def _job_of(member: Any, conf: Any) -> Job | None:
 
 
 def _oslo_job(task: Any, conf: Any) -> Job:
-    """The job of a method decorated by ``oslo_service.periodic_task``.
+    """Return the job of a method decorated by oslo.service.
 
-    There a spacing of 0 means the default, and a negative one that the task
-    is disabled.
+    In ``oslo_service.periodic_task`` a spacing of 0 means the default
+    spacing, and a negative spacing disables the task.
     """
     where = _defined_at(task)
     spacing = task._periodic_spacing
@@ -583,7 +597,7 @@ def _oslo_job(task: Any, conf: Any) -> Job:
 
 
 def _plain(function: Any) -> Any:
-    """The function inside a static, class or bound method."""
+    """Return the function inside a static, class or bound method."""
     return getattr(function, '__func__', function)
 
 
@@ -592,7 +606,10 @@ def _is_method(value: Any) -> bool:
 
 
 def _check_runs_at_once(function: Any, where: str) -> None:
-    """A call of the method must do its work, not return a promise of it."""
+    """Reject coroutine and generator functions: a call does not run them.
+
+    :raises InvalidJob: *function* is one of them.
+    """
     plain = _plain(function)
     if (
         inspect.iscoroutinefunction(plain)
@@ -607,7 +624,7 @@ def _check_runs_at_once(function: Any, where: str) -> None:
 
 
 def _defined_at(function: Any) -> str:
-    """'nodes.py:41', where the function, its decorators included, begins."""
+    """Return where *function* begins, with its decorators: 'nodes.py:41'."""
     code = getattr(inspect.unwrap(_plain(function)), '__code__', None)
     if code is None:
         return 'unknown place'

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the flow may ask of the world.
+"""Ports: the interfaces through which the flow uses everything outside it.
 
-Each port is a contract: an adapter keeps it, the conformance suite of the
-port holds every adapter to it, and the flow knows nothing else.
+Each port is a contract. Adapters implement it, the conformance suite of the
+port tests every adapter, and the flow depends on nothing else.
 """
 
 from collections.abc import Callable
@@ -21,24 +21,30 @@ from distperiodic.core import ring as ring_
 
 
 class Clock(Protocol):
-    """The time; nothing reads it but through this."""
+    """Source of the time. All code reads the time through a clock."""
 
     def now(self) -> int:
-        """The wall clock: microseconds since the epoch, UTC. May jump."""
+        """Return the wall-clock time, which may jump.
+
+        :returns: Microseconds since the epoch, UTC.
+        """
 
     def monotonic(self) -> float:
-        """Seconds from an unknown start. Never jumps back, and goes on
-        while the process is stopped or the machine sleeps.
+        """Return seconds since an arbitrary start.
+
+        The value never goes back. It also advances while the process is
+        suspended or the machine sleeps.
         """
 
 
 class Membership(Protocol):
-    """Who is there, as far as this process knows."""
+    """Members of the groups, as far as this process knows."""
 
     def view(self, group: str) -> member_.View:
-        """The last known view of *group*; costs nothing, asks nobody.
+        """Return the last known view of *group*, without a request.
 
-        :raises ViewUnknown: no answer yet; it does not mean 'no members'.
+        :raises ViewUnknown: The view is not known yet. This does not mean
+            that the group has no members.
         """
 
 
@@ -46,105 +52,121 @@ class Listed(NamedTuple):
     """An object that a catalogue lists."""
 
     object: str
-    #: The text of its own schedule; empty: it follows its job's.
+    #: Text of the object's own schedule. Empty means the schedule of its job.
     rule: str
-    #: Its watermark, if it is new: the newest tick that came before it was
-    #: listed. A later watermark that the store has stays.
+    #: Watermark of a new object: the newest tick before it was listed. If the
+    #: store has a later watermark, that one stays.
     settled: int
 
 
 class JobStatus(NamedTuple):
-    """What the store keeps of one job."""
+    """Status of one job in the store."""
 
-    #: Why an operator paused it. None: it is not paused.
+    #: Reason for which an operator paused the job. None means not paused.
     paused: str | None
-    #: The text of the schedule in force, and since when it holds: an instant,
-    #: or :data:`~distperiodic.core.due.ALWAYS`.
+    #: Text of the schedule in force.
     schedule: str
+    #: Instant since which that schedule is in force, or
+    #: :data:`~distperiodic.core.due.ALWAYS`.
     since: int
-    #: Since when schedulers have attended it without a gap. None: nobody
-    #: attends it now.
+    #: Instant since which schedulers have attended the job without a gap.
+    #: None means that no attendance is known.
     attended: int | None
-    #: Up to here all that was due was found claimed or settled.
+    #: Instant up to which everything due was found claimed or settled.
     checked: int
 
 
 class ClaimStore(Protocol):
-    """Who may run what: one row per (job, object), and the leases.
+    """Store of the claims, one row per (job, object), and of their leases.
 
-    Every move is one conditional write of many rows. Losing a race is an
-    answer and not an error: what was lost is left out of the result. Who won
-    is read back from the rows and never taken from a count of the driver's.
+    Every move is one conditional write of many rows. To lose a race is a
+    result and not an error: the objects that another process won are left out
+    of the result. An adapter reads the winners back from the rows. It never
+    trusts the row count of a database driver.
 
-    A lease is named by whoever makes it, with a name that is used once. So a
-    call whose answer was lost may be made again: it finds its own mark and
-    gives the answer that was lost.
+    The caller names each lease that it creates, and never uses a name twice.
+    So a caller that lost the answer of a call can repeat the call: the store
+    finds the lease and returns the same answer.
 
-    :raises StoreUnavailable: from any method; nothing was changed, or it is
-        unknown whether it was, and the same call may be made again.
+    :raises StoreUnavailable: Raised by any method. Whether the call changed
+        anything is unknown. The caller may repeat it.
     """
 
     def close(self) -> None:
-        """Let go of what connects to it; the next call connects anew."""
+        """Close all connections. The next call connects again."""
 
     def now(self) -> int:
-        """The store's clock, by which leases end: microseconds since the
-        epoch.
+        """Return the time of the store's clock, by which leases expire.
+
+        :returns: Microseconds since the epoch.
         """
 
     def adopt(self, schedules: Mapping[str, str]) -> None:
-        """Put these schedules in force, by the names of their jobs.
+        """Put *schedules* in force.
 
-        One that differs from what was in force holds from now on. A job that
-        the store does not know, or that has no schedule yet, has it for
-        :data:`~distperiodic.core.due.ALWAYS`.
+        A schedule that differs from the one in force takes effect now. If the
+        job is new to the store, or has no schedule there yet, the schedule is
+        in force since :data:`~distperiodic.core.due.ALWAYS`.
+
+        :param schedules: Text of each schedule, by the name of its job.
         """
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, JobStatus]:
-        """Record that a scheduler attends *jobs*, and read how they stand.
+        """Record that a scheduler attends *jobs*, and return their status.
 
-        :param jobs: by name, the seconds without a scheduler after which the
-            series of attendances is broken: the next one begins a new one.
-        :param checked: jobs of which all that was due up to these instants
-            was found claimed or settled; the record only moves forward.
+        :param jobs: Seconds without any scheduler after which the attendance
+            counts as interrupted, by job. The next call then begins a new
+            attendance.
+        :param checked: Instant up to which everything due was found claimed
+            or settled, by job. The recorded instant never moves back.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
              delisted: Sequence[str], *, at: int) -> list[str]:
-        """Record what a catalogue lists; only differences are written.
+        """Record the objects that a catalogue lists.
 
-        A new object, and one that was delisted, counts from *at* on, with
-        its watermark as given. One whose own schedule changed follows the
-        new one from *at* on. One whose schedule the store has not recorded
-        yet gets it, and counts from where it did. *delisted* objects are not
-        due until they are listed again; one that was listed after *at* stays.
+        Only differences are written:
 
-        :param at: the instant for which the catalogue was read.
-        :returns: objects of which nothing could be recorded: their rows are
-            locked by a handler that ends its run in a session, or count from
-            an instant after *at*. Compare them again later.
+        - A new object, or one that was delisted, counts from *at* on. Its
+          watermark is the given one, or the recorded one if that is later.
+        - An object whose own schedule changed follows the new schedule from
+          *at* on.
+        - If the store has not recorded the schedule of an object yet, it
+          records the schedule. The instant from which the object counts does
+          not change.
+        - A *delisted* object is not due until it is listed again. If it was
+          listed after *at*, it stays listed.
+
+        :param at: Instant for which the catalogue was read.
+        :returns: Objects that could not be recorded, because a handler that
+            ends its run in a session has locked their rows, or because they
+            count from an instant after *at*. Compare them again later.
         """
 
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:
-        """The listed objects of *job* at positions from *low* to *high*, in
-        the order of their positions, up to *limit*.
+        """Return the listed objects of *job* between two ring positions.
 
-        Objects whose schedule the store has not recorded yet are among them,
-        with :data:`~distperiodic.core.due.UNRECORDED` in its place.
+        Objects whose schedule the store has not recorded yet are included,
+        with :data:`~distperiodic.core.due.UNRECORDED` as their schedule.
 
-        :param before: only those that follow a schedule of their own, and
-            those whose watermark is earlier than this tick; of neither kind
-            those whose schedule is not recorded yet. None: all.
+        :param low: First position.
+        :param high: Last position, inclusive.
+        :param before: Return only objects with their own schedule, and objects
+            whose watermark is earlier than this tick. Objects without a
+            recorded schedule are then left out. None means all.
+        :param limit: Maximum number of rows.
+        :returns: Rows in the order of their positions.
         """
 
     def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
-        """Those of *objects* that are listed, in any order."""
+        """Return the rows of the listed *objects*, in any order."""
 
     def settled(self, job: str, tick: int) -> int:
-        """Number of objects that were claimed or skipped for exactly *tick*,
-        the newest one that they had.
+        """Return the number of objects claimed or skipped for *tick*.
+
+        Earlier ticks that were skipped together with *tick* do not count.
         """
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
@@ -153,42 +175,44 @@ class ClaimStore(Protocol):
               most: int = claim_.UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> claim_.Claimed:
-        """Take every object of *objects* that nobody took for *tick* or a
-        later one.
+        """Claim all *objects* whose watermark is before *tick*.
 
-        An object whose earlier tick is claimed but was not started is taken
-        over if *supersede*, and the old claim is void; else it is reported
-        as waiting. One whose earlier tick runs, or waits for a retry, is
-        reported as busy. Neither is taken.
+        If an earlier tick of an object is claimed and not started, *supersede*
+        decides: True voids the old claim and claims the object for *tick*;
+        False reports the object as waiting and does not claim it. If an
+        earlier tick runs or waits for a retry, the object is reported as busy
+        and not claimed.
 
-        :param tick: microseconds since the epoch.
-        :param lease: name of the lease that is to hold what was won; it is
-            of the kind that waits. None is made if nothing was won.
-        :param holder: who holds it.
-        :param seconds: how long, from now.
-        :param fresh: whether objects that are not listed are: from *tick* on,
-            with the schedule *rule*, and claimed for it. If not, they are
-            left out.
-        :param after: the tick before this one; an object whose watermark is
-            earlier is behind, and not taken. None disables the check.
-        :param most: attempts of a tick after which a run that is lost is
-            dead. An object that came to as many has no other in this tick
-            than the last of them, until a run of it is done. What is taken
-            over goes on with the attempts that it had.
-        :param rule: the text of the schedule that *tick* belongs to; empty:
-            the job's. Objects that follow another one are left out, but for
-            those whose schedule is not recorded yet.
-        :param schedule: the text of the schedule that the job has for who
-            asks. If another one is in force nothing is taken. Empty disables
+        Nothing is claimed after *until* by the store's clock. In a store that
+        members share, nothing is claimed more than
+        :data:`~distperiodic.core.claim.EARLIEST` before *due_at*.
+
+        :param tick: Microseconds since the epoch.
+        :param lease: Name of the lease for the claims that are won. They wait
+            in it to be started. If nothing is won, no lease is created.
+        :param holder: Holder of the lease.
+        :param seconds: Seconds until the lease expires.
+        :param fresh: True lists and claims objects that are not listed yet;
+            they count from *tick* on, with the schedule *rule*. False reports
+            them as unlisted.
+        :param after: The tick before this one. An object with an earlier
+            watermark is reported as behind and not claimed. None disables the
+            check.
+        :param most: Number of attempts of a tick after which a lost run is
+            dead. If an object has used all of them without success, its next
+            ticks start at the last attempt, until one of its runs is done. If
+            *tick* supersedes an earlier claim, it continues with the attempts
+            of that claim.
+        :param rule: Text of the schedule that *tick* belongs to. Empty means
+            the schedule of the job. Objects with another recorded schedule
+            are left out.
+        :param schedule: Text of the job's schedule as the caller knows it. If
+            another schedule is in force, nothing is claimed. Empty disables
             the check.
-        :param due_at: the latest instant at which any of *objects* is due for
-            the tick, in microseconds since the epoch. None: *tick*.
-        :param until: the last instant at which the tick is to be claimed, in
-            microseconds since the epoch. None: there is none.
-
-        Nothing is taken after *until* by the clock of the store; and where
-        members share the store, nothing while its clock has not come to
-        *due_at*, but for :data:`~distperiodic.core.claim.EARLIEST`.
+        :param due_at: Latest instant at which any of *objects* is due for the
+            tick, in microseconds since the epoch. None means *tick*.
+        :param until: Last instant at which the tick may be claimed, in
+            microseconds since the epoch. None means no limit.
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
@@ -196,106 +220,129 @@ class ClaimStore(Protocol):
               seconds: float) -> list[claim_.Claim]:
         """Grant *holder* the runs of *objects* that still wait in *lease*.
 
-        :param into: name of the lease that is to hold what was granted. If
-            it is there and somebody else's, nothing is granted.
-        :returns: what was granted, in the order of *objects*.
+        :param into: Name of the new lease for the granted runs. If another
+            process holds a lease with this name, nothing is granted.
+        :returns: The granted claims, in the order of *objects*.
         """
 
     def finish(self, job: str, tick: int, objects: Sequence[str], *,
                lease: str) -> set[str]:
-        """End runs of *lease* as done; returns those that counted."""
+        """End runs in *lease* as done, and return the objects that counted."""
 
     def fail(self, job: str, tick: int, failures: Sequence[claim_.Failure],
              *, lease: str, into: str | None,
              seconds: float = 0.0) -> set[str]:
-        """Runs of *lease* failed: they wait for a retry, or end as dead.
+        """Record failed runs in *lease*: they wait for a retry or are dead.
 
-        :param into: name of the lease that is to hold what waits for its
-            retry; None: they are dead, and kept for an operator.
-        :param seconds: until the retry is due.
-        :returns: the objects whose failure counted. That of a run which was
-            ended in a session of its handler's does not.
+        :param into: Name of the new lease for runs that wait for a retry.
+            None means that the runs are dead and are kept for an operator.
+        :param seconds: Seconds until the retry is due.
+        :returns: Objects whose failure counted. A failure does not count if
+            the run was already ended in the handler's own transaction.
         """
 
     def save(self, job: str, progress: Mapping[str, str], *,
              lease: str) -> None:
-        """Keep what runs of *lease* say of themselves, by object, until the
-        next tick of the object is claimed. What does not run in that lease is
-        left out.
+        """Save the progress of runs in *lease*, until the next tick's claim.
+
+        Objects that do not run in that lease are ignored.
+
+        :param progress: JSON text of the progress, by object.
         """
 
     def progress(self, job: str, objects: Sequence[str], *,
                  lease: str) -> dict[str, str]:
-        """What was saved of those of *objects* that run in *lease*."""
+        """Return the saved progress of the *objects* that run in *lease*.
+
+        :returns: JSON text by object. Objects without progress are left out.
+        """
 
     def take_back(self, job: str, tick: int, objects: Sequence[str], *,
                   leases: Sequence[str], into: str, holder: str,
                   seconds: float, ran: bool = True) -> list[claim_.Claim]:
-        """Claim anew those of *objects* that wait or run in *leases*. The old
-        fences are void.
+        """Reclaim the *objects* that wait or run in *leases*.
 
-        :param ran: whether what was granted may have run, and has its next
-            attempt.
-        :param into: name of the lease that waits and holds them then.
+        Their old fences become void.
+
+        :param into: Name of the new lease, in which the claims wait.
+        :param holder: Holder of the new lease.
+        :param seconds: Seconds until the new lease expires.
+        :param ran: True means that the granted runs may have run: their
+            number of attempts increases.
+        :returns: The new claims.
         """
 
     def renew(self, leases: Sequence[str], *, holder: str,
               seconds: float) -> set[str]:
-        """Hold *leases* so long from now; returns those that *holder* still
-        holds. One that is not among them is somebody else's.
+        """Renew *leases*, and return those that *holder* still holds.
+
+        *holder* has lost every lease that is not returned.
+
+        :param seconds: Seconds from now until the leases expire.
         """
 
     def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
                 seconds: float, gone: Sequence[str], limit: int,
                 silent: float = 0.0) -> list[claim_.Lease]:
-        """Take over leases of *jobs* that ended, or whose holder is known to
-        be gone: up to *limit* of them, those that ended first.
+        """Take over leases of *jobs* that expired or whose holder is gone.
 
-        :param into: they are given the names ``<into>.0``, ``<into>.1``...
-        :param silent: seconds for which a holder that is gone must not have
-            renewed, as long as all hold leases for *seconds*: it may be alive
-            and merely cut off from the others.
+        The leases that expired first are taken over first. Claims that ran or
+        waited for a retry get their next attempt. The lease of claims that
+        wait for a retry expires when the retry is due, and has no holder: the
+        first caller takes it over.
 
-        What ran, and what waited for a retry, has its next attempt. What
-        waited for a retry is due, and so is taken over by whoever asks first.
+        :param into: Prefix of the new names, ``<into>.0``, ``<into>.1``...
+        :param holder: New holder of the leases.
+        :param seconds: Seconds until the leases expire under the new holder.
+        :param gone: Holders that are known to have left.
+        :param limit: Maximum number of leases.
+        :param silent: Seconds since the last renewal before a lease of a gone
+            holder is taken over: the holder may be alive and only cut off
+            from the others. The store assumes that every lease is renewed for
+            *seconds*.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
-        """Who holds leases of *jobs*; what waits for a retry is nobody's."""
+        """Return the holders of leases of *jobs*.
+
+        Leases of claims that wait for a retry have no holder.
+        """
 
     def drop(self, job: str, tick: int, objects: Sequence[str], *,
              lease: str, ending: claim_.State, reason: str = '') -> int:
-        """End claims that wait in *lease* and will not run, as skipped,
-        superseded, cancelled or dead; returns how many counted.
+        """End claims that wait in *lease* and will not run.
+
+        :param ending: Skipped, superseded, cancelled or dead.
+        :param reason: Reason in words, for the history.
+        :returns: Number of claims that counted.
         """
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
-        """How many runs of each of *jobs* go on now, of all workers; with
-        those whose workers are lost, as long as nobody has taken them over.
+        """Return the current number of runs per job, over all workers.
 
-        They are counted at one moment. A job of which none run may be left
-        out.
+        Runs of lost workers count until another process takes them over. All
+        jobs are counted at one moment. A job without runs may be left out.
         """
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: claim_.SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '') -> int:
-        """Decide that *objects* do not run for *tick*, without a claim.
+        """Record that *objects* do not run for *tick*, without a claim.
 
-        Nobody may claim them for it then. Objects that were claimed for it or
-        for a later tick, that somebody else skipped, or that nobody ever
-        claimed, are left out. So are all if the tick is too early to be
-        claimed.
+        No process can claim them for this tick afterwards. Objects that are
+        already claimed or skipped for this tick or a later one are left out,
+        and so are objects that are not listed. In a store that members share,
+        nothing is skipped while the tick is too early to be claimed.
 
-        :param holder: who decided, and by what.
-        :param reason: the same in words, for the history.
-        :param missed: how many ticks lie between an earlier one and this one.
-            It is asked of the last tick that each object was claimed or
-            skipped for, and so many are skipped with this one. None: there
-            are none.
-        :param schedule: as in :meth:`claim`.
-        :returns: how many objects counted.
+        :param holder: Member that decided.
+        :param by: Kind of decision.
+        :param reason: Reason in words, for the history.
+        :param missed: Function from an object's watermark to the number of
+            ticks between that watermark and *tick*. These ticks are counted
+            as skipped together with *tick*. None means that there are none.
+        :param schedule: As in :meth:`claim`.
+        :returns: Number of objects that counted.
         """
 
 
@@ -303,55 +350,55 @@ _Answer = TypeVar('_Answer')
 
 
 class StoreQueue(Protocol):
-    """The way of the flow to its store, which may be slow, or away."""
+    """Queue of store calls, so that the flow never waits for the store."""
 
     @property
     def away(self) -> bool:
-        """True while the store is unreachable; what is asked waits."""
+        """True while the store is unreachable; calls wait in the queue."""
 
     def ask(self, call: Callable[[ClaimStore], _Answer],
             then: Callable[[_Answer], None],
             failed: Callable[[], None] = lambda: None, *,
             first: bool = False) -> None:
-        """Have *call* made, after all that was asked before, and *then* told
-        its answer, in the thread of the flow.
+        """Queue *call*, and pass its result to *then* in the flow's thread.
 
-        It is made again while the store is away, so whatever it does must be
-        fit to be done twice.
+        Calls run in order. A call is repeated while the store is unreachable,
+        so it must be idempotent.
 
-        :param failed: told instead if it can never be answered.
-        :param first: it does not wait for what was asked before, as what
-            renews leases must not: they would end meanwhile.
+        :param failed: Called instead of *then* if *call* can never succeed.
+        :param first: True runs *call* without waiting for earlier calls.
+            Renewals of leases need this: the leases could expire while they
+            wait.
         """
 
 
 class CatalogueReader(Protocol):
-    """Runs catalogue methods somewhere that may block."""
+    """Reader that runs catalogue methods where they may block."""
 
     def read(self, job: job_.Job, tick: int, ticket: int,
              arcs: Sequence[ring_.Arc]) -> None:
-        """Begin to read the objects of *job*; returns at once.
+        """Start to read the objects of *job*, and return at once.
 
-        The answer comes to the flow under the same *ticket*, or never.
+        The flow receives the answer with the same *ticket*, or never.
 
-        :param arcs: this member's part of the ring, for a method that reads
-            no more than that.
+        :param arcs: Arcs of the ring that this member owns, for a catalogue
+            method that reads only their objects.
         """
 
 
 class WorkBus(Protocol):
-    """The way to the workers. A message is a hint and may be lost."""
+    """Message bus to the workers. A message is a hint and may be lost."""
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch* to its worker; never blocks and never raises.
+        """Send *batch* to its worker; never block and never raise.
 
-        The flow is told if it could not be sent, and gets the worker's
-        reports, through the callbacks the bus was made with.
+        The constructor of the bus takes callbacks for the flow: one for a
+        batch that could not be sent, and one for the reports of the workers.
         """
 
 
 class ReportBus(Protocol):
-    """The way back, from a worker to the schedulers."""
+    """Message bus from a worker to the schedulers."""
 
     def report(self, report: message.Report, to_entry: str) -> None:
-        """Send *report* to the scheduler under that entry; never blocks."""
+        """Send *report* to the scheduler with that entry; never block."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For catalogues that live in SQL: read only what this member owns.
+"""Helpers for catalogues in SQL: read only the objects that a member owns.
 
-A table of objects gets one more column, filled once for each row with
-:func:`position_of` and indexed. A catalogue method that takes ``arcs`` then
-reads its own part of the table, however large that is::
+Add an indexed column to the table of objects, and fill it once per row with
+:func:`position_of`. A catalogue method with a parameter ``arcs`` then reads
+only the rows that its member owns, whatever the size of the table::
 
     def nodes(self, context, arcs):
         return session.scalars(
@@ -24,24 +24,26 @@ __all__ = ['in_arcs', 'position_of']
 
 
 def position_of(obj: Any) -> int:
-    """The place of an object on the ring: what its column holds.
+    """Return the position of an object on the ring, to store in its row.
 
-    :param obj: has an ``id``, or is one (text or a number).
-    :returns: a signed 64-bit integer, for a ``BigInteger`` column.
-    :raises InvalidObject: it has no id that can be used.
+    :param obj: An object with an ``id``, or an id (str or int).
+    :returns: Signed 64-bit integer, for a ``BigInteger`` column.
+    :raises InvalidObject: The object has no usable id.
     """
     return ring_.position_of(catalogue_.id_of(obj))
 
 
 def in_arcs(column: Any,
             arcs: Sequence[ring_.Arc]) -> sa.ColumnElement[bool]:
-    """Whether the position in *column* is in one of *arcs*.
+    """Return a predicate: the position in *column* lies on one of *arcs*.
 
-    The predicate is a disjunction of ranges, which all databases can read
-    from an index on the column.
+    The predicate is an OR of ranges. All databases can use an index on the
+    column for it.
 
-    :param column: of type ``BigInteger``, filled by :func:`position_of`.
-    :param arcs: as a catalogue method is given them; none: nothing is.
+    :param column: Column of type ``BigInteger``, filled by
+        :func:`position_of`.
+    :param arcs: The arcs that a catalogue method receives. If there are none,
+        the predicate is false.
     """
     if not arcs:
         return sa.false()
@@ -50,14 +52,15 @@ def in_arcs(column: Any,
 
 
 class _InArcs(functions.FunctionElement[bool]):
-    """A column and its ranges, which are of numbers and so no data to bind.
+    """Predicate of a column and its ranges, written as literal numbers.
 
-    Of an expression and two parameters for each of 40 arcs SQLAlchemy takes
-    longer to make a statement than the database takes to answer it.
+    With one expression and two bound parameters for each of 40 arcs,
+    SQLAlchemy needs more time to build the statement than the database needs
+    to answer it.
     """
 
-    # Not Boolean: where a database has no such type SQLAlchemy writes
-    # ``(...) = 1``, and no index is used.
+    # Not Boolean: for a database without that type SQLAlchemy would write
+    # ``(...) = 1``, which prevents the use of an index.
     type: Any = sa.types.NULLTYPE
     inherit_cache = True
 

@@ -1,36 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The account of everything that was due, in classes that leave nothing out.
+"""Audit of everything that was due, in classes that cover every case.
 
-The watermark of an object divides its ticks. What became of those up to it
-stands in the history; those after it follow from :mod:`distperiodic.core.due`,
-over the object's row::
+The watermark of an object divides its ticks. The history records the outcome
+of the ticks up to the watermark. :mod:`distperiodic.core.due` computes the
+ticks after the watermark from the row of the object::
 
     since                      watermark                          now
       |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
-            the history has them           due, and undecided
+            recorded in the history         due and undecided
 
-Each object and tick comes to one class, and two of them are findings::
+Each pair of an object and a tick belongs to one class. Two of the classes,
+lost and unexplained, are findings::
 
     on time, late      its run was done; late if it was claimed too late
     dead               its runs failed for good
-    superseded         claimed, and not started before its next tick came
+    superseded         claimed, but not started before its next tick
     cancelled          claimed, and ended without a run
-    skipped            not run, since an earlier run went on (overlap) or
-                       the job was paused
+    skipped            not run, because an earlier run continued (overlap)
+                       or because the job was paused
     passed over        given up by the misfire policy
-    lost               due while schedulers attended the job, and not run
-    pending            claimed and not over, or due and undecided
+    lost               due while schedulers attended the job, but not run
+    pending            claimed and not ended, or due and undecided
     not listed         in the catalogue, but not in the store's listing
-    unexplained        the numbers contradict each other: an end is missing,
-                       or there is one too many
+    unexplained        the numbers contradict each other: there is one end
+                       too few or too many
 
-The history is checked by the rows: an object whose row says that it was due
-for a tick and that the tick is settled must be counted for that tick, or
-among those that were missed until a newer one. If it is not, it is lost: a
-watermark was moved and nothing was recorded.
+The rows verify the history. If the row of an object says that the object was
+due for a tick and that the tick is settled, the history must count the object
+for that tick, or among those missed until a newer tick. If it does not, the
+object is lost: its watermark moved, but nothing was recorded.
 
-Nothing here asks anybody: the rows of a store and the record of a simulated
-cluster are judged by the same lines.
+This module reads no store. The same code judges the rows of a store and the
+record of a simulated cluster.
 """
 
 import bisect
@@ -55,7 +56,7 @@ from distperiodic.core.schedule import Schedule
 
 
 class Fate(enum.StrEnum):
-    """The classes; see above."""
+    """Class of an object and tick; see the documentation of this module."""
 
     ON_TIME = 'on time'
     LATE = 'late'
@@ -70,12 +71,12 @@ class Fate(enum.StrEnum):
     UNEXPLAINED = 'unexplained'
 
 
-#: Those that nobody should ever see.
+#: Classes that are errors and should never occur.
 FINDINGS = (Fate.LOST, Fate.UNEXPLAINED)
 
 
 class Counts(NamedTuple):
-    """What is known of one tick of a job, counted in objects."""
+    """History of one tick of a job, in numbers of objects."""
 
     #: Claimed, or skipped without a claim.
     due: int = 0
@@ -83,17 +84,17 @@ class Counts(NamedTuple):
     dead: int = 0
     superseded: int = 0
     cancelled: int = 0
-    #: By whatever.
+    #: Skipped, for any reason.
     skipped: int = 0
-    #: Of what was skipped: given up by the misfire policy, and given up
-    #: though schedulers attended the job.
+    #: The part of *skipped* that the misfire policy gave up.
     by_misfire: int = 0
+    #: The part of *skipped* that was due while schedulers attended the job.
     by_lost: int = 0
-    #: Of what was skipped, what was due for earlier ticks than this one.
+    #: The part of *skipped* that was due for earlier ticks than this one.
     missed: int = 0
     #: Claimed too late.
     late: int = 0
-    #: Claims that stand open, as their own rows have it.
+    #: Claims that are open, according to their own rows.
     open: int = 0
 
     @property
@@ -104,7 +105,7 @@ class Counts(NamedTuple):
 
 def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
               still_open: bool = False) -> Counts:
-    """The counts of one object and tick, from the ends that it came to."""
+    """Return the counts of one object and tick, from its final states."""
     number = collections.Counter(endings)
     return Counts(
         due, number[State.DONE], number[State.DEAD],
@@ -117,16 +118,17 @@ def counts_of(endings: Iterable[State], *, due: int = 1, late: bool = False,
 def classify(counts: Counts, lost: int = 0,
              undecided: Mapping[Fate, int] | None = None
              ) -> collections.Counter[Fate]:
-    """Number of objects of a tick by class.
+    """Return the number of objects of a tick by class.
 
-    Of those that were claimed too late as many as can be count among the
-    done: the numbers do not tell which of them died.
+    Late claims count as done as far as the numbers allow, because the history
+    does not record which of the late claims ended as dead.
 
-    :param lost: objects that the history should have, and has not.
-    :param undecided: classes of what was due after its watermark.
+    :param lost: Number of objects that are missing in the history.
+    :param undecided: Number of objects by class for ticks after the
+        watermark.
     """
     late = min(counts.late, counts.done)
-    # What has no end stands open, and what stands open has no end.
+    # Exactly the claims without an end must be open.
     without_end = counts.due - counts.ended
     found = {
         Fate.ON_TIME: counts.done - late, Fate.LATE: late,
@@ -135,7 +137,7 @@ def classify(counts: Counts, lost: int = 0,
         Fate.SKIPPED: counts.skipped - counts.by_misfire - counts.by_lost,
         Fate.PASSED_OVER: counts.by_misfire,
         Fate.LOST: counts.by_lost + lost, Fate.PENDING: counts.open}
-    # Below zero: more were put back than had died.
+    # Below zero if an operator requeued more claims than were dead.
     too_few = -sum(number for number in found.values() if number < 0)
     classes = collections.Counter({
         **found,
@@ -148,15 +150,16 @@ def balance(ticks: Mapping[Instant, Counts],
             expected: Mapping[Instant, int],
             undecided: Mapping[Instant, Mapping[Fate, int]]
             ) -> dict[Instant, collections.Counter[Fate]]:
-    """The classes of each tick.
+    """Return the number of objects by class for each tick.
 
-    What was missed of several ticks is counted in the newest of them, so it
-    makes up for those before that one. What an operator triggered, at a tick
-    that is none of the schedule, stands for no other.
+    The history counts missed ticks in the newest tick of a series, so that
+    count can explain objects missing in the ticks before it. A run that an
+    operator triggered outside the schedule explains no other tick.
 
-    :param expected: objects that were due for each tick, and whose watermark
-        says that it is settled.
-    :param undecided: classes of what was due after its watermark.
+    :param expected: Number of objects that were due for each tick and whose
+        watermark says that the tick is settled.
+    :param undecided: Number of objects by class, for ticks after the
+        watermark.
     """
     fates: dict[Instant, collections.Counter[Fate]] = {}
     missed = 0
@@ -170,30 +173,32 @@ def balance(ticks: Mapping[Instant, Counts],
 
 
 class Attendance(NamedTuple):
-    """The time in which schedulers attended a job without a gap."""
+    """Interval in which schedulers attended a job without a gap."""
 
     since: Instant
     until: Instant
 
 
 class Job(NamedTuple):
-    """A job as it is judged."""
+    """A job, as the audit needs it."""
 
-    #: The schedule in force.
+    #: The schedule in force, with the policies of the job.
     plan: Plan
-    #: Whether the policies of *plan* are the job's: its code was read.
+    #: True if the code of the job was read. If not, the policies of *plan*
+    #: are defaults.
     known: bool = False
-    #: None: nobody attends it.
+    #: None means that no scheduler attends the job.
     attended: Attendance | None = None
-    #: Since when an operator has paused it. None: it is not paused.
+    #: Instant since which the job is paused. None means not paused.
     paused: Instant | None = None
-    #: Microseconds within which schedulers that attend claim what is due.
+    #: Microseconds within which attending schedulers claim what is due.
     patience: int = 0
 
     def plan_of(self, rule: str) -> Plan:
-        """The plan of objects with a schedule of their own, by its text.
+        """Return the plan of objects whose own schedule has the text *rule*.
 
-        :raises InvalidSchedule: nobody can read it.
+        :param rule: Empty means the plan of the job.
+        :raises InvalidSchedule: The text cannot be read.
         """
         if not rule:
             return self.plan
@@ -201,10 +206,10 @@ class Job(NamedTuple):
                     self.plan.grace, immediate=self.plan.immediate)
 
     def fate(self, at: Instant, given_up: bool) -> Fate:
-        """The class of an undecided tick of an object without a claim.
+        """Return the class of an undecided tick of an object without a claim.
 
-        :param at: the instant at which it was due.
-        :param given_up: whether the misfire policy would not run it any more.
+        :param at: Instant at which the object was due.
+        :param given_up: True if the misfire policy would no longer run it.
         """
         if self.paused is not None and at >= self.paused:
             return Fate.PENDING
@@ -216,10 +221,11 @@ class Job(NamedTuple):
 
 
 def named(text: str) -> tuple[Schedule, bool]:
-    """The schedule that the store keeps of a job, and whether the job spreads
-    its objects over the period.
+    """Return the schedule of a job from its text in the store.
 
-    :raises InvalidSchedule: it is nothing that a job would write.
+    :returns: The schedule, and whether the job spreads its objects over the
+        period.
+    :raises InvalidSchedule: The text cannot be read.
     """
     bare = text.removesuffix(' spread')
     return job_.schedule_named(bare), bare != text
@@ -229,14 +235,15 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
           placed: Iterable[tuple[Row, Sequence[int]]], job: Job,
           since: Instant, now: Instant
           ) -> dict[Instant, collections.Counter[Fate]]:
-    """The classes of each tick of a job.
+    """Return the number of objects by class for each tick of a job.
 
-    :param ticks: the history from *since* on.
-    :param alike: listed objects, those alike together with their number. What
-        happened to them before *since* may be left out.
-    :param placed: listed objects that are alike but for their places on the
-        ring, which matter: one of them, and the places of all.
-    :param since: the first tick that is judged.
+    :param ticks: History from *since* on.
+    :param alike: Rows of listed objects, each with the number of objects that
+        it stands for. Events before *since* may be left out.
+    :param placed: Rows of listed objects that differ only in their positions
+        on the ring, where positions matter: one row, and the positions of all
+        objects that it stands for.
+    :param since: First tick to judge.
     """
     due = _Due(job, since)
     kinds = itertools.chain.from_iterable(
@@ -251,11 +258,13 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
 def _by_phase(job: Job, row: Row, positions: Sequence[int],
               now: Instant) -> Iterator[tuple[Row, int]]:
-    """Objects that are judged alike: one of them, and the number of all.
+    """Group objects that differ only in their positions by equal verdicts.
 
-    What becomes of an object depends on whether its phase had come at a few
-    instants, and on nothing else of it. A million of them fall into a handful
-    of kinds.
+    The verdict on an object depends on its phase only through a few instants:
+    whether its phase had passed at each of them. So a million objects fall
+    into a handful of groups.
+
+    :returns: One row of each group, and the number of objects in the group.
     """
     plan = job.plan
     instants = [now, max(row.since, plan.since) - 1]
@@ -288,26 +297,31 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
 
 
 class _Due:
-    """What was due from an instant on."""
+    """Count of everything that was due from an instant on."""
 
     def __init__(self, job: Job, since: Instant):
         self._job = job
         self._since = since
         self._around = functools.lru_cache(maxsize=1024)(job.plan.around)
-        #: By schedule, how many objects come or go after an instant.
+        #: For each plan and instant, the change in the number of objects that
+        #: are due for the ticks after it.
         self._changes: dict[Plan, collections.Counter[Instant]] = {}
         self._first: collections.Counter[Instant] = collections.Counter()
         self.undecided: dict[Instant, collections.Counter[Fate]] = (
             collections.defaultdict(collections.Counter))
 
     def expect(self, row: Row, number: int) -> None:
-        """Count the ticks up to its watermark for which *row* was due."""
+        """Count the ticks up to the watermark of *row* that were due.
+
+        :param number: Number of objects that *row* stands for.
+        """
         plan = self._job.plan_of(row.rule)
         last = row.settled
         floor = plan.floor(self._since - 1, row.since, row.position,
                            self._around if not row.rule else None)
         if plan.spread and not self._job.known:
-            # It may have run at once, instead of in its phase.
+            # The object may have run when it was listed, instead of in its
+            # phase.
             floor = max(floor, row.since)
         if floor < last:
             change = self._changes.setdefault(plan, collections.Counter())
@@ -317,7 +331,7 @@ class _Due:
             self._first[row.since] += number
 
     def expected(self) -> collections.Counter[Instant]:
-        """Number of objects that were due for each tick and are past it."""
+        """Return the number of objects that were due and settled, by tick."""
         found = self._first.copy()
         for plan, change in self._changes.items():
             turns = sorted(change)
@@ -331,9 +345,9 @@ class _Due:
 
     def wait(self, plan: Plan, verdict: due_.Verdict, row: Row,
              number: int) -> None:
-        """Count what was due of *row* after its watermark.
+        """Count the ticks of *row* that are due after its watermark.
 
-        :param number: objects that it stands for.
+        :param number: Number of objects that *row* stands for.
         """
         for tick in verdict.run:
             self._count(plan, tick, row, number, False)
@@ -349,7 +363,7 @@ class _Due:
     def _count(self, plan: Plan, tick: Instant, row: Row, number: int,
                given_up: bool) -> None:
         if not row.free:
-            # Its claim is not over, so nothing was decided.
+            # Its claim has not ended, so nothing was decided.
             self.undecided[tick][Fate.PENDING] += number
             return
         at = tick
@@ -360,7 +374,7 @@ class _Due:
 
 def ticks_of(rule: Schedule, after: Instant,
              until: Instant) -> Iterable[Instant]:
-    """The ticks in (*after*, *until*], the oldest first."""
+    """Return the ticks in (*after*, *until*], oldest first."""
     tick = rule.after(after)
     while tick <= until:
         yield tick

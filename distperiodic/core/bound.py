@@ -1,30 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a limit one scheduler uses, while others use the rest.
+"""Adaptive share of a limit that several schedulers use.
 
-Each has its share, which is certain to fit. Where a store counts what runs
-everywhere, one that has more to do takes more, run by run, until one is
-refused: then all is in use. Whoever is refused goes on with what it has and
-asks for more later, so a refusal costs one place for a moment.
+Each scheduler has an equal share, which always fits. If a store counts the
+runs of all schedulers, a scheduler with more work exceeds its share, one run
+at a time, until a run is refused: then the whole limit is in use. After a
+refusal it stays at the runs that it has, and asks for more later. So a
+refusal costs one place for a moment.
 
-What is brief is sent a little ahead: it waits at the worker, which begins it
-when something else of the limit ends there
-(:mod:`distperiodic.flow.worker.admission`). Else each place would be idle
-while the news goes to the scheduler and back.
+Short runs are sent a little ahead of a free place. They wait at the worker,
+which starts them when another run under the limit ends there
+(:mod:`distperiodic.flow.worker.admission`). Otherwise each place would be
+idle for one round trip between worker and scheduler.
 """
 
-# Seconds after which one that was refused asks again, at first and at the
-# most: for what is its share, and for more.
+# Seconds until a refused scheduler asks again, at first and at most: below
+# its share, and above it.
 _BELOW = 0.2, 1.0
 _ABOVE = 1.0, 4.0
-# Seconds of one run up to which the way to the worker is worth saving.
+# Seconds up to which a run is short, so that the round trip matters.
 _BRIEF = 0.5
 
 
 class Bound:
-    """One limit, as one scheduler keeps it.
+    """One limit, as one scheduler applies it.
 
-    :param most: runs at once, of all schedulers.
-    :param shared: whether a store counts what runs of all schedulers.
+    :param most: Number of runs at the same time, over all schedulers.
+    :param shared: True if a store counts the runs of all schedulers.
     """
 
     __slots__ = ('_ahead', '_grow_at', '_held', '_limit', '_more', '_most',
@@ -33,24 +34,24 @@ class Bound:
     def __init__(self, most: int, *, shared: bool):
         self._most = most
         self._shared = shared
-        #: Runs that workers hold.
+        #: Number of runs that workers hold.
         self._held = 0
         self._share = 0
-        #: How many this scheduler may have.
+        #: Number of runs that this scheduler may have now.
         self._limit = 0
-        #: Whether runs are so brief that some are sent ahead.
+        #: True if runs are short enough to be sent ahead.
         self._ahead = False
-        #: Whether there was more to run than that.
+        #: True if the last call of :meth:`room` found no room.
         self._more = False
         self._grow_at = 0.0
-        #: How long the last refusal was waited for; 0.0: there was none.
+        #: Seconds of the pause after the last refusal. 0.0: there was none.
         self._pause = 0.0
 
     def room(self, schedulers: int, now: float) -> int:
-        """How many more may be given to workers now; 0: none.
+        """Return how many more runs may be sent to workers now.
 
-        :param schedulers: that share the limit.
-        :param now: monotonic seconds.
+        :param schedulers: Number of schedulers that share the limit.
+        :param now: Monotonic seconds.
         """
         share = max(1, self._most // schedulers)
         if share != self._share:
@@ -62,24 +63,25 @@ class Bound:
             self._grow_at = now + _BELOW[0]
         room = self._limit - self._held
         if self._ahead and (self._held or not waits):
-            # A worker that has refused one knows that no place is free, and
-            # lets the next one wait.
+            # After a refusal the worker knows that no place is free, and lets
+            # the next run wait.
             room += max(1, self._limit)
         self._more = room <= 0
         return max(0, room)
 
     def give(self, runs: int) -> None:
-        """Workers hold *runs* more."""
+        """Record that workers hold *runs* more runs."""
         self._held += runs
 
     def settle(self, runs: int) -> None:
-        """Workers hold *runs* less."""
+        """Record that workers hold *runs* fewer runs."""
         self._held -= runs
 
     def ran(self, seconds: float, now: float) -> None:
-        """Runs came to an end, and none of their batch was refused.
+        """Record that a batch ended without any refused run.
 
-        :param seconds: that one of them took.
+        :param seconds: Duration of one run.
+        :param now: Monotonic seconds.
         """
         self._ahead = self._shared and seconds <= _BRIEF
         if (self._shared and self._more and now >= self._grow_at
@@ -90,9 +92,11 @@ class Bound:
                 self._pause = 0.0
 
     def refused(self, now: float, jitter: float) -> None:
-        """Runs were refused: with those of others they are too many.
+        """Record that runs were refused, because the limit is in use.
 
-        :param jitter: 0.0 to 1.0, so that not all ask again at once.
+        :param now: Monotonic seconds.
+        :param jitter: 0.0 to 1.0, so that not all schedulers ask again at the
+            same time.
         """
         self._limit = min(self._limit, self._held)
         low, high = _BELOW if self._limit < self._share else _ABOVE

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of one job, kept so that a member finds its own at once.
+"""The objects of one job, in a form in which a member finds its own quickly.
 
-Ids are hashed once. Sorted by position, the objects of a member are a few
-slices, one for each of its arcs, so a changed ring costs what the member
-owns and not what exists. Objects keep the order in which they were given.
+Ids are hashed once. In the order of positions, the objects of a member are a
+few slices, one per arc. So the cost of a ring change depends on the number of
+objects that the member owns, not on the number of all objects. Results keep
+the order in which the objects were given.
 
-The objects' ids must not change while a catalogue holds them; a list whose
-ids changed is another catalogue.
+The ids of the objects must not change while a catalogue holds them. A list
+with changed ids needs a new catalogue.
 """
 
 import bisect
@@ -24,17 +25,18 @@ from distperiodic import exceptions
 from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 
-#: What a key of a MySQL table has room for. A longer id is a mistake (a whole
-#: record passed for its id), and would cost every message and row.
+#: Maximum length of an id, set by the length of a key in MySQL. A longer id is
+#: probably a mistake (a whole record instead of its id), and would make every
+#: message and row larger.
 MAX_ID_LENGTH = 255
-# Ids looked through in one go.
+# Number of ids that one pass checks.
 _CHUNK = 10_000
 
 
 def id_of(obj: Any) -> str:
-    """The id of an object as text: its ``.id``, or itself if str or int.
+    """Return the id of an object as text: its ``.id``, or a str or int.
 
-    :raises InvalidObject: it has none, or one that cannot be an id.
+    :raises InvalidObject: The object has no id, or an unusable one.
     """
     key = obj if isinstance(obj, (str, int)) else getattr(obj, 'id', None)
     if isinstance(key, bool) or key is None:
@@ -63,7 +65,7 @@ def id_of(obj: Any) -> str:
 
 
 def ids_of(objects: Sequence[Any]) -> list[str]:
-    """The ids of many objects, in their order; see :func:`id_of`."""
+    """Return the ids of many objects, in their order; see :func:`id_of`."""
     kinds = set(map(type, objects))
     if kinds <= {int}:
         ids = list(map(str, objects))
@@ -88,7 +90,7 @@ def ids_of(objects: Sequence[Any]) -> list[str]:
 
 
 class _Mine:
-    """The last answer of a catalogue."""
+    """Cached result of a catalogue: the objects of one member on one ring."""
 
     __slots__ = ('ring', 'member', 'indexes', 'objects')
 
@@ -100,17 +102,17 @@ class _Mine:
 
 
 class Catalogue:
-    """Objects, their ids and their places on the ring.
+    """Objects with their ids and their positions on the ring.
 
-    :param objects: anything with ``.id``, or str or int; iterated once.
-    :raises InvalidObject: an object without a usable id.
+    :param objects: Objects with an ``.id``, or str or int. Iterated once.
+    :raises InvalidObject: An object has no usable id.
     """
 
     __slots__ = ('objects', 'ids', 'positions', 'told', '_order', '_sorted',
                  '_mine', '_phases')
 
     def __init__(self, objects: Iterable[Any]):
-        #: A copy: the caller may go on to change his list.
+        #: A copy, because the caller may change the original list.
         self.objects: list[Any] = list(objects)
         self.ids = ids_of(self.objects)
         if self.ids == self.objects:
@@ -121,7 +123,7 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
-        #: Somebody was told of :attr:`duplicate`.
+        #: True hides :attr:`duplicate`, which was reported before.
         self.told = False
         self._order: array[int] | None = None
         self._sorted: array[int] | None = None
@@ -133,7 +135,10 @@ class Catalogue:
 
     @property
     def duplicate(self) -> str | None:
-        """An id that stands here more than once; None: there is none."""
+        """An id that occurs more than once. None means that there is none.
+
+        Also None if :attr:`told` is set.
+        """
         seen: set[str] = set()
         if self.told or len(set(self.ids)) == len(self.ids):
             return None
@@ -144,10 +149,10 @@ class Catalogue:
         return None
 
     def index(self) -> None:
-        """Sort by position now rather than at the first need.
+        """Sort the objects by position now, instead of at the first need.
 
-        In 256 parts, so that a million objects do not keep other threads
-        from the interpreter for a second.
+        The sort works in 256 parts. Otherwise a million objects would block
+        the other threads of the interpreter for a second.
         """
         if self._order is not None:
             return
@@ -163,19 +168,19 @@ class Catalogue:
         self._order = order
 
     def same_objects(self, objects: Sequence[Any]) -> bool:
-        """Whether these are the very objects, and not equal ones."""
+        """Return whether *objects* are the identical objects, not copies."""
         return all(map(operator.is_, self.objects, objects))
 
     def pick(self, objects: Sequence[Any], ring: ring_.Ring,
              member: str) -> list[Any]:
-        """Like :meth:`subset`, out of other objects with the same ids."""
+        """Return the :meth:`subset` of *objects*, which have the same ids."""
         return list(map(
             objects.__getitem__, self._of(ring, member).indexes))
 
     def subset(self, ring: ring_.Ring, member: str) -> list[Any]:
-        """The objects of *member* on *ring*, in the order they were given.
+        """Return the objects of *member* on *ring*, in their given order.
 
-        Asked again for the same ring and member it only copies its answer.
+        A repeated call with the same ring and member copies a cached list.
         """
         mine = self._of(ring, member)
         if mine.objects is None:
@@ -183,14 +188,14 @@ class Catalogue:
         return mine.objects.copy()
 
     def placed_ids(self, ring: ring_.Ring, member: str) -> list[str]:
-        """The ids of *member*'s objects on *ring*, by their places on it."""
+        """Return the ids of *member*'s objects, arc by arc of *ring*."""
         self.index()
         return list(map(self.ids.__getitem__, self._cut(ring.arcs(member))))
 
     def by_phase(self, period_us: int) -> 'tuple[array[int], array[int]]':
-        """Each object's own phase in a period, in order of phase.
+        """Return the phases of all objects in a period, in order of phase.
 
-        :returns: phases in microseconds, and the index of each's object.
+        :returns: Phases in microseconds, and the index of the object of each.
         """
         known = self._phases
         if known is None or known[0] != period_us:
@@ -203,19 +208,23 @@ class Catalogue:
         return known[1], known[2]
 
     def between(self, low: int, high: int) -> 'array[int]':
-        """The indexes of the objects at positions from *low* to *high*."""
+        """Return the indexes of the objects from position *low* to *high*."""
         self.index()
         return self._cut([ring_.Arc(low, high)])
 
     def indexes(self, ids: Iterable[str]) -> list[int]:
-        """The indexes of those of these objects that it lists."""
+        """Return the indexes of the objects with these *ids*.
+
+        Ids that the catalogue does not list are ignored.
+        """
         return [index for key in ids
                 for index in self.between(*[ring_.position_of(key)] * 2)
                 if self.ids[index] == key]
 
     def pieces(self, arc: ring_.Arc, most: int) -> Iterator[ring_.Arc]:
-        """*arc* in pieces with *most* objects each, or a few more where some
-        have one position.
+        """Split *arc* into pieces with *most* objects each.
+
+        A piece has a few more if several objects share one position.
         """
         self.index()
         placed = self._sorted
@@ -250,10 +259,10 @@ class Catalogue:
         return _Mine(ring, member, sorted(self._cut(ring.arcs(member))))
 
     def _moved(self, old: '_Mine', ring: ring_.Ring) -> '_Mine':
-        """The answer for *ring*, from that for another one.
+        """Derive the result for *ring* from the result for the old ring.
 
-        One join or leave among many moves few objects of a member or none,
-        and to sort all of them again would cost more than all the rest.
+        If one of many members joins or leaves, few or no objects of the
+        others move. To sort all of them again would be the largest cost.
         """
         before, after = old.ring.arcs(old.member), ring.arcs(old.member)
         lost = set(self._cut(set(before) - set(after)))
@@ -276,7 +285,7 @@ class Catalogue:
         return mine
 
     def _cut(self, arcs: Iterable[ring_.Arc]) -> 'array[int]':
-        """The indexes of the objects on these *arcs*."""
+        """Return the indexes of the objects on these *arcs*."""
         order, placed = self._order, self._sorted
         assert order is not None and placed is not None
         found = array(order.typecode)
@@ -287,21 +296,20 @@ class Catalogue:
 
 
 class Reading(NamedTuple):
-    """What a catalogue method gave."""
+    """Result of a catalogue method."""
 
     catalogue: Catalogue
-    #: Objects that carry their own schedule, by id.
+    #: Own schedules of the objects that carry one, by id.
     schedules: Mapping[str, schedule.Schedule]
-    #: Whether it holds the objects of the arcs that were asked for and no
-    #: others.
+    #: True if the result holds only the objects of the requested arcs.
     partial: bool = False
 
 
 class Catalogues:
-    """The last few lists that somebody asked about, to know them again.
+    """Cache of the catalogues of the last few lists.
 
-    A list is known again by its ids, compared one by one: 10 ms for a
-    million, and no way to be wrong about a list that was changed in place.
+    A list is recognised by comparing all of its ids. This takes 10 ms for a
+    million, and is correct even for a list that was changed in place.
     """
 
     def __init__(self, keep: int = 4):
@@ -309,9 +317,10 @@ class Catalogues:
         self._recent: list[Catalogue] = []
 
     def of(self, objects: Sequence[Any]) -> Catalogue:
-        """The catalogue of *objects*: the one known, or a new one."""
-        # Equal lists answer by identity of their items in 5 ms a million;
-        # for objects the ids decide, since an object may have changed its.
+        """Return the catalogue of *objects*, from the cache or a new one."""
+        # If the items are their own ids, compare the lists: 5 ms for a million
+        # identical items. For other objects compare the ids, because an
+        # object may have a new id.
         listed = objects if isinstance(objects, list) else list(objects)
         for catalogue in self._recent:
             if len(catalogue) == len(listed) and (

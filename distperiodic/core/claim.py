@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a claim: the only place that knows which moves are allowed.
+"""State machine of a claim: the only place that defines the allowed moves.
 
-A claim is of a job and an object; its tick, fence and state change, the row
-stays. Each move below names the states it may leave and the one it enters;
-a store applies it under the condition that the state is one of these and
-that the claim stands in the lease that the mover holds, and nothing else
-decides.
+Each pair of a job and an object has one claim. Its tick, fence and state
+change; its row stays. Each move below names the states that it may leave and
+the state that it enters. A store makes a move only if the claim is in one of
+those states and in the lease that the caller names.
 
-A *lease* is what somebody holds: claims of one job and tick, until an
-instant of the store's clock. A claim stands in one lease at a time, and each
-grant has a lease of its own, so to be in a lease proves what the newest
-fence proves::
+A *lease* holds claims of one job and tick for one holder, until an instant of
+the store's clock. A claim is in one lease at a time, and each grant creates a
+lease of its own. So presence in a lease proves the same as the newest
+fence::
 
-    scheduler's lease          worker's lease        nobody's, until then
-      waiting                    running               retry
+    scheduler's lease          worker's lease        lease without a holder
+      waiting                    running               until the retry is due
         claimed ── start ──────►   running ── retry ──►  retry
            ▲                          │ take back          │ again
            ├──────────────────────────┴────────────────────┘
            │ requeue
-          dead   what an operator puts back waits in a lease of nobody's
-                 that is due at once, so whoever sweeps first takes it over
+          dead   a requeued claim waits in a lease without a holder that
+                 expires at once; the first scheduler to sweep takes it over
 """
 
 import enum
@@ -29,62 +28,66 @@ from distperiodic.core import due
 
 
 class State(enum.Enum):
-    # Members are singletons; enum's own hash is a call into Python, twice
-    # for each move of each object.
+    """State of a claim."""
+
+    # Members are singletons. The hash of enum is a Python function, and would
+    # be called twice for each move of each object.
     __hash__ = object.__hash__
 
     #: Listed by its job's catalogue, and never claimed.
     LISTED = 'listed'
-    #: Taken by a scheduler; not granted to a worker.
+    #: Claimed by a scheduler; not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
-    #: Ran to its end, as its handler's session says; not counted yet.
+    #: Ended in the handler's own transaction; not counted yet.
     COMMITTED = 'committed'
     #: Failed; waits for its next attempt.
     RETRY = 'retry'
-    #: Ran to its end.
+    #: Ran successfully.
     DONE = 'done'
     #: Failed for the last time; kept for an operator.
     DEAD = 'dead'
     #: Not run, by the job's own misfire or overlap policy.
     SKIPPED = 'skipped'
-    #: Not run, since a later tick took its place.
+    #: Not run, because a later tick replaced it.
     SUPERSEDED = 'superseded'
-    #: Not run, since somebody said so.
+    #: Not run, because it was cancelled.
     CANCELLED = 'cancelled'
 
 
-#: Nothing leaves these but a claim for a later tick, and an operator's word.
+#: Final states. Only a claim for a later tick or an operator can leave them.
 ENDINGS = frozenset([State.DONE, State.DEAD, State.SKIPPED,
                      State.SUPERSEDED, State.CANCELLED])
 
 
 class Authority(enum.Enum):
-    """Who decides what of a job may run."""
+    """The authority that decides which objects of a job may run."""
 
     __hash__ = object.__hash__
 
     #: A store that all members share.
     STORE = 'store'
-    #: The ring alone: claims stand in the memory of one scheduler.
+    #: The ring alone. Claims are in the memory of one scheduler.
     RING = 'ring'
 
 
 class SkippedBy(enum.Enum):
-    """What had an object skipped for a tick, without a claim."""
+    """Reason why an object was skipped for a tick, without a claim."""
 
-    #: Nobody ran it in time, and the job's ``misfire`` gave it up.
+    #: No process ran it in time; the ``misfire`` policy of the job skips it.
     MISFIRE = 'misfire'
-    #: An earlier run of it went on, and the job's ``overlap`` gave it up.
+    #: An earlier run continued; the ``overlap`` policy of the job skips it.
     OVERLAP = 'overlap'
     #: An operator had paused the job.
     PAUSE = 'pause'
-    #: Nobody claimed it in time, though schedulers attended the job.
+    #: No process claimed it in time, although schedulers attended the job.
     LOST = 'lost'
 
 
 class Move(enum.Enum):
+    """Move of a claim from one state to another."""
+
     __hash__ = object.__hash__
 
     CLAIM = 'claim'
@@ -102,17 +105,17 @@ class Move(enum.Enum):
     REQUEUE = 'requeue'
 
 
-#: Waits for a run, or runs.
+#: States of a claim that waits for a run, or runs.
 OPEN = frozenset([State.CLAIMED, State.RUNNING, State.RETRY])
 
-#: Move to the states that it may leave, and the state that it enters.
+#: For each move, the states that it may leave and the state that it enters.
 MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.CLAIM: (ENDINGS | {State.LISTED}, State.CLAIMED),
     Move.START: (frozenset([State.CLAIMED]), State.RUNNING),
     Move.FINISH: (frozenset([State.RUNNING]), State.DONE),
-    # In the session of the handler, which may roll it back.
+    # In the transaction of the handler, which may roll it back.
     Move.COMMIT: (frozenset([State.RUNNING]), State.COMMITTED),
-    # By the store, when it next sees it.
+    # By the store, when it next reads the claim.
     Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
     Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
@@ -125,62 +128,65 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
-#: Which move of its holder's ends a claim so; the rest do not end it.
+#: For each final state, the move by which the holder of a claim ends it so.
 ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
                 if state in ENDINGS and move is not Move.COUNT}
 
 
 def allowed(move: Move, state: State) -> bool:
-    """Whether *move* may be made from *state*."""
+    """Return whether *move* may leave *state*."""
     return state in MOVES[move][0]
 
 
 class Claim(NamedTuple):
-    """What a member holds of a claim: enough to make the next move."""
+    """A member's copy of a claim, sufficient for the next move."""
 
     object: str
-    #: Grows with every grant of the object; an old one proves nothing.
+    #: Fencing token. It grows with every claim of the object, which voids the
+    #: earlier tokens.
     fence: int
-    #: 1 for the first run of a tick; more where those of an earlier one were
-    #: lost until it was given up, or until this one took its place.
+    #: Number of the attempt, from 1. A tick starts with a higher number if
+    #: the runs of an earlier tick were lost until that tick was given up, or
+    #: until this tick superseded it.
     attempt: int
     #: Microseconds since the epoch.
     tick: int
 
 
 class Claimed(NamedTuple):
-    """What became of an attempt to claim many objects for one tick."""
+    """Result of an attempt to claim many objects for one tick."""
 
     won: list[Claim]
     #: Objects whose earlier tick still runs or waits for a retry.
     busy: list[str]
-    #: Claims of earlier ticks that were not started and are void now.
+    #: Number of claims of earlier ticks that were not started and are now
+    #: void.
     superseded: int
     #: Objects that have missed more than this tick.
     behind: list[due.Row]
-    #: Objects whose earlier tick is claimed and was not started.
+    #: Objects whose earlier tick is claimed and not started.
     waiting: list[str]
-    #: Microseconds until the tick may be claimed by the store's clock; then
-    #: nothing was taken. 0: it may be now.
+    #: Microseconds until the tick may be claimed by the store's clock. If not
+    #: 0, nothing was claimed.
     early: int = 0
-    #: Whether another schedule of the job is in force than who asked has;
-    #: nothing was taken since.
+    #: True if the caller's schedule of the job is not the one in force.
+    #: Nothing was claimed by this call.
     outdated: bool = False
-    #: Whether it is too late for the tick by the store's clock; then nothing
-    #: was taken.
+    #: True if it is too late for the tick by the store's clock. Nothing was
+    #: claimed.
     over: bool = False
     #: Objects that the store does not list.
     unlisted: tuple[str, ...] = ()
 
 
 class Lease(NamedTuple):
-    """Claims of one job and tick under one name, as somebody holds them."""
+    """A lease that was taken over, with its claims of one job and tick."""
 
     id: str
     job: str
     tick: int
     claims: list[Claim]
-    #: What they did before they were taken over.
+    #: State of the claims before the take-over.
     was: State
 
 
@@ -189,39 +195,43 @@ class Failure(NamedTuple):
 
     object: str
     error: str
-    #: Where it was raised, for an operator; empty: nowhere.
+    #: Traceback, for an operator. Empty means that there is none.
     traceback: str = ''
 
 
-#: Microseconds that a tick may lie before the store's clock and be claimed:
-#: so much the clock of a member may be wrong from one look at the store's to
-#: the next.
+#: Microseconds by which a claim may precede its tick, by the store's clock:
+#: the error that a member's clock may have between two readings of that
+#: clock.
 EARLIEST = 1_000_000
 
-#: More attempts than any tick has.
+#: A limit on attempts that no tick reaches.
 UNBOUNDED = 2 ** 31 - 1
 
-#: Fences of one tick before they could reach those of a tick 1 ms later.
+#: Number of fences of one tick before those of a tick 1 ms later begin.
 FENCES = 1 << 8
 
 
 def first_fence(tick: int) -> int:
-    """The first fence of an object that was never claimed, for *tick*.
+    """Return the first fence for *tick* of an object without earlier claims.
 
-    Members without a common store know nothing of each other's claims, nor
-    does a new store of those before it, and still the fences of an object
-    grow from one to the next: by time.
+    It is derived from the time of the tick. So the fences of an object grow
+    even from one member to another without a common store, and from an old
+    store to a new one, although neither knows the claims of the other.
     """
     return (tick // 1000) * FENCES
 
 
 def granted_lease(lease: str, batch: str) -> str:
-    """The lease of what a worker is granted of *lease* by one batch: both
-    sides know its name before it is made.
+    """Return the name of the lease for the claims granted to one batch.
+
+    Scheduler and worker both compute the name before the lease exists.
+
+    :param lease: Lease in which the claims wait.
+    :param batch: Id of the batch.
     """
     return f'{lease}.{batch}'
 
 
 def names_of_leases(into: str, number: int) -> list[str]:
-    """What leases are named that are taken over in one call."""
+    """Return the new names of leases that one call takes over."""
     return [f'{into}.{n}' for n in range(number)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a handler is told about its run."""
+"""The context that a handler receives for its run."""
 
 import datetime
 import json
@@ -9,14 +9,14 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core import schedule
 
-#: Characters of what a run says of itself, as JSON.
+#: Maximum number of characters of a run's progress, as JSON.
 MAX_PROGRESS = 64 * 1024
 
 
 class Context:
-    """The first argument of every handler.
+    """First argument of every handler.
 
-    Made once for each run; a handler may keep it for the time of the run.
+    Each run has its own context. A handler may keep it until the run ends.
     """
 
     __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
@@ -30,15 +30,17 @@ class Context:
                  progress: Any = None):
         #: Name of the job.
         self.job = job
-        #: Id of the object; of a job without objects, its one claim's key.
+        #: Id of the object. For a job without objects: the key of its only
+        #: claim.
         self.object = object_id
-        #: Grows with every grant of (job, object); a store that compares it
-        #: can refuse a run that was replaced.
+        #: Fencing token. It grows with every claim of (job, object), so a
+        #: resource that compares it can reject a run that was replaced.
         self.fence = fence
-        #: 1 for the first run of this tick.
+        #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
-        #: True once the run's result will not count: it took longer than the
-        #: job's timeout, or the process stops. A long handler looks at it.
+        #: True once the result of the run will not count: the run exceeded
+        #: the timeout of its job, or the process stops. A long handler should
+        #: check it and return early.
         self.cancelled = False
         self._progress = progress
         self._unsaved: str | None = None
@@ -49,29 +51,30 @@ class Context:
 
     @property
     def tick(self) -> datetime.datetime:
-        """The point of the job's grid that this run is for, in UTC. Not the
-        time at which it runs.
-        """
+        """Tick that this run is for, in UTC: not the time at which it runs."""
         return schedule.datetime_of(self._tick)
 
     @property
     def deadline(self) -> datetime.datetime | None:
-        """When the run is given up, in UTC; None: the job has no timeout."""
+        """Time at which the run is cancelled, in UTC. None means no limit."""
         if self._deadline is None:
             return None
         return schedule.datetime_of(self._deadline)
 
     @property
     def progress(self) -> Any:
-        """How far this tick's work came: what this run assigned last, else
-        what an earlier attempt did; None: nothing.
+        """Progress of the work for this tick.
 
-        What is assigned is saved within a second or two while the run goes
-        on, and at once where it fails, so that the next attempt can go on
-        from there, on whatever worker. It is any value that JSON can say, of
-        64 KiB at the most. Without a store nobody saves it.
+        This is the last value that this run assigned. If it has assigned
+        none, it is the value that an earlier attempt saved. None means that
+        no progress is known.
 
-        :raises InvalidProgress: it cannot be saved.
+        A handler assigns any value that JSON can represent, of at most 64 KiB
+        as JSON. An assigned value is saved within a second or two, and at once
+        if the run fails, so that the next attempt can continue from it on any
+        worker. Without a store, progress is not saved.
+
+        :raises InvalidProgress: The assigned value cannot be saved.
         """
         return self._progress
 
@@ -92,30 +95,35 @@ class Context:
         self._progress, self._unsaved = value, text
 
     def take_unsaved(self) -> str | None:
-        """What was assigned since the last call, as JSON; None: nothing. For
-        whoever saves it.
+        """Return the progress assigned since the last call, as JSON text.
+
+        The code that saves progress calls this. None means that nothing was
+        assigned.
         """
         text, self._unsaved = self._unsaved, None
         return text
 
     def still_mine(self) -> bool:
-        """Whether nobody else may run this now: the run is not cancelled,
-        and this process still trusts its lease, or without a store its place
-        in the group. A handler asks before an effect that cannot be undone;
-        it costs no request. A process that was stopped for a while finds
-        out here.
+        """Return whether no other process may run this object and tick now.
+
+        It is true while the run is not cancelled and this process can trust
+        its lease or, without a store, its membership. Call it before an
+        effect that cannot be undone. It sends no request. A process that was
+        suspended for a while learns here that its lease has expired.
         """
         return not self.cancelled and self._held()
 
     def finish(self, session: Any) -> None:
-        """End this run in *session*'s transaction, together with its effect:
-        both are committed, or none is. Call it last, and commit.
+        """End this run in the transaction of *session*.
 
-        :param session: an SQLAlchemy session or connection to the database
-            that ``connection`` names.
-        :raises RunReplaced: the run is somebody else's by now; roll back.
-        :raises ConfigError: there is no store, or the session is of another
-            database than the store.
+        The effect of the run and its end are then committed together or not
+        at all. Make this the last call before the commit.
+
+        :param session: SQLAlchemy session or connection to the database that
+            the option ``connection`` names.
+        :raises RunReplaced: Another process has taken over the run; roll back.
+        :raises ConfigError: There is no store, or the session belongs to
+            another database than the store.
         """
         if self._finish is None:
             raise exceptions.ConfigError(
@@ -126,9 +134,7 @@ class Context:
 
     @property
     def key(self) -> str:
-        """The same for every attempt of one tick of one object: what a
-        service that knows idempotency keys wants to be given.
-        """
+        """Idempotency key: the same for all attempts of an object and tick."""
         return f'{self.job}/{self.object}/{self._tick}'
 
     def __repr__(self) -> str:

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cron lines as schedules: pure arithmetic on the clock on the wall.
+"""Cron lines as schedules: pure arithmetic on local time.
 
-Cron lines follow the clock on the wall of their time zone::
+A cron line follows the local time of its time zone, called wall time here::
 
     the clock goes forward          02:30 does not exist
     |--01:00--|--01:30--|--03:00--|--03:30--|
-                        ^ a line that names 02:30 runs at this instant
+                        ^ a line with 02:30 runs at this instant
 
     the clock goes back             02:30 exists twice
     |--02:00--|--02:30--|--02:00--|--02:30--|--03:00--|
-                        ^         ^ and not again
-                        runs here
+              ^                   ^ a line with 02:30
+              runs here             does not run again
 
-One kind of line is different: where the hour field names all 24 hours, as in
-``*/5 * * * *``, the repeated hour is an hour like any other and the line runs
-in it, because an hour of silence is not what its author asked for.
+There is one exception. A line with all 24 hours in its hour field, such as
+``*/5 * * * *``, also runs in the repeated hour, because its author does not
+expect an hour without runs.
 
 Limit: minutes are the finest unit.
 """
@@ -41,7 +41,7 @@ from distperiodic.exceptions import InvalidSchedule
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DATE = _EPOCH.toordinal()
-# A line that names no date in so many years names none.
+# A line without a date in this number of years counts as a line without ticks.
 _SEARCHED_YEARS = 50
 
 _ALIASES = {
@@ -67,18 +67,18 @@ _EXAMPLE = (
 
 
 class Cron:
-    """The ticks of a five-field cron line, in a named time zone.
+    """Schedule of a five-field cron line in a time zone.
 
     Day of month and weekday combine as in Debian's cron: both must match if
-    one of them begins with a star, else one is enough. The names @hourly,
-    @daily (@midnight), @weekly, @monthly and @yearly (@annually) stand for
-    the lines they always did. See the top of this module for days on which
-    the clock is changed.
+    one of them begins with a star, otherwise one match is enough. The names
+    @hourly, @daily (@midnight), @weekly, @monthly and @yearly (@annually)
+    have their usual meaning. The documentation of this module describes the
+    days on which the clock changes.
 
-    :param line: for example ``'0 2 * * MON-FRI'``.
-    :param timezone: a name of the tz database, for example
-        ``'Europe/Berlin'``.
-    :raises InvalidSchedule: the line has no ticks or the zone is unknown.
+    :param line: For example ``'0 2 * * MON-FRI'``.
+    :param timezone: Name in the tz database, for example ``'Europe/Berlin'``.
+    :raises InvalidSchedule: The line is invalid or has no ticks, or the time
+        zone is unknown.
     """
 
     __slots__ = (
@@ -97,9 +97,9 @@ class Cron:
         self.line = ' '.join(line.split())
         self.timezone = timezone
         self._zone = _zone_named(timezone)
-        # Walls show local time, and local time has no gaps and no repeats
-        # while it stays naive. So cronsim is only asked about naive days and
-        # times of day; what they mean in a zone is decided in this class.
+        # Naive local time has no gaps and no repeated hours. So cronsim only
+        # handles naive days and times of day, and this class converts them to
+        # instants of the zone.
         self._days = '0 0 ' + ' '.join(fields[2:])
         self._times = _times_of_day(fields[0], fields[1])
         self._all_day = fields[2:] == ['*', '*', '*']
@@ -107,29 +107,29 @@ class Cron:
         self._origin = _EPOCH.replace(tzinfo=self._zone)
 
     def after(self, t: Instant) -> Instant:
-        """The first tick strictly later than *t*.
+        """Return the first tick strictly later than *t*.
 
-        :raises InvalidSchedule: there is none in the 50 years after *t*.
+        :raises InvalidSchedule: There is none in the 50 years after *t*.
         """
         wall, _ = self._wall_at(t)
         following = self._next_wall(wall)
         tick = self._instant(following)
-        while tick <= t:  # the clock went back and shows these times again
+        while tick <= t:  # the clock went back and repeats these times
             following = self._next_wall(following)
             tick = self._instant(following)
         repeat = self._repeat_after(t, wall)
         return tick if repeat is None else min(tick, repeat)
 
     def at_or_before(self, t: Instant) -> Instant | None:
-        """The newest tick that is not later than *t*.
+        """Return the newest tick that is not later than *t*.
 
         :returns: None if there is none in the 50 years before *t*.
         """
         wall, repeated = self._wall_at(t)
         latest = wall
         if repeated:
-            # What the clock will show again was already there, up to the
-            # moment at which it was turned back.
+            # All wall times up to the moment of the change have already
+            # occurred once.
             first, second = self._offsets(wall)
             latest += first - second
         previous = self._previous_wall(latest)
@@ -148,21 +148,21 @@ class Cron:
         return tick
 
     def period_us(self, tick: Instant) -> int:
-        """Microseconds from *tick* to the tick that follows it."""
+        """Return the microseconds from *tick* to the next tick."""
         return self.after(tick) - tick
 
     def count(self, after: Instant, until: Instant) -> int:
-        """How many ticks lie in (*after*, *until*].
+        """Return the number of ticks in (*after*, *until*].
 
-        It costs a few look-ups per year, not a step per tick: a line of every
-        minute may have been silent for years.
+        The cost is a few look-ups per year and not a step per tick, because
+        a line with a tick per minute may have missed years.
         """
         if until <= after:
             return 0
         begin, end = after // SECOND + 1, until // SECOND + 1
         found = self._changes(begin, end)
         total = 0
-        # The walls of times up to this one were shown before.
+        # Wall times before this one have already occurred.
         shown = begin + self._offset_at(begin - 1)
         wall = shown
         for change in found:
@@ -173,61 +173,69 @@ class Cron:
                                  change.at + change.before)
             shown = max(shown, change.at + change.before)
             wall = change.at + change.after
-            # What the wall never showed runs at the change, all at once.
+            # Ticks at skipped wall times count once, at the change.
             total += (self._named(shown, wall) > 0
                       and not self._named(wall, wall + 1))
         offset = found[-1].after if found else self._offset_at(begin)
         return total + self._named(self._first_of(wall, shown), end + offset)
 
     def describe(self) -> str:
-        """One phrase for a table or a log line."""
+        """Return a short description for a table or a log line."""
         return f'cron {self.line} ({self.timezone})'
 
     def _wall_at(self, t: Instant) -> tuple[int, bool]:
-        """What the wall shows at *t*, and whether for the second time.
+        """Return the wall time at *t*, and whether it is a repeated one.
 
-        Wall times are seconds since 1970-01-01 00:00 of the wall, naive.
+        Wall times are naive seconds since 1970-01-01 00:00 local time.
         """
         local = datetime_of(t).astimezone(self._zone)
         return t // SECOND + _offset(local), local.fold == 1
 
     def _offsets(self, wall: int) -> tuple[int, int]:
-        """Seconds east of UTC at *wall*: for its first and second reading.
+        """Return the offsets at the first and second occurrence of *wall*.
 
-        They are equal on all but two days of the year. The first is larger
-        where the wall shows this time twice, smaller where it never does.
+        They are equal except near a change of the clock. The first is larger
+        if the wall time occurs twice, and smaller if it never occurs.
+
+        :returns: Seconds east of UTC.
         """
         local = self._origin + timedelta(seconds=wall)
         return _offset(local), _offset(local.replace(fold=1))
 
     def _instant(self, wall: int) -> Instant:
-        """The first instant at which the wall shows *wall* or later."""
+        """Return the first instant whose wall time is *wall* or later."""
         first, second = self._offsets(wall)
         if first >= second:
             return (wall - first) * SECOND
         return self._change(wall - second, wall - first)
 
     def _change(self, low: int, high: int) -> Instant:
-        """The instant in (*low*, *high*], UTC seconds, of a clock change."""
+        """Return the instant of the clock change in (*low*, *high*].
+
+        Both are UTC seconds.
+        """
         return offset_.change_after(self._zone, low, high) * SECOND
 
     def _offset_at(self, second: int) -> int:
         return offset_.seconds_east(self._zone, second)
 
     def _changes(self, begin: int, end: int) -> list[offset_.Change]:
-        """The changes of the clock in [*begin*, *end*), UTC seconds, and
-        before them those whose repeated hour may still go on.
+        """Return the clock changes in [*begin*, *end*), in UTC seconds.
+
+        Also return the changes of the two days before, whose repeated hour
+        may not have ended.
         """
         return offset_.changes(self._zone, begin - 2 * _DAY_S, end)
 
     def _first_of(self, wall: int, shown: int) -> int:
-        """The first wall from *wall* on that can be a tick, where walls up to
-        *shown* were shown before.
+        """Return the first wall time from *wall* on that can be a tick.
+
+        :param shown: Wall times before this one have already occurred.
         """
         return wall if self._all_hours else max(wall, shown)
 
     def _named(self, low: int, high: int) -> int:
-        """How many wall times in [*low*, *high*) the line names."""
+        """Return the number of matching wall times in [*low*, *high*)."""
         if high <= low:
             return 0
         (first, begin), (last, end) = divmod(low, _DAY_S), divmod(
@@ -243,7 +251,7 @@ class Cron:
         return self._all_day or bool(self._days_in(day, day + 1))
 
     def _days_in(self, first: int, end: int) -> int:
-        """How many days in [*first*, *end*) the line names."""
+        """Return the number of matching days in [*first*, *end*)."""
         if self._all_day:
             return end - first
         year, day = _year_of(first)
@@ -255,16 +263,18 @@ class Cron:
                            for between in range(year, last_year))
 
     def _repeat_after(self, t: Instant, wall: int) -> Instant | None:
-        """The next tick in a repeated hour around *t*; None: there is none.
+        """Return the next tick in a repeated hour around *t*.
 
-        Only lines that run in all hours have such ticks.
+        None means that there is none. Only lines that run in all hours have
+        such ticks.
         """
         if not self._all_hours:
             return None
         first, second = self._offsets(wall)
         if first <= second:
             return None
-        # t is in one of the two passes; the second begins at the change.
+        # t is in the first or the second occurrence of the hour. The second
+        # begins at the change.
         change = self._change(wall - first, wall - second)
         begin = change // SECOND + second
         following = self._next_wall(max(begin - 1, t // SECOND + second))
@@ -272,7 +282,10 @@ class Cron:
         return (following - second) * SECOND if first > second else None
 
     def _next_wall(self, wall: int) -> int:
-        """The first wall time later than *wall* that the line names."""
+        """Return the first matching wall time later than *wall*.
+
+        :raises InvalidSchedule: There is none in 50 years.
+        """
         day, time = divmod(wall, _DAY_S)
         index = bisect.bisect_right(self._times, time)
         if index == len(self._times):
@@ -288,7 +301,7 @@ class Cron:
         return matching * _DAY_S + self._times[index]
 
     def _previous_wall(self, wall: int) -> int | None:
-        """The last wall time up to *wall* that the line names, or None."""
+        """Return the last matching wall time up to *wall*, or None."""
         day, time = divmod(wall, _DAY_S)
         index = bisect.bisect_right(self._times, time) - 1
         if index < 0:
@@ -301,7 +314,11 @@ class Cron:
         return matching * _DAY_S + self._times[index]
 
     def _day_from(self, day: int, backwards: bool = False) -> int | None:
-        """The first matching day from *day* on; None: none in 50 years."""
+        """Return the first matching day from *day* on.
+
+        :param backwards: True searches for the last matching day up to *day*.
+        :returns: None if there is none in 50 years.
+        """
         if self._all_day:
             return day
         year, of_year = _year_of(day)
@@ -333,14 +350,15 @@ class Cron:
 
 
 def _offset(local: datetime) -> int:
-    """Seconds east of UTC of an aware datetime."""
+    """Return the offset of an aware datetime, in seconds east of UTC."""
     offset = local.utcoffset()
     return 0 if offset is None else offset // timedelta(seconds=1)
 
 
 def _year_of(day: int) -> tuple[int, int]:
-    """The year of a day counted from the epoch, and its place in it from 0
-    on.
+    """Return the year of a day, and its index in that year from 0.
+
+    :param day: Days since the epoch.
     """
     found = date.fromordinal(day + _EPOCH_DATE)
     return found.year, found.timetuple().tm_yday - 1
@@ -348,20 +366,26 @@ def _year_of(day: int) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=16384)
 def _days_of_year(line: str, year: int) -> tuple[int, ...]:
-    """The days of a year that a line of midnights names, from 0 on."""
+    """Return the days of *year* that match *line*, counted from 0.
+
+    :param line: Cron line with a tick at midnight.
+    """
     first = date(year, 1, 1)
     return _days_of_layout(line, first.weekday(), calendar.isleap(year))
 
 
 @functools.lru_cache(maxsize=4096)
 def _days_of_layout(line: str, weekday: int, leap: bool) -> tuple[int, ...]:
-    """The same for each year that begins with this weekday."""
-    # Whether a line names a day follows from its month, its day, its weekday
-    # and the length of its month: two years of one layout are alike.
+    """Return the matching days of each year with the same layout.
+
+    :param weekday: Weekday of the first of January; Monday is 0.
+    """
+    # A match depends only on month, day, weekday and length of the month. So
+    # two years with the same layout have the same matching days.
     first = next(date(year, 1, 1) for year in range(2000, 2028)
                  if date(year, 1, 1).weekday() == weekday
                  and calendar.isleap(year) == leap)
-    # Its iterator takes 40 microseconds for each day that it finds.
+    # The iterator of cronsim would take 40 microseconds per day.
     named = cronsim.CronSim(line, _EPOCH)
     days = (first + timedelta(days=day) for day in range(365 + leap))
     return tuple(number for number, day in enumerate(days)
@@ -369,9 +393,10 @@ def _days_of_layout(line: str, weekday: int, leap: bool) -> tuple[int, ...]:
 
 
 def _fields_of(line: str) -> list[str]:
-    """The five fields of a cron line.
+    """Return the five fields of a cron line.
 
-    :raises InvalidSchedule: naming the field that is wrong.
+    :raises InvalidSchedule: The line is invalid. The message names the
+        illegal field.
     """
     if not isinstance(line, str):
         raise InvalidSchedule(f'cron line is {line!r}, not text; {_EXAMPLE}')
@@ -383,8 +408,9 @@ def _fields_of(line: str) -> list[str]:
         )
     fields = _ALIASES.get(given.lower(), given).upper().split()
     if len(fields) != 5:
-        # cronsim reads six fields as seconds first, other programs as year
-        # last: refusing is better than to run 60 times too often.
+        # cronsim reads the first of six fields as seconds, other programs read
+        # the last one as the year. A wrong guess could run a job 60 times too
+        # often, so reject the line.
         raise InvalidSchedule(
             f'cron line {line!r} has {len(fields)} fields, not 5; '
             f'{_EXAMPLE}; below a minute use spacing='
@@ -405,12 +431,16 @@ def _fields_of(line: str) -> list[str]:
 
 
 def _reason(error: str, fields: list[str]) -> str:
-    """cronsim's 'Bad hour' with the text that is bad and what is legal."""
+    """Return an error of cronsim with the illegal text and the legal range.
+
+    :param error: For example 'Bad hour'.
+    """
     name = error.removeprefix('Bad ')
     if name not in _FIELDS:
         return 'it cannot be read'
     if name == 'day-of-month':
-        # Is it the day itself, or a day that these months do not have?
+        # Find out whether the day is illegal, or only missing in these
+        # months.
         minute, hour, day, _, weekday = fields
         try:
             cronsim.CronSim(f'{minute} {hour} {day} * {weekday}', _EPOCH)
@@ -424,7 +454,7 @@ def _reason(error: str, fields: list[str]) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _times_of_day(minute: str, hour: str) -> tuple[int, ...]:
-    """The seconds of a day that two cron fields name, in order."""
+    """Return the times of day that two cron fields match, in seconds."""
     times = []
     for moment in cronsim.CronSim(
         f'{minute} {hour} * * *', _EPOCH - timedelta(seconds=1)
@@ -436,9 +466,10 @@ def _times_of_day(minute: str, hour: str) -> tuple[int, ...]:
 
 
 def _zone_named(name: str) -> tzinfo:
-    """The time zone of that name.
+    """Return the time zone *name*.
 
-    :raises InvalidSchedule: with the nearest known name, if there is one.
+    :raises InvalidSchedule: The name is unknown. The message suggests the
+        nearest known name, if there is one.
     """
     # UTC must work where no tz database is installed.
     if name == 'UTC':

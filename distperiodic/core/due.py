@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ticks of an object are due, which are given up, and why.
+"""Due ticks of an object: those to run, those to give up, and the reason.
 
-Everything follows from values that the store keeps, the clock and the job's
-policy, never from what a process remembers::
+The answer depends only on values in the store, the clock and the policy of the
+job, never on the memory of a process::
 
     settled          since                                    now
        |--- tick ------|--- tick ------- tick ------- tick ----|
             not due:         given up    given up     runs
-            it was not       (misfire='latest' runs the newest)
-            listed yet
+            the object was   (misfire='latest' runs the newest)
+            not listed yet
 
-*settled* is the object's watermark: the newest tick that was claimed, skipped
-or given up for it. *since* is the instant from which its schedule counts: it
-was listed then, or its schedule changed then, whichever came later. A tick of
-the future is never due and never given up.
+*settled* is the watermark of the object: the newest tick that was claimed,
+skipped or given up for it. *since* is the instant from which its schedule
+counts: the time at which the object was listed or at which its schedule
+changed, whichever is later. A future tick is never due and never given up.
 
 A job with ``spread`` gives each object a phase, from its position on the ring.
-The tick keeps its place on the grid, which all objects share; the object is
-due for it at that tick plus its phase.
+All objects share the grid of ticks. An object is due for a tick at that tick
+plus its phase.
 """
 
 import dataclasses
@@ -36,46 +36,46 @@ from distperiodic.core.schedule import Schedule
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
-#: In the place of a schedule: the store has not recorded it yet.
+#: Placeholder for a schedule that the store has not recorded yet.
 UNRECORDED = '?'
-#: Missed ticks of one object that ``misfire='all'`` runs at most.
+#: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
-# Seconds; the default grace of ``misfire='skip'`` is one period, but no more.
-# A whole period of a day would make 'skip' run whatever 'latest' runs.
+# Seconds. The default grace of ``misfire='skip'`` is one period, at most this.
+# With a whole period of a day, 'skip' would run whatever 'latest' runs.
 _LONGEST_GRACE = 60
-# To remember earlier verdicts pays from this number of rows on.
+# Number of rows from which on it is faster to cache verdicts.
 _MANY = 4
 
 
 class Row(NamedTuple):
-    """What the store knows of one listed object."""
+    """The store's record of one listed object."""
 
     object: str
-    #: Its place on the ring.
+    #: Position on the ring.
     position: int
-    #: The newest tick that was claimed, skipped or given up for it.
+    #: Watermark: the newest tick that was claimed, skipped or given up.
     settled: Instant
     #: The instant from which its schedule counts.
     since: Instant
-    #: The text of its own schedule; empty: it follows its job's. It may be
-    #: :data:`UNRECORDED`.
+    #: Text of its own schedule, or :data:`UNRECORDED`. Empty means the
+    #: schedule of its job.
     rule: str = ''
-    #: Whether no claim of it is open.
+    #: True if the object has no open claim.
     free: bool = True
-    #: When a run of it was last done, by the store's clock. None: never.
+    #: Time at which a run was last done, by the store's clock. None: never.
     served: Instant | None = None
 
 
 class Verdict(NamedTuple):
-    """What is to be done with an object now."""
+    """The ticks of an object to run now, and those to give up."""
 
     #: Ticks to run, oldest first.
     run: tuple[Instant, ...]
-    #: Number of ticks that are given up; all are older than those that run.
+    #: Number of ticks to give up. All are older than those that run.
     given_up: int
-    #: The newest tick that is given up. None: none is.
+    #: The newest tick to give up. None means that there is none.
     until: Instant | None
-    #: Why they are given up; empty: none are.
+    #: Reason for giving up ticks. Empty means that there are none.
     reason: str
 
 
@@ -87,12 +87,12 @@ class Around(NamedTuple):
 
     now: Instant
     tick: Instant | None
-    #: 0: no object has a phase in it.
+    #: Microseconds. 0 means that objects have no phase.
     period: int = 0
     before: Instant | None = None
 
     def newest(self, position: int) -> Instant | None:
-        """The newest tick for which the object at *position* is due."""
+        """Return the newest tick that is due for an object at *position*."""
         if (self.tick is not None and self.period and self.now - self.tick
                 < schedule_.phase_us(position, self.period)):
             return self.before
@@ -101,44 +101,48 @@ class Around(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """When the objects that follow one schedule are due, and what becomes of
-    the ticks that they miss.
-    """
+    """Schedule and misfire policy of the objects that follow one schedule."""
 
     schedule: Schedule
     misfire: Misfire = Misfire.LATEST
-    #: Seconds that ``misfire='skip'`` runs a tick late. None: one period, but
-    #: at most a minute.
+    #: Seconds by which a tick may be late under ``misfire='skip'``. None means
+    #: one period, at most a minute.
     grace: float | None = None
-    #: Whether each object has its own phase in the period.
+    #: True if each object has its own phase in the period.
     spread: bool = False
-    #: Whether the instant at which an object was listed is its first tick.
+    #: True if the instant at which an object was listed is its first tick.
     immediate: bool = False
-    #: Since when the job has this schedule; its ticks before that are not due.
+    #: Instant since which the job has this schedule. Earlier ticks are not
+    #: due.
     since: Instant = ALWAYS
 
     def phase(self, tick: Instant, position: int) -> Instant:
-        """Microseconds from *tick* until the object at *position* is due."""
+        """Return the delay after *tick* of the object at *position*.
+
+        :returns: Microseconds.
+        """
         if not self.spread:
             return 0
         return schedule_.phase_us(position, self.schedule.period_us(tick))
 
     def newest(self, now: Instant, position: int = 0) -> Instant | None:
-        """The newest tick for which an object is due by *now*; None: there
-        is none.
+        """Return the newest tick for which an object is due by *now*.
+
+        None means that there is none.
         """
         return self.around(now).newest(position)
 
     def floor(self, settled: Instant, since: Instant, position: int = 0,
               around: Callable[[Instant], Around] | None = None) -> Instant:
-        """The instant after which the ticks of the schedule count for an
-        object: the later of its watermark and of the last tick for which it
-        was not listed yet.
+        """Return the instant after which the ticks count for an object.
 
-        :param around: :meth:`around`, or what remembers its answers.
+        This is its watermark, or the last tick for which it was not listed
+        yet, whichever is later.
+
+        :param around: :meth:`around`, or a cached version of it.
         """
         if self.immediate:
-            # The instant of its listing is its first tick.
+            # The listing is itself a tick, so the grid counts after it.
             settled, since = max(settled, since), self.since
         else:
             since = max(since, self.since)
@@ -150,9 +154,7 @@ class Plan:
         return settled if newest is None else max(settled, newest)
 
     def around(self, now: Instant) -> Around:
-        """The ticks for which objects may be due at *now*, whatever their
-        phase.
-        """
+        """Return the ticks for which objects of any phase may be due."""
         tick = self.schedule.at_or_before(now)
         if tick is None or not self.spread:
             return Around(now, tick)
@@ -160,16 +162,20 @@ class Plan:
                        self.schedule.at_or_before(tick - 1))
 
     def grace_us(self, tick: Instant) -> int:
-        """How late *tick* may run under ``misfire='skip'``, microseconds."""
+        """Return the grace of *tick* under ``misfire='skip'``.
+
+        :returns: Microseconds.
+        """
         if self.grace is None:
             return min(self.schedule.period_us(tick), _LONGEST_GRACE * SECOND)
         return round(self.grace * SECOND)
 
     def verdict(self, row: Row, now: Instant) -> Verdict:
-        """What is due of *row* by *now*.
+        """Return the ticks of *row* to run or to give up at *now*.
 
-        On a grid the cost does not grow with the number of missed ticks, but
-        for :data:`CATCH_UP` of them; a cron line counts its years.
+        With a spacing, the cost does not grow with the number of missed ticks
+        beyond :data:`CATCH_UP`. With a cron line, it grows with the number of
+        missed years.
         """
         newest = self.newest(now, row.position)
         floor = self.floor(row.settled, row.since, row.position)
@@ -179,8 +185,10 @@ class Plan:
     def _decide(self, newest: Instant | None, floor: Instant,
                 first: Instant | None, position: int,
                 now: Instant) -> Verdict:
-        """What is due of the ticks after *floor*, up to *newest*, and of
-        *first*, which is older than they are.
+        """Decide on the ticks in (*floor*, *newest*] and on *first*.
+
+        :param first: A tick outside the grid, older than the others. None
+            means that there is none.
         """
         if newest is None or newest <= floor:
             return NOTHING if first is None else self._alone(first, now)
@@ -206,8 +214,10 @@ class Plan:
         return Verdict((first,), 0, None, '')
 
     def _first(self, row: Row, until: Instant) -> Instant | None:
-        """The instant at which *row* was listed, if that is a tick and still
-        to run.
+        """Return the instant at which *row* was listed, if it is a due tick.
+
+        The listing is a tick only with :attr:`immediate`. None means that it
+        is no tick, or that it is settled or in the future.
         """
         if self.immediate and row.settled < row.since <= until:
             return row.since
@@ -238,14 +248,14 @@ class Plan:
     def _too_late(self, tick: Instant, late: int) -> str:
         grace = schedule_.seconds_text(self.grace_us(tick) / SECOND)
         if self.spread:
-            # One reason for all of them, though each is late by its own.
+            # Objects differ in lateness. One common reason groups them.
             return f'misfire=skip and later than its grace of {grace} s'
         seconds = schedule_.seconds_text(late / SECOND)
         return f'misfire=skip and {seconds} s late, grace is {grace} s'
 
     def _newest_ticks(self, newest: Instant,
                       number: int) -> tuple[Instant, ...]:
-        """The *number* ticks up to *newest*, oldest first."""
+        """Return the last *number* ticks up to *newest*, oldest first."""
         found: list[Instant] = []
         tick: Instant | None = newest
         while tick is not None and len(found) < number:
@@ -254,8 +264,9 @@ class Plan:
         return tuple(reversed(found))
 
     def count(self, row: Row, until: Instant) -> int:
-        """Number of ticks after the watermark of *row*, up to *until*, for
-        which it was due.
+        """Return the number of due ticks of *row* up to *until*.
+
+        Only ticks after its watermark count.
         """
         floor = self.floor(row.settled, row.since, row.position)
         total = max(0, self.schedule.count(floor, until))
@@ -264,15 +275,15 @@ class Plan:
 
 def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
              now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
-    """What is due of many objects, those alike together.
+    """Return the verdicts on many objects, grouped by equal verdicts.
 
     Objects that are due for the same ticks of the same schedule are judged
-    once: the usual million of them costs a look-up each.
+    once, so a million objects usually cost one look-up each.
 
-    :param plan_of: the plan of each schedule, by its text; the job's own by
-        the empty text. Rows of a schedule that is not in it are left out.
-    :returns: rows by the text of their schedule and their verdict; those of
-        which nothing is due are left out.
+    :param plan_of: Plan of each schedule, by its text. The empty text means
+        the schedule of the job. Rows with another schedule are left out.
+    :returns: Rows by the text of their schedule and their verdict. Rows
+        without a due tick are left out.
     """
     found: dict[tuple[str, Verdict], list[Row]] = {}
     listed = rows if isinstance(rows, Sequence) else list(rows)
@@ -300,7 +311,7 @@ def _unknown(row: Row) -> Verdict:
 
 
 class _Judge:
-    """One plan at one instant, with what was judged before."""
+    """Cache of the verdicts of one plan at one instant."""
 
     __slots__ = ('_around', '_known', '_now', '_plan', '_present', '_shared')
 
@@ -311,7 +322,7 @@ class _Judge:
         self._now = now
         self._present = plan.around(now)
         self._around = functools.lru_cache(maxsize=1024)(plan.around)
-        #: By watermark and listing; of objects without a phase.
+        #: Verdicts by watermark and listing, for plans without phases.
         self._shared: dict[tuple[Instant, Instant], Verdict] = {}
         self._known: dict[tuple[Instant | None, Instant, Instant | None,
                                 bool], Verdict] = {}
@@ -326,7 +337,7 @@ class _Judge:
         return verdict
 
     def _of_its_own(self, row: Row) -> Verdict:
-        """The same of one object, with its phase."""
+        """Return the verdict on one object, with its phase."""
         plan = self._plan
         newest = self._present.newest(row.position)
         floor = plan.floor(row.settled, row.since, row.position,
@@ -339,7 +350,7 @@ class _Judge:
         in_time = plan.misfire is not Misfire.SKIP or newest is None or (
             plan._late(newest, row.position, self._now)
             <= plan.grace_us(newest))
-        # Wherever between two ticks they begin to count, the same are due.
+        # All floors between the same two ticks leave the same ticks due.
         begin = plan.schedule.at_or_before(floor)
         if begin is not None:
             floor = begin

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a decorated method asks for: a job, checked once, then immutable.
+"""Jobs: the validated, immutable form of decorated methods.
 
-Every error here begins with where the job is defined, because the person who
-reads it at start-up is rarely the one who wrote the decorator.
+Every error message begins with the place where the job is defined, because
+the person who reads it at startup is rarely the author of the job.
 """
 
 import dataclasses
@@ -26,7 +26,8 @@ from distperiodic.exceptions import InvalidSchedule
 
 _Word = TypeVar('_Word', bound=enum.StrEnum)
 
-#: A topic becomes the name of a queue and of a configuration section.
+#: Legal topics. A topic is part of the name of a queue and of a section of
+#: the configuration.
 TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
 
@@ -40,43 +41,45 @@ class Scope(enum.StrEnum):
 
 
 class Delivery(enum.StrEnum):
-    """What happens to a run whose worker is lost."""
+    """Policy for a run whose worker is lost."""
 
     AT_LEAST_ONCE = 'at_least_once'  # it runs again
-    AT_MOST_ONCE = 'at_most_once'  # it is over
+    AT_MOST_ONCE = 'at_most_once'  # it does not run again
 
 
-# How often, beyond its retries, a run is begun again whose worker was lost.
-# A run that takes its worker down with it would else end all of them.
+# Number of additional attempts of a run whose worker is lost, beyond its
+# retries. Without this limit, a run that kills its worker would eventually
+# kill all workers.
 _LOSSES = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One periodic job, the same on every member that loads the same code.
+    """One periodic job, equal on all members that load the same code.
 
-    Words may be given as text (``misfire='all'``); they are stored as members
-    of their enum.
+    The constructor accepts text for enum options (``misfire='all'``), and
+    stores enum members.
 
-    :raises InvalidJob: an option has no legal value, or two contradict.
+    :raises InvalidJob: An option has an illegal value, or two options
+        contradict each other.
     """
 
     name: str
     schedule: Schedule
     scope: Scope = Scope.MEMBER
-    objects: str | None = None  # the catalogue's method; None: no objects
+    objects: str | None = None  # the catalogue method; None: no objects
     misfire: Misfire = Misfire.LATEST
     overlap: Overlap = Overlap.SKIP
     spread: bool = False
     retries: int = 0
-    retry_backoff: float = 1.0  # seconds, before the first retry
-    timeout: float | None = None  # seconds; None: a run may take for ever
+    retry_backoff: float = 1.0  # seconds until the first retry
+    timeout: float | None = None  # seconds; None: no limit
     priority: int = 0  # higher first
     topic: str = 'default'  # the partition that runs it
-    max_in_flight: int | None = None  # objects at once; None: no own limit
+    max_in_flight: int | None = None  # objects at once; None: no limit
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     enabled: bool = True
-    run_immediately: bool = False  # the first run is at start, not at a tick
+    run_immediately: bool = False  # first run at once, not at a tick
     grace: float | None = None  # seconds; None: one period, at most 60
     defined_at: str = 'code'  # 'nodes.py:41'
 
@@ -128,27 +131,28 @@ class Job:
         )
 
     def tries_again(self, attempt: int) -> bool:
-        """Whether a run that fails is followed by another attempt.
+        """Return whether a failed run is retried.
 
-        :param attempt: of the run that failed, from 1.
+        :param attempt: Number of the attempt that failed, from 1.
         """
         return (attempt <= self.retries
                 and self.delivery is not Delivery.AT_MOST_ONCE)
 
     @functools.cached_property
     def most_attempts(self) -> int:
-        """After how many attempts of a tick a run that is lost is dead."""
+        """Number of attempts of a tick after which a lost run is dead."""
         if self.delivery is Delivery.AT_MOST_ONCE:
             return 1
         return self.retries + _LOSSES + 1
 
     def plan(self, since: Instant = due.ALWAYS,
              own: Schedule | None = None) -> due.Plan:
-        """When its objects are due, and what becomes of ticks that they miss.
+        """Return the plan of this job, or of objects with their own schedule.
 
-        :param since: since when the job has its schedule.
-        :param own: that of the objects which carry one of their own; it is
-            in the rows since when they do. They have no phase.
+        :param since: Instant since which the job has its schedule.
+        :param own: Schedule of the objects that have their own. Their rows
+            record since when. Such objects have no phase. None means the
+            plan of the job.
         """
         if own is not None:
             return due.Plan(own, self.misfire, self.grace,
@@ -160,12 +164,12 @@ class Job:
 
     @functools.cached_property
     def _plan(self) -> due.Plan:
-        """As if it had its schedule for ever."""
+        """Plan of a job that has always had this schedule."""
         return due.Plan(self.schedule, self.misfire, self.grace, self.spread,
                         self.run_immediately)
 
     def schedule_text(self) -> str:
-        """When its objects are due, as the store keeps it."""
+        """Return the schedule as text, with ``spread``, for the store."""
         return self._schedule_text
 
     @functools.cached_property
@@ -210,12 +214,14 @@ class Job:
 
 
 def own_schedule(obj: object) -> Schedule | None:
-    """The schedule an object of a catalogue carries; None: its job's.
+    """Return the schedule that an object of a catalogue carries.
 
-    It is a ``spacing`` (seconds), or a ``cron`` line with or without a
-    ``timezone``; an attribute that is None counts as absent.
+    The object has an attribute ``spacing`` (seconds), or ``cron`` with or
+    without ``timezone``. An attribute that is None counts as absent.
 
-    :raises InvalidSchedule: naming the object.
+    :returns: The schedule. None means that the object follows its job.
+    :raises InvalidSchedule: The attributes yield no ticks. The message names
+        the object.
     """
     spacing = getattr(obj, 'spacing', None)
     cron = getattr(obj, 'cron', None)
@@ -229,13 +235,14 @@ def own_schedule(obj: object) -> Schedule | None:
 
 
 def check_ended(name: str, returned: object) -> None:
-    """See that a handler has done its work, and not promised to.
+    """Check that a handler did its work and did not return a coroutine.
 
-    :param returned: what it returned.
-    :raises InvalidJob: it is a coroutine, whose body never ran.
+    :param returned: The value that the handler returned.
+    :raises InvalidJob: It is a coroutine, so the body of the handler did not
+        run.
     """
-    # Its type and nothing else: isinstance() would ask the object itself,
-    # and what a handler returns may be anything.
+    # Compare the exact type: isinstance() also reads __class__, which an
+    # arbitrary object can override.
     if type(returned) is types.CoroutineType:
         returned.close()
         raise InvalidJob(
@@ -245,9 +252,9 @@ def check_ended(name: str, returned: object) -> None:
 
 
 def text_of(schedule: Schedule) -> str:
-    """*schedule* as text, for a row of a store; see :func:`schedule_named`.
+    """Return *schedule* as text, for the store.
 
-    Equal schedules have equal texts.
+    Equal schedules have equal texts. :func:`schedule_named` is the inverse.
     """
     if isinstance(schedule, Cron):
         return f'cron {schedule.timezone} {schedule.line}'
@@ -258,9 +265,9 @@ def text_of(schedule: Schedule) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def schedule_named(text: str) -> Schedule:
-    """The schedule that :func:`text_of` wrote.
+    """Return the schedule for a text that :func:`text_of` returned.
 
-    :raises InvalidSchedule: it is nothing that it would write.
+    :raises InvalidSchedule: *text* is not in the format of :func:`text_of`.
     """
     kind, _, rest = text.partition(' ')
     try:
@@ -279,10 +286,11 @@ def schedule_named(text: str) -> Schedule:
 def schedule_of(
     spacing: float | None, cron: str | None, timezone: str | None
 ) -> Schedule:
-    """The schedule that exactly one of *spacing* and *cron* describes.
+    """Return the schedule for either *spacing* or *cron*.
 
-    :param timezone: belongs to *cron*; None is UTC.
-    :raises InvalidSchedule: both or none are given, or one has no ticks.
+    :param timezone: Time zone of *cron*. None means UTC.
+    :raises InvalidSchedule: Both or neither are given, the schedule has no
+        ticks, or *timezone* is given without *cron*.
     """
     if spacing is not None and cron is not None:
         raise InvalidSchedule(
@@ -303,25 +311,25 @@ def schedule_of(
 def _every(spacing: float | None) -> Every:
     try:
         return _shared_every(spacing)
-    except TypeError:  # unhashable, so not a number; Every says so
+    except TypeError:  # unhashable, so not a number: Every raises its error
         return Every(spacing)  # type: ignore[arg-type]
 
 
 def _cron(line: str, timezone: str) -> Cron:
     try:
         return _shared_cron(line, timezone)
-    except TypeError:  # unhashable, so not text; Cron says so
+    except TypeError:  # unhashable, so not text: Cron raises its error
         return Cron(line, timezone)
 
 
-# A catalogue of 100,000 objects has a handful of schedules. Typed, or True
-# would be taken for a spacing of 1 that somebody else asked for.
+# A catalogue of 100,000 objects has a handful of schedules. The caches are
+# typed: otherwise an illegal spacing of True would find the entry of 1.
 _shared_every = functools.lru_cache(maxsize=4096, typed=True)(Every)
 _shared_cron = functools.lru_cache(maxsize=4096, typed=True)(Cron)
 
 
 def _seconds(value: object, *, zero: bool) -> bool:
-    """Whether *value* is a finite duration, and 0 only where *zero*."""
+    """Return whether *value* is a finite duration; 0 only if *zero*."""
     number = finite_number(value)
     return number is not None and (number > 0 or (zero and number == 0))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""URLs as they may be shown."""
+"""Removal of passwords from URLs."""
 
 import re
 
@@ -8,11 +8,11 @@ _OPTION = re.compile(r'(?<=[?&])(\w*pass\w*=)[^&]*')
 
 
 def mask(url: str) -> str:
-    """*url* without its passwords, also if it is none."""
+    """Return *url* without its passwords, even if it is not a valid URL."""
     found = _SCHEME.match(url)
     scheme = found[0] if found else ''
     user, at, place = url[len(scheme):].rpartition('@')
     if at and ':' in user:
         user = user.partition(':')[0] + ':***'
-    # Drivers take them from there, too.
+    # Drivers also accept a password in the query string.
     return scheme + user + at + _OPTION.sub(r'\1***', place)

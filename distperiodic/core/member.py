@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is in a group: the membership entry, and the view of all entries.
+"""Group membership: the entry of a member, and the view of all entries.
 
-An entry is one name in the coordination service and carries all that others
-need, so that listing the group once builds the ring::
+An entry is a name in the coordination service. It contains everything that
+the other members need, so that one listing of the group is enough to build the
+ring::
 
     api-1~9f2c41d07be3a655~3~f1.t2.r40
     |     |                | |
     |     |                | attributes: ring format 1, tenure 2, 40 points
     |     |                generation: the third entry of this process
-    |     nonce: this process, and no other one ever
+    |     nonce: unique to this process
     identity: the name on the ring, the same after a restart
 
-A *term* is the time under one entry. Terms that follow each other without a
-gap (the points were changed) are one *tenure*; a tenure ends when the
-session is lost. Belief is tied to it: work taken in one tenure is not started
-in the next, since others may have taken it over in between.
+A *term* is the time under one entry. A process gets a new entry when its
+number of points changes, for example. Terms without a gap between them form
+one *tenure*. A tenure ends when the session is lost. Work claimed in one
+tenure is not started in the next, because other members may have taken it
+over in between.
 """
 
 import dataclasses
@@ -33,18 +35,19 @@ _ENTRY = re.compile(
     r'~(?P<generation>[0-9]{1,9})'
     r'~(?P<attributes>(?:[a-z][0-9]{1,9})(?:\.[a-z][0-9]{1,9})*)\Z')
 
-#: More points than this give no better balance and cost every member's CPU.
+#: Maximum number of points of a member. More points would not improve the
+#: balance, and would cost CPU time in every member.
 MAX_POINTS = 10000
 
 
 def check_identity(identity: str, what: str = 'member id') -> str:
-    """*identity*, if a coordination service can carry it.
+    """Return *identity* if all coordination services can store it.
 
-    ZooKeeper would take a '/' for a path and loop for ever; one id that is
-    not ASCII breaks the listing for every member of the group.
+    With ZooKeeper, a '/' would be read as a path and cause an endless loop.
+    One id that is not ASCII breaks the listing for all members of the group.
 
-    :param what: it is, for the message.
-    :raises InvalidMemberId: it cannot; the message says why.
+    :param what: Name of the value, for the error message.
+    :raises InvalidMemberId: They cannot. The message gives the rule.
     """
     if not isinstance(identity, str) or not _IDENTITY.match(identity):
         size = (f'{len(identity)} characters' if isinstance(identity, str)
@@ -56,27 +59,29 @@ def check_identity(identity: str, what: str = 'member id') -> str:
     return identity
 
 
-# Without slots: names are made once, and asked for with each batch.
+# No slots, because cached_property needs __dict__: names are computed once and
+# read with each batch.
 @dataclasses.dataclass(frozen=True, order=True)
 class Member:
-    """One entry of a group."""
+    """Member of a group, as its entry describes it."""
 
     identity: str
     nonce: str
     generation: int
-    #: Points on the ring; 0: not on the ring (a worker).
+    #: Number of points on the ring. 0 means not on the ring (a worker).
     points: int = 0
-    #: Runs that it takes at a time; 0: none (a scheduler).
+    #: Number of runs that it accepts at a time. 0 means none (a scheduler).
     slots: int = 0
-    #: Rises with each gap in this process's membership.
+    #: Number of the tenure. It grows with each gap in the membership of this
+    #: process.
     tenure: int = 1
     ring_format: int = ring_.RING_FORMAT
-    #: Says which jobs it schedules; see :func:`sign_of`. 0: none.
+    #: Hash of the jobs that it schedules; see :func:`sign_of`. 0: none.
     jobs: int = 0
 
     @functools.cached_property
     def entry(self) -> str:
-        """The name under which this member stands in its group."""
+        """Name of this member's entry in its group."""
         attributes = [f'f{self.ring_format}', f't{self.tenure}']
         if self.points:
             attributes.append(f'r{self.points}')
@@ -88,9 +93,10 @@ class Member:
                 f'~{".".join(attributes)}')
 
     def next_term(self, broken: bool) -> 'Member':
-        """The same process under its next entry.
+        """Return the same process with its next entry.
 
-        :param broken: the others may have seen it gone in between.
+        :param broken: True if other members may have seen a gap in its
+            membership. A new tenure then begins.
         """
         return dataclasses.replace(
             self, generation=self.generation + 1,
@@ -98,25 +104,27 @@ class Member:
 
     @functools.cached_property
     def holder(self) -> str:
-        """Who may hold work: this process, in this tenure."""
+        """Name by which this process holds work, in this tenure."""
         return f'{self.process}~t{self.tenure}'
 
     @functools.cached_property
     def process(self) -> str:
-        """This process, in all of its terms."""
+        """Name of this process, the same in all of its terms."""
         return f'{self.identity}~{self.nonce}'
 
     def same_process(self, other: 'Member') -> bool:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
 
 
-# Each change of a group lists all of its entries, and nearly all of them were
-# there before.
+# Each change of a group lists all of its entries, and nearly all of them are
+# old ones.
 @functools.lru_cache(maxsize=16384)
 def parse_entry(entry: str) -> Member | None:
-    """The member that *entry* names; None: it is not an entry of ours.
+    """Return the member that *entry* describes.
 
-    Unknown attributes are left out, so that a later release may add some.
+    Unknown attributes are ignored, so that a later release can add some.
+
+    :returns: None if *entry* is not in the format of this library.
     """
     match = _ENTRY.match(entry)
     if match is None:
@@ -133,64 +141,68 @@ def parse_entry(entry: str) -> Member | None:
 
 
 def sign_of(jobs: Iterable[str]) -> int:
-    """A number that is the same for the same names of jobs, and hardly ever
-    for others; 1 to 99,999, as an entry has to be short.
+    """Return a hash of the names of jobs, from 1 to 99,999.
+
+    Two different sets of names rarely have the same hash. The range is small,
+    because an entry must be short.
     """
     return 1 + zlib.crc32('\0'.join(sorted(jobs)).encode()) % 99_999
 
 
 @functools.lru_cache(maxsize=16384)
 def process_of(entry: str) -> str:
-    """The process that stands under *entry* in its group."""
+    """Return the name of the process that has *entry* in its group."""
     member = parse_entry(entry)
     return entry if member is None else member.process
 
 
 @functools.lru_cache(maxsize=16384)
 def holder_of(entry: str) -> str:
-    """Who holds work under *entry*; see :attr:`Member.holder`."""
+    """Return the holder name for *entry*; see :attr:`Member.holder`."""
     member = parse_entry(entry)
     return entry if member is None else member.holder
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """What one member knows of its group; replaced whole, never changed."""
+    """One process's knowledge of a group. Immutable."""
 
     group: str
     #: One per identity, in order of identity.
     members: tuple[Member, ...]
     ring: ring_.Ring
-    #: Rises by one with each change of members, in this process.
+    #: Number of this view. It grows by one with each change of the members.
     version: int
     #: Monotonic seconds at which these members were first seen.
     since: float
-    #: This process's own entry; None: it is not in the group.
+    #: Own entry of this process. None means that it is not in the group.
     me: Member | None
-    #: Monotonic seconds until which nobody else can hold our place.
+    #: Monotonic seconds until which this view can be trusted. Until then no
+    #: other member can take over the objects of this process.
     trusted_until: float
 
     def trusted(self, now: float) -> bool:
-        """Whether this process is surely still a member at *now*."""
+        """Return whether this process is certainly a member at *now*."""
         return self.me is not None and now < self.trusted_until
 
     @property
     def ring_format(self) -> int:
-        """The placement in use: the lowest that any member offers."""
+        """Placement in use: the lowest format that any member offers."""
         return min((m.ring_format for m in self.members),
                    default=ring_.RING_FORMAT)
 
 
 def settle(entries: Iterable[str],
            me: Member | None = None) -> tuple[tuple[Member, ...], list[str]]:
-    """One member per identity out of all entries of a group.
+    """Select one member per identity from all entries of a group.
 
-    Of several terms of one process the latest counts. Of two processes with
-    one identity (the second is about to be refused) the one that is *me*,
-    else that with the lesser nonce, so that all readers agree.
+    If a process has several entries, the latest term counts. If two processes
+    have the same identity (the second will be rejected soon), *me* counts.
+    If neither is *me*, the one with the lower nonce counts, so that all
+    readers agree.
 
-    :returns: the members in order of identity, and the entries that are not
-        ours and were left out.
+    :returns: Members in order of identity, and the entries that were left out
+        because they are not in the format of this library.
     """
     best: dict[str, Member] = {}
     strangers = []
@@ -203,8 +215,8 @@ def settle(entries: Iterable[str],
         if other is None:
             best[member.identity] = member
         elif other.nonce == member.nonce:
-            # One process never has two entries of one generation; should
-            # somebody forge one, all readers still take the same.
+            # One process never has two entries of one generation. If one is
+            # forged, all readers still select the same.
             if (member.generation, member.entry) > (
                     other.generation, other.entry):
                 best[member.identity] = member
@@ -217,5 +229,5 @@ def settle(entries: Iterable[str],
 
 
 def ring_members(members: Iterable[Member]) -> dict[str, int]:
-    """Identity to points, for those that are on the ring."""
+    """Return the number of points by identity, for members on the ring."""
     return {m.identity: m.points for m in members if m.points}

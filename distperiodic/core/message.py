@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What members tell each other, and how it looks on the wire.
+"""Messages between members, and their format on the wire.
 
-Two kinds of message exist. A scheduler sends a :class:`Batch`: objects of one
-job and tick, to one worker. A worker sends :class:`Reports`: what became of
-batches, to one scheduler::
+There are two kinds of message. A scheduler sends a :class:`Batch`, objects of
+one job and tick, to one worker. A worker sends :class:`Reports`, the outcomes
+of batches, to one scheduler::
 
     scheduler                                     worker
         |--- run    {lease, job, tick, objects} --->|
         |<-- report {done, failed, refused...} -----|
 
-A message is a hint and carries no authority: what may run is decided by the
-claim, what runs by the code that the worker has registered. So a message that
-is not exactly what this file describes is refused as a whole, without a guess
-at what was meant.
+A message is a hint and carries no authority. The claim decides what may run,
+and the jobs registered at the worker decide what code runs. So a message that
+deviates from this format is rejected as a whole.
 
-On the wire a message is a JSON object, flat but for its lists, with the
-version of the format in ``v`` and its kind in ``kind``. Sites that share a
-broker with strangers sign it: ``mac`` is then the HMAC-SHA256 of the rest, as
-JSON with sorted keys and without blanks.
+On the wire a message is a flat JSON object with lists. ``v`` is the version of
+the format, and ``kind`` is the kind of the message. If others can write to the
+broker, messages should be signed: ``mac`` is then the HMAC-SHA256 of the rest,
+as JSON with sorted keys and without whitespace.
 
-Limit: a signature does not stop a replay. The address does, mostly, for it
-names one term of one process; the fence does, always.
+Limit: a signature does not prevent a replay. The address prevents most
+replays, because it names one term of one process. The fence prevents all.
 """
 
 import dataclasses
@@ -43,17 +42,19 @@ from distperiodic.core.schedule import Instant
 
 VERSION = 1
 
-#: More in one message than any pool takes at a time; a bound for the reader.
+#: Maximum number of objects in a batch. It bounds the work of the reader, and
+#: is larger than any pool.
 MAX_OBJECTS = 10_000
-#: Characters of a batch id, a job's name and a membership entry.
+#: Maximum characters of a batch id, a job name and a membership entry.
 MAX_NAME = 512
-#: Characters of an error; longer ones are cut when sent.
+#: Maximum characters of an error. Longer errors are cut when sent.
 MAX_REASON = 1_000
-#: Characters of all errors in one message; where there are more, each is cut.
+#: Maximum characters of all errors in one message. If there are more, each
+#: error is cut.
 MAX_REASONS = 1_000_000
 
 _MAX_INT = 2 ** 63 - 1
-# The instants that a datetime can show: the years 1 to 9999.
+# The range of instants that a datetime can represent: the years 1 to 9999.
 _FIRST_INSTANT = -62_135_596_800_000_000
 _LAST_INSTANT = 253_402_300_799_999_999
 _TOKEN_LENGTH = 45
@@ -81,65 +82,68 @@ class Batch:
     job: str
     tick: Instant
     objects: list[str]
-    fences: list[int]  # of the claim, one per object
-    attempts: list[int]  # which attempt this is, one per object
+    fences: list[int]  # fences of the claims, one per object
+    attempts: list[int]  # numbers of the attempts, one per object
     sender: str  # the scheduler's membership entry
     worker: str  # the worker's membership entry
-    lease: str  # in which the claims wait
-    partition: str = 'default'  # the worker's
+    lease: str  # the lease in which the claims wait
+    partition: str = 'default'  # the partition of the worker
     priority: int = 0  # higher first
-    expires: Instant | None = None  # None: worth running however late
-    #: Object to what an earlier attempt said, as JSON. It is never sent: who
-    #: runs a batch beside the store reads it there. None: they said nothing.
+    expires: Instant | None = None  # None: never too late to run
+    #: Progress of earlier attempts, as JSON by object. Never sent: the process
+    #: that runs the batch reads it from the store. None means no progress.
     progress: dict[str, str] | None = None
-    #: Who decides what of it runs. It is never sent: a worker asks its store
-    #: if it has one.
+    #: Authority that grants the runs. Never sent: a worker uses its store, if
+    #: it has one.
     authority: Authority = Authority.STORE
 
 
 @dataclasses.dataclass(slots=True)
 class Report:
-    """What became of a batch, or of a part of it.
+    """Outcome of a batch, or of a part of it.
 
-    Objects are named by their index in the batch, each at most once.
+    A report refers to objects by their index in the batch, to each object at
+    most once.
     """
 
     batch: str
     worker: str  # the worker's membership entry
     done: list[int] = dataclasses.field(default_factory=list)
     failed: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Failed, and wait for their next attempt.
+    #: Failed; they wait for their next attempt.
     retried: list[tuple[int, str]] = dataclasses.field(default_factory=list)
-    #: Not begun.
+    #: Not started.
     refused: list[tuple[int, Refusal]] = dataclasses.field(
         default_factory=list)
-    #: Not granted: their claims are not what they were, or somebody else's.
+    #: Not granted: their claims have changed or have another holder.
     lost: list[int] = dataclasses.field(default_factory=list)
-    seconds: float = 0.0  # that the handlers took
-    #: What runs say of themselves, as JSON, and where failed ones raised. Both
-    #: are for the store next to whoever reports, and never sent.
+    seconds: float = 0.0  # total time in the handlers
+    #: Progress of runs, as JSON. Never sent: the reporting process writes it
+    #: to its store.
     progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    #: Tracebacks of failed runs. Never sent, as with *progress*.
     tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:
-        """How many objects it tells of."""
+        """Number of objects in the report."""
         return (len(self.done) + len(self.failed) + len(self.retried)
                 + len(self.refused) + len(self.lost))
 
 
 @dataclasses.dataclass(slots=True)
 class Reports:
-    """Reports on their way to one scheduler, as one message."""
+    """Reports to one scheduler, in one message."""
 
     to: str  # the scheduler's membership entry
     reports: list[Report]
 
 
 def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
-    """*batch* as a JSON object, signed with the first of *keys* if any.
+    """Return *batch* as a JSON object.
 
-    :raises InvalidMessage: no reader would take it.
+    :param keys: If not empty, the first key signs the message.
+    :raises InvalidMessage: Every reader would reject the message.
     """
     message = {
         'v': VERSION,
@@ -163,13 +167,14 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
 
 def encode_reports(reports: Sequence[Report], *, to: str,
                    keys: Sequence[Key] = ()) -> dict[str, Any]:
-    """*reports* for the scheduler *to* as a JSON object, signed if *keys*.
+    """Return *reports* to the scheduler *to* as a JSON object.
 
-    Errors are cut to :data:`MAX_REASON` characters, or less where there are
-    many, and made valid text: a report is worth more than the letters of a
-    handler's error.
+    Errors are cut to :data:`MAX_REASON` characters, or fewer if there are many
+    errors. Invalid characters in them are escaped, so that a malformed error
+    of a handler cannot prevent its report.
 
-    :raises InvalidMessage: no reader would take it.
+    :param keys: If not empty, the first key signs the message.
+    :raises InvalidMessage: Every reader would reject the message.
     """
     number = sum(len(report.failed) + len(report.retried)
                  for report in reports)
@@ -194,11 +199,12 @@ def encode_reports(reports: Sequence[Report], *, to: str,
 
 
 def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
-    """The batch or the reports that *message*, parsed JSON, stands for.
+    """Return the batch or the reports in *message*.
 
-    :param keys: if any is given, *message* must be signed with one of them.
-    :raises UnknownVersion: it is ours, of a format that is not spoken here.
-    :raises InvalidMessage: it is anything else. There is no third error.
+    :param message: Parsed JSON.
+    :param keys: If not empty, one of the keys must have signed the message.
+    :raises UnknownVersion: The message has another version of the format.
+    :raises InvalidMessage: The message is invalid in any other way.
     """
     if type(message) is not dict:
         raise _Invalid(
@@ -223,8 +229,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
             _check_reports(message)
         case unknown:
             raise _Invalid(f'unknown kind {_shown(unknown)}')
-    # The shape comes first: what passed it is flat and has no number that
-    # JSON cannot say, so that writing it for the signature cannot fail.
+    # Check the shape before the signature. A valid message is flat and has
+    # only finite numbers, so writing it as JSON for the signature cannot fail.
     if keys:
         _verify(message, mac, keys)
     if message['kind'] == 'run':
@@ -249,7 +255,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
     for field in ('job', 'sender', 'worker', 'partition'):
         _check_name(field, message[field])
     for field in ('id', 'lease'):
-        # The store makes a name of both.
+        # Both become part of the name of a lease in the store.
         _check_name(field, message[field])
         if not _TOKEN.fullmatch(message[field]):
             raise _Invalid(f'{field} is more than {_TOKEN_LENGTH} of A-Z a-z '
@@ -344,7 +350,7 @@ def _check_fields(message: Mapping[str, Any], fields: frozenset[str]) -> None:
 def _check_list(field: str, values: Any, kind: type) -> None:
     if type(values) is not list:
         raise _Invalid(f'{field} is {_kind_of(values)}, not a list')
-    # In C, and exact: True is an int to isinstance().
+    # This runs in C, and is exact: isinstance() accepts True as an int.
     if values and set(map(type, values)) != {kind}:
         strange = next(v for v in values if type(v) is not kind)
         raise _Invalid(f'{field} holds {_kind_of(strange)}, not only '
@@ -368,8 +374,8 @@ def _check_name(field: str, value: Any) -> None:
 
 
 def _check_text(field: str, text: str) -> None:
-    # JSON can say half of a surrogate pair, and neither the log nor the
-    # store could write it down.
+    # JSON can encode half of a surrogate pair, but neither the log nor the
+    # store can write it.
     if not text.isascii():
         try:
             text.encode()
@@ -392,7 +398,7 @@ _KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
 
 
 def _kind_of(value: Any) -> str:
-    """What *value* is, never its content: that may be anyone's secret."""
+    """Return the kind of *value*, never its content: it may be a secret."""
     if type(value) is float and not math.isfinite(value):
         return str(value)
     return _KINDS.get(type(value), type(value).__name__)
@@ -423,7 +429,7 @@ def _verify(message: Mapping[str, Any], mac: Any,
                              'configured here; configure them on both sides')
     if type(mac) is not str or not _MAC.match(mac):
         raise _Invalid('mac is not a signature')
-    # Every key is tried, so that the time taken does not tell which fits.
+    # Try every key, so that the duration does not reveal which key fits.
     fits = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
     if not any(fits):
         raise _Invalid('wrong signature: no configured key fits')

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the clock of a time zone is changed, and by how much.
+"""Changes of the clock in a time zone.
 
-zoneinfo answers for one instant only. A year is looked through once, a day at
-a time, and then remembered. Times are seconds since 1970-01-01 00:00 UTC.
+zoneinfo returns the offset of one instant only. So this module scans each year
+once, day by day, and caches the changes. Times are seconds since 1970-01-01
+00:00 UTC.
 """
 
 import bisect
@@ -15,12 +16,12 @@ from typing import NamedTuple
 
 _DAY_S = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# The last day on which every zone has a date.
+# The last day that is within the range of datetime in every zone.
 _LAST_S = (datetime(9999, 12, 30, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
 
 
 class Change(NamedTuple):
-    """A change of a zone's distance from UTC, in seconds to the east."""
+    """Change of the offset of a zone, in seconds east of UTC."""
 
     at: int
     before: int
@@ -28,15 +29,16 @@ class Change(NamedTuple):
 
 
 def seconds_east(zone: tzinfo, second: int) -> int:
-    """The distance of *zone* from UTC at *second*."""
+    """Return the offset of *zone* at *second*, in seconds east of UTC."""
     offset = (_EPOCH + timedelta(seconds=second)).astimezone(
         zone).utcoffset()
     return 0 if offset is None else offset // timedelta(seconds=1)
 
 
 def change_after(zone: tzinfo, low: int, high: int) -> int:
-    """The first second in (*low*, *high*] at which the distance is another
-    than at *low*; it must be another at *high*.
+    """Return the first second in (*low*, *high*] with another offset.
+
+    The offset at *high* must differ from the one at *low*.
     """
     before = seconds_east(zone, low)
     return low + bisect.bisect_left(
@@ -45,7 +47,7 @@ def change_after(zone: tzinfo, low: int, high: int) -> int:
 
 
 def changes(zone: tzinfo, begin: int, end: int) -> list[Change]:
-    """The changes in [*begin*, *end*), in order."""
+    """Return the changes in [*begin*, *end*), in order."""
     if zone is UTC:
         return []
     years = range(_year_of(begin), _year_of(end) + 1)
@@ -65,7 +67,7 @@ def _start_of(year: int) -> int:
 
 @functools.lru_cache(maxsize=4096)
 def _of_year(zone: tzinfo, year: int) -> tuple[Change, ...]:
-    """The changes in a year of UTC."""
+    """Return the changes in a year, in UTC."""
     low, last = _start_of(year) - 1, _start_of(year + 1) - 1
     before = seconds_east(zone, low)
     found = []

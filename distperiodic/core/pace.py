@@ -1,44 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much work one worker may hold: what it can take soon, and no more.
+"""Credit window of a worker: how much work a scheduler may send to it.
 
-A worker that holds more hoards what others could do, and what it holds is
-delayed when it dies; one that holds less waits for messages. So its window
-is counted in seconds of work, from how long the runs of a job take there.
-Where a job has not been measured yet, it counts as it does elsewhere; what
-was measured nowhere may fill the worker's slots once, beside the work of
-jobs that are known: a long backlog of these must not keep it out.
+If a worker holds too much, other workers stay idle, and more work is delayed
+when the worker dies. If it holds too little, it waits for messages. So the
+window is measured in seconds of work, from the average duration of the runs
+of each job at that worker.
+
+For a job that was not measured at that worker, the average of all workers
+counts. A job that was not measured at any worker may fill the slots of the
+worker once, in addition to other jobs, so that a long backlog of those jobs
+cannot block it.
 """
 
-#: Seconds of work that may wait at a worker beyond its slots.
+#: Seconds that a worker may need for all runs that it holds. It may fill its
+#: slots in any case.
 HORIZON = 0.5
 
-# What one run costs a worker even if its handler does nothing: decoding,
-# a context, a result. Bounds the window of the shortest handlers.
+# Seconds that a run costs a worker even if its handler does nothing: decoding,
+# a context, a result. It limits the window of the shortest handlers.
 _OVERHEAD = 2e-5
 
 
 class Pace:
-    """How long the runs of each job take: a moving average, in seconds."""
+    """Moving average of the duration of the runs of each job, in seconds."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     def note(self, job: str, runs: int, seconds: float) -> None:
-        """*runs* runs took *seconds* together."""
+        """Record that *runs* runs of *job* took *seconds* in total."""
         mean = seconds / runs
         known = self._seconds.get(job)
         self._seconds[job] = mean if known is None else (known + mean) / 2
 
     def of(self, job: str) -> float | None:
-        """Seconds of one run; None: not measured yet."""
+        """Return the average seconds of a run; None means not measured."""
         return self._seconds.get(job)
 
 
 class Window:
-    """What one scheduler has given to one worker and not heard of again.
+    """Credit window of one scheduler for one worker.
 
-    :param slots: runs that the worker takes at a time from this scheduler.
-    :param elsewhere: the pace of all workers together.
+    It counts the runs that were sent and not yet reported.
+
+    :param slots: Number of runs that the worker accepts at a time from this
+        scheduler.
+    :param elsewhere: Average durations over all workers.
     """
 
     __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots',
@@ -46,59 +53,66 @@ class Window:
 
     def __init__(self, slots: int, elsewhere: Pace):
         self.slots = max(1, slots)
-        #: Runs that it holds.
+        #: Number of runs that the worker holds.
         self.held = 0
-        #: Those of them whose job was not measured when they were given.
+        #: Number of those whose job was not measured when they were sent.
         self.unmeasured = 0
-        #: The work in all others.
+        #: Seconds of work in the others.
         self.seconds = 0.0
         self._here = Pace()
         self._elsewhere = elsewhere
 
     def note(self, job: str, runs: int, seconds: float) -> None:
-        """*runs* runs of *job* took this worker *seconds* together."""
+        """Record that *runs* runs took *seconds* in total at this worker."""
         self._here.note(job, runs, seconds)
         self._elsewhere.note(job, runs, seconds)
 
     def cost(self, job: str) -> float:
-        """Seconds that one run of *job* adds; 0.0: not measured yet."""
+        """Return the seconds that one run of *job* adds to the window.
+
+        0.0 means not measured yet.
+        """
         seconds = self._here.of(job)
         if seconds is None:
             seconds = self._elsewhere.of(job)
             if seconds is None:
                 return 0.0
-        # A run that takes longer has its slot for the whole horizon, and the
-        # other slots are as free as ever.
+        # A run longer than the horizon occupies its slot for the whole
+        # horizon, and leaves the other slots free.
         return max(min(seconds, HORIZON) / self.slots, _OVERHEAD)
 
     def give(self, runs: int, cost: float) -> None:
-        """It holds *runs* more, each of *cost* seconds."""
+        """Record that the worker holds *runs* more, of *cost* seconds each."""
         self.held += runs
         self.seconds += runs * cost
         if not cost:
             self.unmeasured += runs
 
     def settle(self, runs: int, cost: float) -> None:
-        """It holds *runs* less, each given at *cost* seconds."""
+        """Record that the worker holds *runs* fewer, sent at *cost* each."""
         self.held -= runs
         if not cost:
             self.unmeasured -= runs
-        # Sums of floats leave crumbs; nothing held is exactly nothing.
+        # Without held runs, set exactly 0.0: float sums have rounding errors.
         self.seconds = self.seconds - runs * cost if self.held else 0.0
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for a run of any job."""
+        """True if there is no room for a run of any job."""
         return not self.room(0.0) and not self.room(_OVERHEAD)
 
     @property
     def busy(self) -> bool:
-        """Whether all slots have something to do for a good while."""
+        """True if the worker has runs for all slots, and a reserve.
+
+        It then holds two runs per slot, and work for more than half of
+        :data:`HORIZON`.
+        """
         return (self.held >= 2 * self.slots
                 and self.seconds > HORIZON / 2)
 
     def room(self, cost: float) -> int:
-        """How many more runs of *cost* seconds it may be given now."""
+        """Return how many more runs of *cost* seconds may be sent now."""
         if cost:
             room = max(self.slots - self.held,
                        int((HORIZON - self.seconds) / cost))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is configured of a partition, and what limits the jobs in it."""
+"""Partitions: their configuration, and the limits of the jobs in them."""
 
 import dataclasses
 import types
@@ -12,33 +12,34 @@ from distperiodic.core.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition, the same on every member that reads the same options."""
+    """One partition, equal on all members that read the same options."""
 
     name: str
-    max_in_flight: int | None = None  # objects at once; None: no own limit
+    max_in_flight: int | None = None  # objects at once; None: no limit
 
 
-#: By name.
+#: Partitions by name.
 Partitions = Mapping[str, Partition]
-#: Nothing is configured of any.
+#: No configured partitions.
 NONE: Partitions = types.MappingProxyType({})
 
 
 class Limit(NamedTuple):
-    """So many runs of these jobs together may go on at once, anywhere."""
+    """Limit on the number of simultaneous runs of some jobs, everywhere."""
 
+    #: Number of runs of all *jobs* together.
     most: int
     jobs: tuple[str, ...]
-    #: With what code a run is refused that would be one too many.
+    #: Code of the refusal of a run beyond the limit.
     refusal: Refusal
 
 
 def limits_of(jobs: Mapping[str, job_.Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
-    """Job to its limits: its own one and that of its partition, if any.
+    """Return the limits of each job: its own and that of its partition.
 
-    What runs on every member runs in the member itself, and is none of a
-    partition's.
+    Jobs with scope ``'member'`` run in each member itself, so the limit of a
+    partition does not apply to them.
     """
     of_partition = {}
     for name, partition in partitions.items():

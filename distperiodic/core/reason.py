@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why an object did not run for the last tick that it was due for.
+"""Reasons why an object did not run for its last due tick.
 
-The reasons are a closed list: whatever the store, the tasks and the members
-say, one of them is the answer, and each stands in the reference.
+The reasons are a closed list. For every state of the store, the tasks and the
+members, one of them is the answer. The reference documents each of them.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ from distperiodic.core.schedule import Instant
 
 
 class Reason(enum.StrEnum):
-    """The answers, the one that is not a reason first."""
+    """Reason why an object did not run, or RAN if it ran."""
 
     RAN = 'ran'
-    #: Nothing of it is claimed.
+    # The object has no claim, or is not due.
     JOB_UNKNOWN = 'job unknown'
     MEMBER_JOB = 'job of every member'
     DISABLED = 'job disabled'
@@ -29,34 +29,34 @@ class Reason(enum.StrEnum):
     OBJECT_UNKNOWN = 'object unknown'
     NOT_LISTED = 'not in the catalogue'
     NOT_DUE_YET = 'not due yet'
-    #: It was decided that it does not run.
+    # The tick is settled without a successful run.
     PASSED_OVER = 'passed over'
     LOST = 'lost'
     SKIPPED_BY_OVERLAP = 'skipped: overlap'
     SKIPPED_BY_PAUSE = 'skipped: paused'
     CANCELLED = 'cancelled'
     DEAD = 'dead'
-    #: It is claimed.
+    # The object is claimed.
     WAITS_FOR_WORKER = 'waits for a worker'
     WAITS_FOR_SWEEP = 'waits for a sweep'
     WAITS_FOR_RETRY = 'waits for a retry'
     RUNNING = 'still running'
     HOLDER_GONE = 'holder gone'
     LEASE_ENDED = 'lease ended'
-    #: It is due, and nobody has claimed it yet.
+    # The object is due, and not claimed yet.
     PAUSED = 'job paused'
     NOT_LATE_YET = 'not late yet'
     NO_SCHEDULER = 'no scheduler'
     NOBODY_CLAIMS = 'nobody claims'
     LEFT_BEHIND = 'left behind'
-    #: Of an earlier tick.
+    # Only for an earlier tick.
     SUPERSEDED = 'superseded'
     OTHER_SCHEDULE = 'other schedule'
     ONE_OF_SEVERAL = 'one of several'
     PRUNED = 'history pruned'
 
 
-#: It ran, or goes on its way: nobody need do anything.
+#: The object ran or will run as planned. No action is needed.
 FINE = frozenset({
     Reason.RAN, Reason.MEMBER_JOB, Reason.NOT_DUE_YET, Reason.NOT_LATE_YET,
     Reason.RUNNING, Reason.WAITS_FOR_WORKER, Reason.WAITS_FOR_SWEEP,
@@ -71,23 +71,26 @@ _SKIPPED = {SkippedBy.MISFIRE: Reason.PASSED_OVER,
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
-    """Where the claim of an object stands."""
+    """State of the claim of an object."""
 
     tick: Instant
-    #: The newest tick that nobody may claim any more. Before *tick*: that
-    #: one was triggered, and is none of the schedule.
+    #: Watermark: the newest tick that can no longer be claimed. If it is
+    #: before *tick*, an operator triggered *tick* outside the schedule.
     settled: Instant
-    #: Why it was skipped last; None: never.
+    #: Reason for the last skip. None: never skipped.
     skipped_by: SkippedBy | None
     state: State
-    #: Who holds its lease, until when; empty and None: nobody does.
+    #: Holder of the lease. Empty means that the lease has no holder, or that
+    #: there is no lease.
     holder: str = ''
+    #: Time at which the lease expires. None means that there is no lease.
     until: Instant | None = None
-    #: The instant from which its schedule counts. None: it is not listed.
+    #: Instant from which the schedule of the object counts. None means that it
+    #: is not listed.
     since: Instant | None = None
 
     def row(self, key: str, position: int) -> Row:
-        """The object *key* at *position*, to be judged."""
+        """Return the row of the object *key* at *position*."""
         return Row(key, position, self.settled,
                    ALWAYS if self.since is None else self.since)
 
@@ -97,40 +100,44 @@ class Standing:
 
     @property
     def skipped(self) -> bool:
-        """Whether its last tick was skipped."""
+        """True if the last tick of the object was skipped."""
         return self.settled > self.tick
 
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What is known of a job and an object; None: nobody said."""
+    """Known facts about a job and an object. None means unknown."""
 
-    #: The store's clock.
+    #: Time of the store's clock.
     now: Instant
-    #: Whether the store knows the job, and whether the tasks do.
+    #: True if the store knows the job.
     stored: bool
+    #: True if the tasks define the job.
     defined: bool | None = None
     enabled: bool = True
+    #: True if the job runs on every member, without claims in the store.
     of_members: bool = False
     paused: bool = False
-    #: Whether the catalogue lists the object now.
+    #: True if the catalogue lists the object now.
     listed: bool | None = None
     claim: Standing | None = None
-    #: The last tick that it was due for, as its schedule says.
+    #: The last tick for which the object was due by its schedule.
     due: Instant | None = None
-    #: The first one that was not decided yet.
+    #: Instant at which the first undecided tick of the object was due.
     undecided: Instant | None = None
-    #: The newest tick that anything of the job was claimed or skipped for.
+    #: The newest tick for which any object of the job was claimed or skipped.
     newest: Instant | None = None
-    #: Microseconds after a tick at which others than the owner claim it.
+    #: Microseconds after a tick at which members other than the owner claim
+    #: it.
     late_after: int = 0
-    #: The processes that are there, and how many of them schedule.
+    #: Holder names of the live processes.
     alive: frozenset[str] | None = None
+    #: Number of live schedulers.
     schedulers: int | None = None
 
 
 def reason_of(facts: Facts) -> Reason:
-    """Why the object did not run for its last tick, or that it ran."""
+    """Return why the object did not run for its last tick, or RAN."""
     if not facts.stored and not facts.defined:
         return Reason.JOB_UNKNOWN
     if facts.of_members:
@@ -140,7 +147,7 @@ def reason_of(facts: Facts) -> Reason:
         return _unclaimed(facts)
     due, settled = facts.due, claim.settled
     if due is None:
-        # Nobody said what should have been: what was, then.
+        # The schedule is unknown, so use the newest recorded tick.
         settled = max(settled, claim.tick)
         due = max(settled, facts.newest or settled)
     if claim.skipped and settled >= due and claim.skipped_by:
@@ -159,7 +166,7 @@ def reason_of(facts: Facts) -> Reason:
 
 
 def _kept_from_it(facts: Facts) -> Reason | None:
-    """Why nobody would claim it, whenever it is due; None: nothing does."""
+    """Return what prevents a claim of a due object; None means nothing."""
     if facts.listed is False:
         return Reason.NOT_LISTED
     if not facts.enabled:
@@ -170,20 +177,20 @@ def _kept_from_it(facts: Facts) -> Reason | None:
 
 
 def _unclaimed(facts: Facts) -> Reason:
-    """Nobody ever claimed it."""
+    """Return the reason for an object that was never claimed."""
     kept = _kept_from_it(facts)
     if kept is not None:
         return kept
     if not facts.stored:
         return Reason.NEVER_SCHEDULED
-    # It is known from the first tick after it came into the catalogue.
+    # The store has an object from its first tick in the catalogue on.
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 
 
 def _open(claim: Standing, facts: Facts) -> Reason:
-    """Its claim has not come to its end."""
+    """Return the reason for an object with an open claim."""
     if claim.until is None:
-        # No lease of it is known.
+        # Its lease is unknown.
         return Reason.WAITS_FOR_SWEEP
     over = claim.until <= facts.now
     if claim.state is State.RETRY:
@@ -199,7 +206,7 @@ def _open(claim: Standing, facts: Facts) -> Reason:
 
 
 def _undecided(due: Instant, facts: Facts) -> Reason:
-    """It is due, and was neither claimed nor skipped."""
+    """Return the reason for an object that is due, and undecided."""
     kept = _kept_from_it(facts)
     if kept is not None:
         return kept
@@ -215,25 +222,25 @@ def _undecided(due: Instant, facts: Facts) -> Reason:
 
 @dataclasses.dataclass(frozen=True)
 class Past:
-    """What is known of an earlier tick of an object.
+    """Known facts about an earlier tick of an object.
 
-    The store keeps the last two ticks of each object, its failures, and of
-    each tick the number of objects by what became of them.
+    The store keeps the last two claimed ticks of each object, its failures,
+    and for each tick the number of objects by outcome.
     """
 
     tick: Instant
     claim: Standing
-    #: The tick that it was claimed for before. None: there is none.
+    #: The tick of the claim before the current one. None: there is none.
     previous: Instant | None
-    #: When a run of it was last done. None: never.
+    #: Time at which a run of the object was last done. None: never.
     served: Instant | None
-    #: Whether a run of it failed for good for this tick.
+    #: True if a run of the object failed for the last time for this tick.
     failed: bool
-    #: Number of objects of this tick, by what became of them.
+    #: Number of objects of this tick, by outcome.
     counts: Mapping[Reason, int]
-    #: The first instant that the history can tell of.
+    #: First instant that the history covers.
     begins: Instant = ALWAYS
-    #: Since when the schedule holds that says it was due.
+    #: Instant since which the current schedule is in force.
     schedule_since: Instant = ALWAYS
 
 
@@ -242,9 +249,11 @@ _CLAIMED = frozenset({Reason.RAN, Reason.SUPERSEDED, Reason.CANCELLED,
 
 
 def reasons_of(past: Past) -> tuple[Reason, ...]:
-    """What may have become of an object for an earlier tick, the most frequent
-    first. One reason is certain, but for RAN: of a tick before its last two
-    the numbers do not tell an object that nobody claimed then.
+    """Return the possible outcomes of an object for an earlier tick.
+
+    The most frequent outcome comes first. A single outcome is certain, except
+    RAN: for ticks before the last two claimed ones, the history does not show
+    whether this object was claimed.
     """
     tick, claim = past.tick, past.claim
     if past.failed:
@@ -259,7 +268,7 @@ def reasons_of(past: Past) -> tuple[Reason, ...]:
     if tick in (claim.tick, past.previous):
         possible &= _CLAIMED
     elif past.previous is None or tick > past.previous:
-        # It was claimed for no tick in between.
+        # The object was claimed for no tick between the last two claimed ones.
         possible -= _CLAIMED
     if past.served is None or past.served < tick:
         possible.discard(Reason.RAN)

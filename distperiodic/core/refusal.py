@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a worker does not begin a run that it was sent.
+"""Codes with which a worker refuses to start a run.
 
 The codes are a closed list and part of the message format: schedulers act on
 them, so their values never change. The sentence of a code is for people and
@@ -10,23 +10,24 @@ import enum
 
 
 class Refusal(enum.StrEnum):
-    """One code for each kind of answer that a scheduler may get."""
+    """Code of a refusal."""
 
     #: The worker has no handler for the job, and will not get one.
     UNKNOWN_JOB = 'unknown_job'
-    #: The worker stops.
+    #: The worker is stopping.
     DRAINING = 'draining'
-    #: The worker is not sure that it still is a member.
+    #: The worker cannot be certain that it is still a member.
     NOT_A_MEMBER = 'not_a_member'
-    #: What the worker was granted is somebody else's by now, perhaps.
+    #: The lease has ended: another process may have taken over the run.
     LEASE_ENDED = 'lease_ended'
-    #: One run more would be too many, of the job or of its partition.
+    #: The run would exceed ``max_in_flight`` of the job.
     JOB_LIMIT = 'job_limit'
+    #: The run would exceed ``max_in_flight`` of the partition.
     PARTITION_LIMIT = 'partition_limit'
 
     @property
     def sentence(self) -> str:
-        """The code in words, to be logged or shown."""
+        """The code in words, for a log line or a table."""
         return _SENTENCES[self]
 
 
@@ -39,7 +40,7 @@ _SENTENCES = {
     Refusal.PARTITION_LIMIT: 'max_in_flight of the partition is reached',
 }
 
-# What workers of the release before this one send in place of a code.
+# Texts that workers of the previous release send instead of codes.
 _BEFORE = {
     'unknown job': Refusal.UNKNOWN_JOB,
     'not sure of its membership': Refusal.NOT_A_MEMBER,
@@ -52,9 +53,9 @@ _BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
 
 
 def parse(text: str) -> Refusal | None:
-    """Return the code that a message holds as *text*.
+    """Return the code for *text* in a message.
 
-    Texts of the release before this one are understood. None: *text* is
-    neither.
+    Texts of the previous release are accepted. None means that *text* is
+    unknown.
     """
     return _BY_TEXT.get(text)

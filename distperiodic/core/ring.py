@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consistent-hash ring: who owns what, from names alone.
+"""Consistent-hash ring: the owner of each object, computed from names alone.
 
-Point *r* of member *m* is ``md5("m:r")``, an object sits at
-``md5(str(id))``, and its owner is the first point to its right, around the
-end where need be (Karger et al., "Consistent Hashing and Random Trees",
-1997, with many points per member). This is the placement of the program
-this project grew from, kept point for point.
+Point *r* of member *m* is ``md5("m:r")``. The position of an object is
+``md5(str(id))``. The owner of the object is the member with the next point
+after that position, with wrap-around (Karger et al., "Consistent Hashing and
+Random Trees", 1997, with many points per member). This placement is identical
+to that of the program from which this project grew.
 
-Only the first 8 bytes of a digest are compared, read as a *signed* integer,
-so that a position fits a BIGINT column. Reading it as signed turns the ring
-by half a round and changes no neighbour, so it changes no owner.
+Only the first 8 bytes of a digest are compared, as a *signed* integer, so that
+a position fits a BIGINT column. The sign rotates the ring by half a turn. It
+does not change the order of neighbours, and so it changes no owner.
 
-The module knows no clock, no network and no configuration. A ring is
-immutable; a changed membership gives a new ring that shares nothing
-mutable with the old one.
+The module uses no clock, no network and no configuration. A ring is
+immutable. A change of members creates a new ring, which shares no mutable
+data with the old one.
 """
 
 import bisect
@@ -28,9 +28,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 try:
-    # The interpreter's own md5: half the cost of a call through OpenSSL for
-    # ids of a few bytes, and present where OpenSSL runs in FIPS mode. The
-    # hash only spreads load here, it protects nothing.
+    # The interpreter's own md5 costs half as much as a call through OpenSSL
+    # for ids of a few bytes, and is available if OpenSSL runs in FIPS mode.
+    # The hash only distributes load here. It has no security function.
     from _md5 import md5
 except ImportError:
     import hashlib
@@ -40,14 +40,15 @@ except ImportError:
 MIN_POSITION = -(1 << 63)
 MAX_POSITION = (1 << 63) - 1
 
-#: The placement described above. A later one gets the next number, and a
-#: group uses the lowest that any of its members offers.
+#: Number of the placement described above. A new placement gets the next
+#: number. A group uses the lowest number that any of its members offers.
 RING_FORMAT = 1
 
-# How many ids are hashed at a time. Digests are 33 bytes of object header
-# each; hashing a million at once would hold 50 MB for nothing.
+# Number of ids hashed at a time. Each digest has an object header of 33 bytes,
+# so hashing a million at once would need 50 MB.
 _CHUNK = 65536
 
+# Table entry of a stretch of the ring that a member owns in part.
 _CUT = 2
 
 
@@ -59,16 +60,16 @@ class Arc(NamedTuple):
 
 
 def position_of(object_id: str) -> int:
-    """The place of *object_id* on the ring: a signed 64-bit integer."""
+    """Return the position of *object_id*: a signed 64-bit integer."""
     return int.from_bytes(
         md5(object_id.encode()).digest()[:8], 'big', signed=True)
 
 
 def positions_of(ids: Sequence[str]) -> 'array[int]':
-    """The places of many ids, in their order, as ``array('q')``.
+    """Return the positions of many ids, in their order, as ``array('q')``.
 
-    Four times as fast as asking for each: the digests are joined and read
-    as numbers in one go.
+    This is four times as fast as one call per id, because the digests are
+    joined and converted to numbers together.
     """
     positions = array('q')
     for start in range(0, len(ids), _CHUNK):
@@ -78,15 +79,15 @@ def positions_of(ids: Sequence[str]) -> 'array[int]':
 
 
 def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
-    """The positions on *arcs* that are on none of *others*, in order.
+    """Return the parts of *arcs* that are on none of *others*, in order.
 
-    Both are disjoint and in order.
+    Each of the two sequences must be disjoint and in order.
     """
     found, at = [], 0
     for low, high in arcs:
         while at < len(others) and others[at].high < low:
             at += 1
-        # One of them may reach into the next arc.
+        # One of the others may reach into the next arc.
         each = at
         while each < len(others) and others[each].low <= high:
             if low < others[each].low:
@@ -99,7 +100,7 @@ def minus(arcs: Iterable[Arc], others: Sequence[Arc]) -> list[Arc]:
 
 
 def points_of(member: str, count: int) -> 'array[int]':
-    """The *count* points of *member*, in the order of their numbers."""
+    """Return the *count* points of *member*, in order of their numbers."""
     return _read(_digests(member, count))
 
 
@@ -126,14 +127,13 @@ _Placed = tuple[list[int], list[str]]
 
 
 class Ring:
-    """Points in order, and the member each belongs to.
+    """Ring of points in order, with the member that each belongs to.
 
-    The points are placed when somebody first asks: of a crowd of changes
+    The points are placed at first use. If members change many times in a row,
     only the rings that are used are built.
 
-    :param members: member identity to its number of points. More points
-        are more weight: a member with twice the points owns about twice the
-        objects.
+    :param members: Number of points by member identity. A member with twice
+        the points owns about twice the objects.
     """
 
     __slots__ = ('members', '_arcs', '_base', '_known', '_tables')
@@ -142,17 +142,17 @@ class Ring:
         self.members: dict[str, int] = dict(members)
         self._arcs: dict[str, tuple[Arc, ...]] = {}
         self._tables: dict[str, bytes] = {}
-        #: Threads may place the points at the same time, and then do the
-        #: same; None: nobody has yet.
+        #: The placed points. None means not placed yet. Threads may place them
+        #: at the same time, with the same result.
         self._known: _Placed | None = None
-        #: A ring with its points placed, to begin from; None: from nothing.
+        #: A ring with placed points to start from. None: start from nothing.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
-        """The ring of *members*, built from this one.
+        """Return the ring of *members*, built from this one.
 
-        Costs one copy of the points and the points of those who came or
-        went, where building anew hashes and sorts all of them.
+        This copies the points, and hashes only the points of members that
+        joined or left. A ring from nothing hashes and sorts all points.
         """
         if self.members == members:
             return self
@@ -171,13 +171,13 @@ class Ring:
         return known
 
     def __len__(self) -> int:
-        """How many points there are."""
+        """Return the number of points."""
         return sum(self.members.values())
 
     def owner_at(self, position: int) -> str:
-        """The member whose point comes next after *position*.
+        """Return the member whose point is the next after *position*.
 
-        :raises LookupError: the ring has no members.
+        :raises LookupError: The ring has no members.
         """
         points, owners = self._known or self._placed()
         if not points:
@@ -186,16 +186,16 @@ class Ring:
         return owners[at if at < len(owners) else 0]
 
     def owner_of(self, object_id: str) -> str:
-        """The member that owns *object_id*."""
+        """Return the member that owns *object_id*."""
         return self.owner_at(position_of(object_id))
 
     def owned(self, member: str, positions: 'array[int]') -> bytearray:
-        """For each position a byte: 1 where it is *member*'s, else 0.
+        """Return one byte per position: 1 if *member* owns it, otherwise 0.
 
-        Nearly every position is settled by its 16 highest bits: a table of
-        65,536 entries says whether such a stretch of the ring is wholly
-        *member*'s, wholly others', or cut by one of *member*'s own points.
-        Only the last kind, about two in a thousand, is looked up.
+        The 16 highest bits decide for nearly all positions. A table of 65,536
+        entries records for each such stretch of the ring whether *member* owns
+        all of it, none of it, or a part. Only positions in stretches of the
+        last kind, about two in a thousand, are looked up on the ring.
         """
         table = self._tables.get(member)
         if table is None:
@@ -220,9 +220,9 @@ class Ring:
         return bytes(table)
 
     def succession(self, position: int) -> Iterator[tuple[int, str]]:
-        """The owner of *position*, then who would take over, and so on.
+        """Yield the owner of *position*, then its successors in order.
 
-        :returns: (point, member) pairs, each member once.
+        :returns: Pairs of a point and a member, one pair per member.
         """
         points, owners = self._placed()
         start = bisect.bisect_right(points, position)
@@ -235,9 +235,9 @@ class Ring:
                 yield points[at], owner
 
     def arcs(self, member: str) -> tuple[Arc, ...]:
-        """All positions that *member* owns, as disjoint intervals in order.
+        """Return the arcs that *member* owns, disjoint and in order.
 
-        Together the arcs of all members cover every position once.
+        The arcs of all members together cover every position exactly once.
         """
         arcs = self._arcs.get(member)
         if arcs is None:
@@ -253,7 +253,7 @@ class Ring:
         stretches = [(points[at - 1] if at else MIN_POSITION, points[at] - 1)
                      for at in mine]
         if mine[0] == 0:
-            # Beyond the last point the ring goes on to the first.
+            # After the last point the ring continues at the first one.
             stretches.append((points[-1], MAX_POSITION))
         low, high = stretches[0]
         for next_low, next_high in stretches[1:]:
@@ -266,7 +266,7 @@ class Ring:
             yield Arc(low, high)
 
     def share(self, member: str) -> float:
-        """The part of all positions that is *member*'s, 0 to 1."""
+        """Return the fraction of positions that *member* owns, 0 to 1."""
         return sum(
             arc.high - arc.low + 1 for arc in self.arcs(member)) / (1 << 64)
 
@@ -274,7 +274,7 @@ class Ring:
 def _place(members: Mapping[str, int]) -> _Placed:
     digests: list[bytes] = []
     owners: list[str] = []
-    # Two members on one point: the lesser name comes first.
+    # If two members share a point, the lower name comes first.
     for name, count in sorted(members.items()):
         digests += _digests(name, count)
         owners += itertools.repeat(name, count)
@@ -286,7 +286,10 @@ def _place(members: Mapping[str, int]) -> _Placed:
 
 def _place_from(placed: _Placed, before: Mapping[str, int],
                 after: Mapping[str, int]) -> _Placed:
-    """What _place(*after*) gives, made of what *before* gave."""
+    """Return the same as _place(*after*), derived from *placed*.
+
+    :param placed: Result of _place(*before*).
+    """
     gone = [(m, n) for m, n in before.items() if after.get(m) != n]
     come = [(m, n) for m, n in after.items() if before.get(m) != n]
     if len(gone) + len(come) > len(after) // 2:
@@ -299,7 +302,7 @@ def _place_from(placed: _Placed, before: Mapping[str, int],
 
 
 def _without(placed: _Placed, gone: Iterable[tuple[str, int]]) -> _Placed:
-    """Points and owners, but for those of the members *gone*."""
+    """Return points and owners without those of the members *gone*."""
     old_points, old_owners = placed
     points: list[int] = []
     owners: list[str] = []
@@ -315,7 +318,7 @@ def _without(placed: _Placed, gone: Iterable[tuple[str, int]]) -> _Placed:
 
 
 def _with(placed: _Placed, come: Iterable[tuple[str, int]]) -> _Placed:
-    """Points and owners, and among them those of the members *come*."""
+    """Return points and owners with those of the members *come* added."""
     old_points, old_owners = placed
     points: list[int] = []
     owners: list[str] = []
@@ -324,7 +327,7 @@ def _with(placed: _Placed, come: Iterable[tuple[str, int]]) -> _Placed:
             zip(points_of(name, count), itertools.repeat(name))
             for name, count in come)):
         at = bisect.bisect_left(old_points, point, done)
-        # The lesser name first, as in a ring that is built anew.
+        # The lower name comes first, as in _place().
         while (at < len(old_points) and old_points[at] == point
                and old_owners[at] < name):
             at += 1
@@ -339,7 +342,7 @@ def _with(placed: _Placed, come: Iterable[tuple[str, int]]) -> _Placed:
 
 
 def _places(placed: _Placed, member: str, count: int) -> list[int]:
-    """The indexes of *member*'s points, in order."""
+    """Return the indexes of *member*'s points, in order."""
     points, owners = placed
     places: list[int] = []
     at = 0

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a job is due: pure arithmetic, time in and time out.
+"""Schedules: pure arithmetic on time, without a clock.
 
-An *instant* is a count of microseconds since 1970-01-01 00:00 UTC, and a
-*tick* is an instant that a schedule names. Every member computes the same
-ticks from the schedule alone: nothing here depends on when a process started
-or on how long a run took, so nothing can drift.
-
+An *instant* is a number of microseconds since 1970-01-01 00:00 UTC. A *tick*
+is an instant at which a schedule is due. Every member computes the same ticks
+from the schedule alone. Ticks cannot drift, because they depend neither on
+the start of a process nor on the duration of a run.
 """
 
 import bisect
@@ -23,7 +22,8 @@ Instant = int
 SECOND = 1_000_000
 _DAY_S = 86_400
 
-# Longer ones are microseconds passed as seconds, or reach past year 9999.
+# A longer spacing is probably in microseconds instead of seconds, or it
+# reaches past the year 9999.
 _LONGEST_S = 100 * 366 * _DAY_S
 
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -31,22 +31,22 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def seconds_text(seconds: float) -> str:
-    """Seconds as people write them: '60', '0.25', never '6e+01'."""
+    """Return seconds as readable text: '60', '0.25', never '6e+01'."""
     return f'{seconds:.6f}'.rstrip('0').rstrip('.')
 
 
 def instant_of(moment: datetime) -> Instant:
-    """The instant of an aware *moment*."""
+    """Return the instant of *moment*, an aware datetime."""
     return (moment - _EPOCH_UTC) // _MICROSECOND
 
 
 def datetime_of(instant: Instant) -> datetime:
-    """The *instant* as people read it: an aware datetime in UTC."""
+    """Return *instant* as an aware datetime in UTC."""
     return _EPOCH_UTC + timedelta(microseconds=instant)
 
 
 def finite_number(value: object) -> float | None:
-    """*value* as a float; None where it is not a number or not finite."""
+    """Return *value* as a float, or None if it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -57,12 +57,12 @@ def finite_number(value: object) -> float | None:
 
 
 class Every:
-    """A tick at each multiple of *spacing*, counted from the epoch.
+    """Schedule with a tick at each multiple of *spacing* since the epoch.
 
-    :param spacing: seconds, at least 0.001; rounded to whole microseconds
-        once, here, so that the grid is exact from then on.
-    :param offset: seconds by which the whole grid is shifted.
-    :raises InvalidSchedule: if one of them is not a usable number.
+    :param spacing: Seconds between ticks, at least 0.001. The constructor
+        rounds it to whole microseconds, so that the grid is exact.
+    :param offset: Seconds by which the whole grid is shifted.
+    :raises InvalidSchedule: *spacing* or *offset* is not a usable number.
     """
 
     __slots__ = ('offset_us', 'spacing_us')
@@ -83,25 +83,25 @@ class Every:
         self.offset_us = round(shift * SECOND) % self.spacing_us
 
     def after(self, t: Instant) -> Instant:
-        """The first tick strictly later than *t*."""
+        """Return the first tick strictly later than *t*."""
         return t - (t - self.offset_us) % self.spacing_us + self.spacing_us
 
     def at_or_before(self, t: Instant) -> Instant | None:
-        """The newest tick that is not later than *t*; there always is one."""
+        """Return the newest tick that is not later than *t*; never None."""
         return t - (t - self.offset_us) % self.spacing_us
 
     def period_us(self, tick: Instant) -> int:
-        """Microseconds from *tick* to the tick that follows it."""
+        """Return the microseconds from *tick* to the next tick."""
         return self.spacing_us
 
     def count(self, after: Instant, until: Instant) -> int:
-        """How many ticks lie in (*after*, *until*]."""
+        """Return the number of ticks in (*after*, *until*]."""
         first = (after - self.offset_us) // self.spacing_us
         last = (until - self.offset_us) // self.spacing_us
         return max(0, last - first)
 
     def describe(self) -> str:
-        """One phrase for a table or a log line."""
+        """Return a short description for a table or a log line."""
         text = f'every {seconds_text(self.spacing_us / SECOND)} s'
         if self.offset_us:
             text += f' + {seconds_text(self.offset_us / SECOND)} s'
@@ -123,50 +123,49 @@ class Every:
 
 
 class Schedule(Protocol):
-    """Anything that names ticks: an :class:`Every`, a cron line."""
+    """Interface of all schedules: :class:`Every` and cron lines."""
 
     def after(self, t: Instant) -> Instant:
-        """The first tick later than *t*."""
+        """Return the first tick later than *t*."""
 
     def at_or_before(self, t: Instant) -> Instant | None:
-        """The newest tick that is not later than *t*; None: there is none."""
+        """Return the newest tick not later than *t*, or None."""
 
     def period_us(self, tick: Instant) -> int:
-        """Microseconds from *tick* to the next one."""
+        """Return the microseconds from *tick* to the next one."""
 
     def count(self, after: Instant, until: Instant) -> int:
-        """How many ticks there are in (after, until]."""
+        """Return the number of ticks in (*after*, *until*]."""
 
     def describe(self) -> str:
-        """In words, for people."""
+        """Return a short description for a table or a log line."""
 
 
 class Remembered:
-    """A schedule that computes each of its periods once.
+    """Schedule that caches its periods and counts.
 
-    It keeps all that it was ever asked for, so make one for each piece of
-    work.
+    The cache never shrinks, so create a new instance for each piece of work.
     """
 
     __slots__ = ('_begins', '_counts', '_periods', '_schedule')
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        #: Where the periods begin that are known.
+        #: Begins of the cached periods, in order.
         self._begins: list[Instant] = []
-        #: The end of each.
+        #: End of each cached period, by its begin.
         self._periods: dict[Instant, Instant] = {}
         self._counts: dict[tuple[Instant, Instant], int] = {}
 
     def after(self, t: Instant) -> Instant:
-        """The first tick later than *t*."""
+        """Return the first tick later than *t*."""
         tick = self.at_or_before(t)
         if tick is None:
             return self._schedule.after(t)
         return self._periods[tick]
 
     def at_or_before(self, t: Instant) -> Instant | None:
-        """The newest tick that is not later than *t*; None: there is none."""
+        """Return the newest tick not later than *t*, or None."""
         index = bisect.bisect_right(self._begins, t)
         if index:
             begin = self._begins[index - 1]
@@ -179,12 +178,12 @@ class Remembered:
         return tick
 
     def period_us(self, tick: Instant) -> int:
-        """Microseconds from *tick* to the next one."""
+        """Return the microseconds from *tick* to the next one."""
         end = self._periods.get(tick)
         return self._schedule.period_us(tick) if end is None else end - tick
 
     def count(self, after: Instant, until: Instant) -> int:
-        """How many ticks there are in (after, until]."""
+        """Return the number of ticks in (*after*, *until*]."""
         first, last = self.at_or_before(after), self.at_or_before(until)
         if first is None or last is None:
             return self._schedule.count(after, until)
@@ -197,45 +196,48 @@ class Remembered:
         return count
 
     def describe(self) -> str:
-        """In words, for people."""
+        """Return a short description for a table or a log line."""
         return self._schedule.describe()
 
 
 class Misfire(enum.StrEnum):
-    """What becomes of ticks that nobody ran in time."""
+    """Policy for ticks that did not run in time."""
 
-    SKIP = 'skip'  # only a tick that is still within its grace runs
-    LATEST = 'latest'  # the newest runs, however late
-    ALL = 'all'  # each runs, oldest first
+    SKIP = 'skip'  # the newest tick runs if it is within its grace
+    LATEST = 'latest'  # the newest tick runs, even if it is very late
+    ALL = 'all'  # every tick runs, oldest first, up to a limit
 
 
 class Overlap(enum.StrEnum):
-    """What becomes of a tick that finds its predecessor still running."""
+    """Policy for a tick that is due while the previous one still runs."""
 
     SKIP = 'skip'
     WAIT = 'wait'
 
 
 def phase_us(position: int, period_us: int) -> int:
-    """An object's own delay in [0, *period_us*), from its ring *position*.
+    """Return the phase of an object in [0, *period_us*), in microseconds.
 
-    :param position: the signed 64-bit place of the object on the ring.
+    :param position: Signed 64-bit position of the object on the ring.
     """
     return scattered(position) * period_us >> 64
 
 
 def scattered(position: int) -> int:
-    """The ring *position* as a number in [0, 2 ** 64) that has nothing to do
-    with those of its neighbours.
+    """Return a hash of the ring *position* in [0, 2 ** 64).
+
+    Neighbouring positions have unrelated hashes.
     """
-    # One member owns arcs, so its objects are neighbours on the ring. The
-    # odd constant (2 ** 64 / golden ratio) scatters neighbours over the
-    # whole period; the position alone would start them nearly together.
+    # A member owns arcs, so its objects are neighbours on the ring. The odd
+    # constant (2 ** 64 / golden ratio) spreads neighbours over the whole
+    # period. The position alone would start them at nearly the same time.
     return position * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
 
 
 def last_scattered(delay_us: int, period_us: int) -> int:
-    """The greatest :func:`scattered` place of an object whose delay is
-    *delay_us* or less; the reverse of :func:`phase_us`.
+    """Return the greatest :func:`scattered` hash for a delay.
+
+    This is the inverse of :func:`phase_us`: objects with a greater hash have a
+    phase of more than *delay_us*.
     """
     return ((delay_us + 1 << 64) - 1) // period_us

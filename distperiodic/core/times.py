@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The times of a service that bound each other, all in seconds.
+"""Times of a service that limit each other, all in seconds.
 
-Those that nobody has set give way to those that somebody has, so that each
-can be set alone. What is left are contradictions between values that were
-set, and all of them are reported at once.
+Defaults adapt to the times that the operator sets, so that each time can be
+set alone. Contradictions between times that are set remain. All of them are
+reported together.
 """
 
 import dataclasses
@@ -14,16 +14,16 @@ from distperiodic import exceptions
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """One time that another one bounds."""
+    """Upper limit of one time by another one."""
 
     lesser: str
     greater: str
     why: str
-    #: The lesser is at most the greater divided by this.
+    #: The limit of *lesser* is *greater* divided by this number.
     parts: int = 1
-    #: Whether it may be as much as that.
+    #: True if *lesser* may equal its limit.
     equal: bool = False
-    #: Whether it matters only where there is a store.
+    #: True if the relation applies only with a store.
     store: bool = True
 
     def holds(self, times: Mapping[str, float]) -> bool:
@@ -52,12 +52,12 @@ _PARTS = {1: '', 2: 'half of ', 3: 'a third of '}
 
 def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         store: bool) -> dict[str, float]:
-    """Return all times: those *given*, and the others made to fit them.
+    """Return all times: those *given*, and the others adapted to them.
 
-    :param usual: every time as it is where none is given.
-    :param given: those that somebody has set.
-    :param store: whether there is a store; without one most of them do not
-        bound each other.
+    :param usual: Defaults of all times.
+    :param given: Times that the operator has set.
+    :param store: True if there is a store. Without one, most of the relations
+        do not apply.
     """
     session = usual['session_timeout']
     if store:
@@ -66,8 +66,8 @@ def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         session = min(session, given.get('lease', session))
     session = given.get('session_timeout', session)
     within = min(session, given.get('lease', session))
-    # What follows a shorter session is in proportion to it; a longer one
-    # leaves them as they are, so that retries begin no later.
+    # A shorter session shortens these times in proportion. A longer session
+    # does not change them, so that retries do not start later.
     found = {
         **usual,
         'session_timeout': session,
@@ -85,8 +85,12 @@ def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
 
 def check(times: Mapping[str, float], given: Mapping[str, float], *,
           store: bool) -> None:
-    """:raises ConfigError: some contradict each other; the message names all
-        that do, and says of which the value is a default.
+    """Check all relations between *times*.
+
+    :param given: Times that the operator has set.
+    :param store: True if there is a store.
+    :raises ConfigError: Some times contradict each other. The message lists
+        all contradictions, and marks default values.
     """
     def shown(name: str) -> str:
         default = '' if name in given else ' (default)'
