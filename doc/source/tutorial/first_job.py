@@ -16,7 +16,7 @@ class Tasks(PeriodicTasks):
 
     @periodic_task(spacing=5, objects='hosts')
     def ping(self, context: Context, host: str) -> None:
-        # In one piece: many hosts have their turn at a time.
+        # One write per line: several hosts are pinged in parallel.
         print(f'{context.tick:%H:%M:%S} {host}\n', end='')
 
 
