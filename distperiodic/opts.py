@@ -48,161 +48,170 @@ OPTS = [
              'this process is alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
-        help='Name of the group that the processes of one service join; '
-             'also part of the names of its queues. Two services that share '
-             'coordination service or broker must have different groups, '
-             'else each takes half of the other\'s objects.'),
+        help='Name of the group that the processes of one service join. It '
+             'is also part of the names of its queues. Two services that '
+             'share a coordination service or a broker need different '
+             'groups: otherwise each takes over a part of the other\'s '
+             'objects.'),
     cfg.StrOpt(
         'member_id',
-        help='Name of this process on the ring. A process that comes back '
-             'under the same name finds its old objects, so that a restart '
-             'moves none. Must differ between live processes: the second is '
-             'refused. Unset: host name and the lowest free number on this '
-             'host, kept by a lock in state_path.'),
+        help='Name of this process on the ring. A process that restarts '
+             'under the same name gets the same objects again, so a restart '
+             'moves none. It must be unique among live processes: a second '
+             'process with the same name is refused. Unset: the host name '
+             'and the lowest free number on this host, reserved by a lock in '
+             'state_path.'),
     cfg.IntOpt(
         'hash_ring_replicas_count', default=40, min=1, max=10000,
         mutable=True,
-        help='Points of this process on the ring; the others read them from '
-             'its membership entry, so members may differ. Share of the '
-             'objects = own points / all points. Higher: evener shares (at '
-             '100 members, largest to mean share: 1.5 with 40, 1.2 with 512) '
-             'and a slower rebuild of the ring (70 ms for 40,000 points). '
-             'Changing it moves only the objects that must move.'),
+        help='Number of points of this process on the ring. The other '
+             'processes read it from its membership entry, so members may '
+             'differ. Share of the objects = own points / all points. '
+             'Higher: more even shares (with 100 members the largest share '
+             'is 1.5 times the mean with 40 points, 1.2 times with 512) and '
+             'a slower rebuild of the ring (70 ms for 40,000 points). A '
+             'change moves only the objects that must move.'),
     cfg.FloatOpt(
         'coordinator_heartbeat_interval', default=1.0, min=0.05, max=3600.0,
-        help='Seconds between signs of life and looks at the members, for '
-             'drivers that cannot push (file, redis, etcd); never longer '
-             'than session_timeout / 5. Lower: joins and leaves are seen '
-             'sooner, more requests. ZooKeeper pushes and ignores it.'),
+        help='Seconds between heartbeats, and between polls of the members, '
+             'for drivers that cannot push (file, redis, etcd). At most '
+             'session_timeout / 5 is used. Lower: joins and leaves are seen '
+             'sooner, at the cost of more requests. ZooKeeper pushes changes '
+             'and ignores this option.'),
     cfg.FloatOpt(
         'session_timeout', default=10.0, min=1.0, max=86400.0,
-        help='Seconds without a sign of life after which the others take '
+        help='Seconds without a heartbeat after which the other members take '
              'over the objects of a process. A dead process is replaced at '
-             'most this + 1 s later; a process that is cut off stops '
-             'starting work after 2/3 of it. Lower: faster take-over, and '
-             'false ones under long pauses (GC, VM migration). A ZooKeeper '
-             'server grants only 2 to 20 times its tickTime; "distperiodic '
-             'doctor" shows what it granted. With a connection, at most '
-             'lease; and while it is not set it follows late_claim_after, '
-             'sweep_interval and lease where these are set and need another '
-             'value.'),
+             'most 1 s later than that. A process that is cut off starts no '
+             'work after 2/3 of it. Lower: faster take-over, but also '
+             'needless ones during long pauses (garbage collection, VM '
+             'migration). A ZooKeeper server grants only 2 to 20 times its '
+             'tickTime; "distperiodic doctor" shows the granted value. With '
+             'a connection it is at most lease. While it is not set, it '
+             'follows late_claim_after, sweep_interval and lease if these '
+             'are set and need another value.'),
     cfg.StrOpt(
         'dispatcher', default='local',
         choices=[
             ('local', 'run the work in this process\'s own pool'),
             ('messaging', 'send it to worker processes over transport_url')],
-        help='Where the work that this process owns is run.'),
+        help='Where the work of the objects that this process owns runs.'),
     cfg.IntOpt(
         'dispatch_batch_size', default=500, min=1, max=5000,
-        help='Objects of one job and tick in one message, at the most. One '
-             'confirmed message costs about as much as 500 ids in it. '
-             'Higher: more objects a second; lower: less is repeated when a '
-             'message is lost. Never more than a worker has room for.'),
+        help='Maximum number of objects of one job and tick in one message. '
+             'A confirmed message costs about as much as 500 ids in it. '
+             'Higher: more objects per second. Lower: fewer runs are '
+             'repeated after a message is lost. A worker is never sent more '
+             'than it has room for.'),
     cfg.StrOpt(
         'connection', secret=True, default='',
         help='Database that holds the claims, as an SQLAlchemy URL such as '
-             'postgresql://USER:PASSWORD@HOST/DATABASE, the same for all '
-             'schedulers and workers of the group: postgresql, mysql (or '
+             'postgresql://USER:PASSWORD@HOST/DATABASE. All schedulers and '
+             'workers of the group need the same one: postgresql, mysql (or '
              'MariaDB), or sqlite:////FILE for the processes of one host. '
-             '"distperiodic db sync" makes its tables. Each tick of '
-             'an object is then started under one claim, whatever dies. '
-             'Empty: [database] connection of the same file, where the '
-             'service has one of its own. If that is empty too: without a '
-             'backend_url GROUP.sqlite in state_path, which the service '
-             'makes itself; with one no store, so that only the ring divides '
-             'the work. "none": no store in any case, and what a process '
-             'has claimed goes with it.'),
+             '"distperiodic db sync" creates its tables. Each tick of an '
+             'object is then started under exactly one claim, despite any '
+             'crash. Empty: [database] connection of the same file, if the '
+             'service has a database of its own. If that is empty too and '
+             'there is no backend_url, the service creates the file '
+             'GROUP.sqlite in state_path. With a backend_url there is then '
+             'no store, and only the ring divides the work. "none": no store '
+             'in any case; the claims of a process are lost with it.'),
     cfg.FloatOpt(
         'late_claim_after', default=5.0, min=0.1, max=86400.0,
-        help='Seconds after its tick, but at most half a period, at which an '
-             'object that its owner has not claimed is claimed by others. '
-             'Lower: less lateness when members disagree or die, more '
-             'statements. At most session_timeout, and half of it while this '
-             'is not set and half of it is less than the default. A job '
-             'whose misfire is skip is claimed by others only if its grace '
-             'is longer than this. Without a connection it has no effect.'),
+        help='Seconds after a tick, but at most half a period, after which '
+             'other members claim an object that its owner has not claimed. '
+             'Lower: less lateness when members disagree or die, at the cost '
+             'of more statements. At most session_timeout; while it is not '
+             'set, half of session_timeout if that is less than the default. '
+             'For a job with misfire=\'skip\' it takes effect only if the '
+             'grace of the job is longer. Without a connection it has no '
+             'effect.'),
     cfg.FloatOpt(
         'sweep_interval', default=1.0, min=0.1, max=60.0,
-        help='Seconds between two looks for claims whose lease has ended: '
-             'retries that are due, and the work of processes that died. '
-             'Every scheduler looks, which is one short statement on a small '
-             'table. Lower: retries begin more exactly. Less than lease / 3, '
-             'and at most session_timeout / 2; while it is not set, a tenth '
-             'of the lesser of both where that is less than the default. '
-             'Without a connection it has no effect.'),
+        help='Seconds between two searches for expired leases: retries that '
+             'are due, and the work of processes that died. Every scheduler '
+             'searches, with one short statement on a small table. Lower: '
+             'retries start more punctually. Less than lease / 3 and at most '
+             'session_timeout / 2; while it is not set, a tenth of the '
+             'smaller of both if that is less than the default. Without a '
+             'connection it has no effect.'),
     cfg.FloatOpt(
         'history_retention', default=30.0, min=0.0, max=36500.0,
-        help='Days for which the history of ticks is kept. Every scheduler '
-             'deletes what is older once a minute, in small steps. Higher: '
-             '"distperiodic audit" and "distperiodic history" go back '
-             'further, and the table is larger: a row of each job, tick and '
-             'process. What is told of runs that failed for good, and claims '
+        help='Days for which the history of ticks is kept. Once a minute '
+             'every scheduler deletes older rows in small steps. Higher: '
+             '"distperiodic audit" and "distperiodic history" reach further '
+             'back, and the table is larger: it has one row per job, tick '
+             'and process. Records of runs that failed for good, and claims '
              'of objects, stay until "distperiodic db prune". 0: schedulers '
              'delete nothing. Without a connection it has no effect.'),
     cfg.FloatOpt(
         'lease', default=60.0, min=1.0, max=604800.0,
-        help='Seconds that work stays with a worker without a sign of life '
-             'from it. The worker gives one every lease / 3. Work of a '
-             'worker that left its group does not wait for this: it is taken '
-             'back at once, but with a connection what had begun only when '
-             'it was not renewed for session_timeout either. Lower: faster '
-             'recovery from a lost report, more messages. Must be longer than '
-             'the longest pause of a worker; with a connection, at least '
-             'session_timeout, and the same in all processes of the group. '
-             'While it is not set, twice session_timeout or send_timeout '
-             'where that is more than the default.'),
+        help='Seconds for which work stays with a worker that sends no '
+             'heartbeat for it. A worker sends one every lease / 3. Work of '
+             'a worker that left its group is taken back at once. With a '
+             'connection, runs that had begun are taken back only when their '
+             'lease was not renewed for session_timeout either. Lower: '
+             'faster recovery from a lost report, at the cost of more '
+             'messages. It must be longer than the longest pause of a '
+             'worker. With a connection it is at least session_timeout, and '
+             'must be the same in all processes of the group. While it is '
+             'not set, it is the largest of the default, twice '
+             'session_timeout, twice send_timeout and, with a connection, '
+             'six times sweep_interval.'),
     cfg.FloatOpt(
         'send_timeout', default=5.0, min=0.5, max=3600.0,
-        help='Seconds that handing one message to the broker may take before '
-             'it counts as not sent and the work is kept for another try. '
-             'Lower than lease; while it is not set, half of lease or '
-             'session_timeout where that is less than the default.'),
+        help='Seconds until a message that the broker has not confirmed '
+             'counts as not sent; its work is then sent again. Less than '
+             'lease. While it is not set, it is half of lease or of '
+             'session_timeout if that is less than the default.'),
     cfg.IntOpt(
         'pool_size', default=10, min=1, max=1000,
-        help='Threads that run handlers in this process; in a scheduler so '
-             'many for each partition whose jobs it runs itself. Workers '
-             'publish this number, and the schedulers send no more than it '
-             'can take soon. Higher: more handlers that wait for I/O at a '
-             'time; handlers that compute gain nothing above the number of '
-             'cores.'),
+        help='Number of threads that run handlers in this process. A '
+             'scheduler has as many for each partition whose jobs it runs '
+             'itself. A worker publishes this number, and the schedulers '
+             'send it no more than it can run soon. Higher: more handlers '
+             'can wait for I/O at the same time. Handlers that compute gain '
+             'nothing beyond the number of cores.'),
     cfg.StrOpt(
         'state_path', default='',
-        help='Directory, such as /var/lib/my-service, for the locks that give '
-             'the processes of this host their numbers (see member_id), and '
-             'for the claims of a service that has neither backend_url nor '
-             'connection. It is made if it is not there; one that belongs to '
-             'another user, that everybody may write, or that is a symbolic '
-             'link is refused. Empty: a directory of this user under the '
-             'system\'s temporary directory, which a host may clear when it '
-             'starts.'),
+        help='Directory, such as /var/lib/my-service, for the locks that '
+             'number the processes of this host (see member_id), and for the '
+             'claims of a service that has neither backend_url nor '
+             'connection. It is created if it is missing. A directory of '
+             'another user, one that every user may write to, and a symbolic '
+             'link are refused. Empty: a directory of this user below the '
+             'system\'s temporary directory, which may be cleared when the '
+             'host boots.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
-        help='Declare the queues as quorum queues, replicated in a RabbitMQ '
-             'cluster, rather than durable ones on one node. Each process '
-             'declares its own, and those with and without this option '
-             'understand each other.'),
+        help='Declare the queues as quorum queues, which a RabbitMQ cluster '
+             'replicates, instead of durable queues on one node. Each '
+             'process declares its own queue, so processes with and without '
+             'this option work together.'),
     cfg.MultiStrOpt(
         'signing_key', secret=True, default=[],
-        help='Keys with which messages are signed (HMAC-SHA-256). The first '
-             'signs, all are accepted, so a key is replaced by putting the '
-             'new one first, then dropping the old. Set it where others may '
-             'write to the broker: without a store a message is all that '
-             'makes a worker start work. Unset: not signed.'),
+        help='Keys that sign the messages (HMAC-SHA-256). The first key '
+             'signs, and all keys are accepted. To replace a key, put the '
+             'new one first, then remove the old one. Set a key if others '
+             'can write to the broker: without a store, a message alone '
+             'makes a worker start work. Unset: messages are not signed.'),
 ]
 
 #: Options of one partition, in a section of its own.
 PARTITION_OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         'max_in_flight', min=1,
-        help='Objects of all jobs of one partition together that are at work '
-             'at once, over all schedulers and workers. The section is '
-             '[partition:NAME], and NAME the topic of the jobs. The '
-             'max_in_flight of a job holds as well; jobs that run on every '
-             'member are not counted. Higher: more load on what the handlers '
-             'talk to; lower: what is due waits longer. Set it alike for all '
-             'processes of the group. Without a connection it is divided by '
-             'the schedulers. Unset: bounded only by the slots of the '
-             'workers, see pool_size.'),
+        help='Maximum number of objects of all jobs of one partition that '
+             'run at the same time, over all schedulers and workers. The '
+             'section is [partition:NAME], where NAME is the topic of the '
+             'jobs. The max_in_flight of a job applies as well. Jobs that '
+             'run on every member do not count. Higher: more load on the '
+             'systems that the handlers use. Lower: due work waits longer. '
+             'Set it to the same value in all processes of the group. '
+             'Without a connection the schedulers divide it among '
+             'themselves. Unset: only the slots of the workers limit the '
+             'partition, see pool_size.'),
 ]
 
 

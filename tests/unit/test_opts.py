@@ -150,7 +150,7 @@ def test_a_relation_that_holds_is_fine(given):
     {'session_timeout': 1.5, 'sweep_interval': 1.0},
     {'lease': 8.0, 'session_timeout': 10.0},
     {'lease': 12.0, 'sweep_interval': 4.0}], ids=str)
-def test_what_only_a_store_needs_is_no_matter_without_one(given):
+def test_what_only_a_store_needs_is_free_without_one(given):
     assert settings(**given).embedded
 
 
