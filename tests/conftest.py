@@ -2,6 +2,9 @@
 """The servers, as fixtures. They start when the first test asks for them."""
 
 import logging
+import os
+import shutil
+import tempfile
 
 import hypothesis
 import pytest
@@ -20,6 +23,19 @@ hypothesis.settings.register_profile(
     'first', deadline=None, derandomize=True,
     phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate])
 hypothesis.settings.load_profile('same')
+
+
+def pytest_configure(config):
+    """Have all that the tests run keep its default state in a directory of
+    this run, and not where this user's own services have theirs.
+    """
+    place = tempfile.mkdtemp(prefix='distperiodic-tests-')
+    # Servers run as users of their own, in directories below it.
+    os.chmod(place, 0o755)
+    config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
+    # What tests leave for whoever looks into a failure stays where it was.
+    os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
+    os.environ['TMPDIR'] = tempfile.tempdir = place
 
 
 @pytest.fixture(scope='session')
