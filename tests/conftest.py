@@ -3,6 +3,7 @@
 
 import logging
 import os
+import pathlib
 import shutil
 import tempfile
 
@@ -31,7 +32,7 @@ def pytest_configure(config):
     """
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
     # Servers run as users of their own, in directories below it.
-    os.chmod(place, 0o755)
+    pathlib.Path(place).chmod(0o755)
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
     # What tests leave for whoever looks into a failure stays where it was.
     os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())
