@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tokenize
 import tomllib
 
 import pytest
@@ -107,3 +108,54 @@ def test_the_sample_configuration_is_what_the_options_say(tmp_path):
     kept = ROOT / 'etc' / 'distperiodic.conf.sample'
 
     assert written.read_text() == kept.read_text(), 'run: tox -e genconfig'
+
+
+# -- plain English
+
+HACKING = (ROOT / 'HACKING.rst').read_text()
+_DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
+#: What is a name and not a word: literals, references, parameters.
+_NAMES = re.compile(r'``[^`]*``|:\w+:`[^`]*`|\*\w+\*|:param \w+:')
+
+
+def phrases(intro):
+    """Return the phrases in italics that follow *intro* in HACKING.rst."""
+    rule = re.search(rf'{intro}(.*?)\.\n', HACKING, re.DOTALL)
+    return [' '.join(phrase.split())
+            for phrase in re.findall(r'\*([^*]+)\*', rule[1])
+            if ' X ' not in phrase]
+
+
+def docstrings(path):
+    found = (ast.get_docstring(node)
+             for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, _DOCUMENTED))
+    return [text for text in found if text]
+
+
+def comments(path):
+    with path.open('rb') as source:
+        return [token.string for token in tokenize.tokenize(source.readline)
+                if token.type == tokenize.COMMENT]
+
+
+@pytest.mark.parametrize('path', MODULES, ids=name_of)
+def test_the_product_avoids_the_phrases_that_hacking_names(path):
+    avoided = re.compile(
+        rf'\b(?:{"|".join(phrases("Avoid"))})\b', re.IGNORECASE)
+
+    assert [text for text in [*docstrings(path), *comments(path)]
+            if avoided.search(' '.join(_NAMES.sub('', text).split()))] == []
+
+
+@pytest.mark.parametrize('path', MODULES, ids=name_of)
+def test_a_docstring_begins_with_a_verb_or_a_noun(path):
+    avoided = phrases('Never begin it with')
+
+    assert [text for text in docstrings(path)
+            if text.split()[0] in avoided] == []
+
+
+def test_hacking_names_phrases_to_avoid():
+    assert {'told', 'so many', 'has its turn'} <= set(phrases('Avoid'))
+    assert 'Whether' in phrases('Never begin it with')

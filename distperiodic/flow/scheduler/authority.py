@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who decides what a member may start: the store, or the ring alone.
+"""The authority over what a member may start: the store, or the ring alone.
 
 With a store, the ring only keeps members from racing each other, so the last
 known view is good enough. Without a store the ring decides. A member that is

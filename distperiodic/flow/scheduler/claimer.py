@@ -71,7 +71,7 @@ class _Question(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """What is left to claim of a large tick."""
+    """The objects of a large tick that are still to be claimed."""
 
     question: _Question
     at: int

@@ -50,7 +50,7 @@ def without_catalogue(job: job_.Job, identity: str) -> Reading | None:
 
 
 class Part:
-    """What one member knows of its part of a job.
+    """The knowledge of one member about its part of a job.
 
     :param begun: Instant up to which ticks came before this member.
     :param reading: The reading of a job without a catalogue. None: the job has
