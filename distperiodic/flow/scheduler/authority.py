@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class Authority(Protocol):
-    """What a member may act on; see
+    """The rules by which a member may act; see
     :mod:`distperiodic.flow.scheduler.authority`.
     """
 
