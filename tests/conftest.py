@@ -31,8 +31,8 @@ def pytest_configure(config):
     this run, and not where this user's own services have theirs.
     """
     place = tempfile.mkdtemp(prefix='distperiodic-tests-')
-    # Servers run as users of their own, in directories below it.
-    pathlib.Path(place).chmod(0o755)
+    # Servers run as users of their own, and make files there as well.
+    pathlib.Path(place).chmod(0o1777)
     config.add_cleanup(lambda: shutil.rmtree(place, ignore_errors=True))
     # What tests leave for whoever looks into a failure stays where it was.
     os.environ.setdefault('PYTEST_DEBUG_TEMPROOT', tempfile.gettempdir())

@@ -377,7 +377,9 @@ def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
 def test_why_of_a_tick_of_another_schedule(scene, earlier):
     for number in 3, 2, 1:
         scene.ran(earlier(number))
-    scene.store.adopt({'poll': f'every {1800 * SECOND}'})
+    # One that has these ticks, too.
+    half = (scene.due - scene.before) // 2
+    scene.store.adopt({'poll': f'every {half}'})
 
     assert why_at(scene, earlier(3)) == 'other schedule'
 
