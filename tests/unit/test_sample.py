@@ -41,6 +41,8 @@ def options(text):
             continue
         words = ' '.join(' '.join(line.lstrip('#') for line in comment)
                          .split())
+        # A line may end after the hyphen of a word.
+        words = re.sub(r'(?<=\w)- (?=\w)', '-', words)
         told, kind = re.match(r'(.*?) \((\w[\w ]* ?valued?)\)', words).groups()
         found[name.strip()] = told, kind, default.strip()
     return found
