@@ -79,9 +79,9 @@ class Audit(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        named = configured.job_of(parsed)
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
-        named = configured.job_of(parsed)
         with self.accounts(parsed) as accounts:
             names = [job.name for job in accounts.jobs()]
             if named is not None:

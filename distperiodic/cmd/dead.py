@@ -32,10 +32,10 @@ class DeadList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        job = configured.job_of(parsed)
         with self.control(parsed) as control:
             found = control.dead(
-                job=configured.job_of(parsed), limit=parsed.limit,
-                key=parsed.object,
+                job=job, limit=parsed.limit, key=parsed.object,
                 tracebacks=parsed.traceback)
         if not found:
             self.sentence = (
@@ -71,9 +71,9 @@ class DeadRequeue(configured.Configured, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        job = configured.job_of(parsed)
         with self.control(parsed) as control:
-            number = control.requeue(
-                job=configured.job_of(parsed), key=parsed.object)
+            number = control.requeue(job=job, key=parsed.object)
         if not number and parsed.object is not None:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} is not dead, so nothing was '

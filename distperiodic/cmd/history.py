@@ -40,9 +40,10 @@ class History(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        job = configured.job_of(parsed)
         with self.control(parsed) as control:
             ticks = control.history(
-                job=configured.job_of(parsed),
+                job=job,
                 since=parsed.since.before(control.now()),
                 limit=parsed.limit)
         if not ticks:

@@ -40,9 +40,10 @@ class Next(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         people = parsed.formatter not in display.FOR_PROGRAMS
+        job = configured.job_of(parsed)
         with self.activity(parsed) as activity:
             now = activity.now()
-            listings = activity.listings(configured.job_of(parsed))
+            listings = activity.listings(job)
         ticks: list[_Tick] = []
         short = []
         unknown = []

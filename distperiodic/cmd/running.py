@@ -31,8 +31,9 @@ class Running(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         people = parsed.formatter not in display.FOR_PROGRAMS
+        job = configured.job_of(parsed)
         with self.activity(parsed) as activity:
-            runs = activity.runs(configured.job_of(parsed), parsed.limit)
+            runs = activity.runs(job, parsed.limit)
         if not runs:
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:

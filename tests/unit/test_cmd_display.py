@@ -156,7 +156,10 @@ def _parser(name):
     return factory(application, application.options).get_parser(name)
 
 
-def test_a_job_that_is_named_twice_is_refused(capsys):
-    assert shell.main(['history', 'poll', '--job', 'sync']) == 2
+@pytest.mark.parametrize(
+    'command', ['history', 'next', 'running', 'audit', 'dead list'])
+def test_a_job_that_is_named_twice_is_refused(command, capsys):
+    """The command does not need a store for this."""
+    assert shell.main([*command.split(), 'poll', '--job', 'sync']) == 2
 
     assert 'name a job twice' in capsys.readouterr().err
