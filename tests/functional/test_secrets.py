@@ -36,7 +36,7 @@ SECRETS = [COORDINATION, FILE, KEY, SERVER, DIGEST]
 
 #: Every command but those that go on, with what it needs.
 COMMANDS = {
-    'audit': [], 'db prune': ['--older-than', '1'], 'db sync': [],
+    'audit': [], 'db prune': ['--history', '1'], 'db sync': [],
     'db version': [], 'dead list': [],
     'dead requeue': ['--all', 'poll'],
     'doctor': ['--tasks', 'nodes:Nodes'], 'history': [], 'job list': [],
@@ -117,7 +117,7 @@ def test_no_service_and_no_command_tells_a_secret(service):
 
 def test_no_demo_tells_a_secret(service):
     said = everything(service, 'db', 'sync') + everything(
-        service, 'demo', '--seconds', '15', '--objects', '20')
+        service, 'demo', '--seconds', '30', '--objects', '20')
 
     assert 'ping' in said
     assert found(said) == []
@@ -130,7 +130,7 @@ def test_no_demo_without_its_servers_tells_a_secret(tmp_path):
 
     said = everything(service, 'demo')
 
-    assert 'does not answer' in said
+    assert 'can be reached' in said
     assert found(said) == []
 
 
