@@ -193,10 +193,11 @@ class Coordinator:
 
     def _mutated(self, conf: cfg.ConfigOpts, changes: object) -> None:
         """Publish the new number of points after a reload of options."""
-        points = opts.read_again(conf, 'hash_ring_replicas_count')
         membership = self._membership
-        if (points is not None and membership is not None
-                and self._pid == os.getpid()):
+        if membership is None or self._pid != os.getpid():
+            return
+        points = opts.reloaded(conf, 'hash_ring_replicas_count')
+        if points is not None:
             membership.publish(points=points)
 
     def stop(self, timeout: float = 5.0) -> None:

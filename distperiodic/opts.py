@@ -405,7 +405,7 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
         opt for opt in OPTS if opt.dest == name])[name]
 
 
-def read_again(conf: cfg.ConfigOpts, name: str) -> Any:
+def reloaded(conf: cfg.ConfigOpts, name: str) -> Any:
     """Return the value of a mutable option after a reload of its file.
 
     None means that the new value is illegal. This is logged and not raised,

@@ -37,6 +37,7 @@ class Policy(checker.Policy):
 class Record(checker.Record):
     """The same with what was expected, and when faults were about."""
 
+    # A narrower type than that of the base class, which never assigns it.
     policies: dict[str, Policy]  # type: ignore[assignment]
     expected: list[checker.Key] = dataclasses.field(default_factory=list)
     windows: list[Window] = dataclasses.field(default_factory=list)

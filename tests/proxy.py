@@ -173,7 +173,8 @@ class Proxy:
         self._selector.register(self._door, selectors.EVENT_READ, self._obey)
         while not self._over:
             for key, _ in self._selector.select(self._pause()):
-                # An earlier one of this round may have ended it.
+                # An earlier one of this round may have ended it. It is a
+                # socket: none is registered as a bare number.
                 if key.fileobj.fileno() >= 0:  # type: ignore[union-attr]
                     key.data()
             for pair in list(self._pairs):

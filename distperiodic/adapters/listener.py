@@ -65,6 +65,8 @@ def server_class() -> type:
                 self.on_message(received.message)
 
         def _process_incoming(self, incoming):
+            # Abstract in the base class, which calls it from its pool. Our
+            # messages never reach that pool.
             raise NotImplementedError('nothing is handed to the pool')
 
         def forget_queue(self, name):

@@ -214,7 +214,7 @@ lease = sa.Table(
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: State of the claims when they moved into the lease.
     sa.Column('state', StateColumn, nullable=False),
-    #: Empty means that nobody holds the lease.
+    #: Holder of the lease. Empty means that it has none.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
     #: When the lease expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
@@ -239,7 +239,7 @@ history = sa.Table(
     sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
     sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
     #: Holder of the lease: the scheduler that claimed, or the worker that ran.
-    #: Empty means nobody.
+    #: Empty means that the lease had no holder.
     sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
     #: Claimed, or skipped without a claim.
     sa.Column('due', sa.BigInteger, nullable=False),

@@ -184,6 +184,7 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     def error(message: str) -> NoReturn:
         raise exceptions.ConfigError(
             f'{message}; see: {prog} --help') from None
+    # cliff makes the parser, so it cannot be of a class of ours.
     parser.error = error  # type: ignore[method-assign]
 
 
@@ -206,6 +207,7 @@ class Configured:
     """A part of a cliff command: the options that name configuration."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        # The method of the cliff command that this class is mixed into.
         parser = super().get_parser(prog_name)  # type: ignore[misc]
         refuse_in_one_line(parser, prog_name)
         group = parser.add_argument_group('configuration')
@@ -221,7 +223,8 @@ class Configured:
 
     def get_epilog(self) -> str:
         # cliff's own epilog names the package of the command; to find it,
-        # cliff reads the metadata of all installed packages.
+        # cliff reads the metadata of all installed packages. The attribute is
+        # that of the cliff command that this class is mixed into.
         return self._epilog or ''  # type: ignore[attr-defined]
 
     def configuration(self, parsed: argparse.Namespace,

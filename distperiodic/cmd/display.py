@@ -113,6 +113,7 @@ class Table(Display):
         # Reject unknown columns before anything is printed.
         self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
+            # Of the cliff command that this class is mixed into.
             app: Any = self.app  # type: ignore[attr-defined]
             line = _line(parsed)
             print(self.sentence if line is None else '\n'.join(

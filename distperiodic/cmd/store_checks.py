@@ -134,7 +134,7 @@ def store_leases(case: Case) -> Finding:
 
 @check('store')
 def store_size(case: Case) -> Finding:
-    """The tables are not full of rows that nobody needs any more."""
+    """The tables have no large number of obsolete rows."""
     sizes = case.store.sizes()
     told = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
@@ -151,7 +151,7 @@ def store_size(case: Case) -> Finding:
 @check('store')
 def store_jobs(case: Case) -> Finding:
     """The tasks have each job of the store: a job that was renamed or is gone
-    leaves claims that nobody ends.
+    leaves open claims behind.
     """
     if case.tasks is None:
         return skip('--tasks is not given')

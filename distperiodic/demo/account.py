@@ -46,8 +46,8 @@ class Change:
     #: Instant at which the others noticed the change. None: not yet.
     noticed: int | None = None
     movement: Movement | None = None
-    #: Whether the change was part of the plan. If nobody notices a planned
-    #: change, the account is incomplete.
+    #: True if the change was part of the plan. The account is incomplete if no
+    #: member notices such a change.
     planned: bool = True
 
     @property

@@ -404,7 +404,7 @@ class Scene:
     # -- the end
 
     def incomplete(self) -> list[str]:
-        """Return the parts of the plan that failed or that nobody noticed."""
+        """Return the planned changes that failed or were not noticed."""
         found = [f'{c.what}, and nobody noticed'
                  for c in self.account.changes
                  if c.planned and c.noticed is None]

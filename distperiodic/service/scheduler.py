@@ -258,8 +258,10 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _mutated(self, conf: Any, changes: Any) -> None:
         """Apply mutable options that were read again."""
-        points = opts.read_again(conf, 'hash_ring_replicas_count')
-        if self._group_member is not None and points is not None:
+        if self._group_member is None:
+            return
+        points = opts.reloaded(conf, 'hash_ring_replicas_count')
+        if points is not None:
             LOG.info('points: member=%s points=%d', self._member_id, points)
             self._group_member.publish(points=points)
 

@@ -115,22 +115,12 @@ def test_no_service_and_no_command_tells_a_secret(service):
             if found(text)} == {}
 
 
+@pytest.mark.timeout(600)
 def test_no_demo_tells_a_secret(service):
     said = everything(service, 'db', 'sync') + everything(
         service, 'demo', '--seconds', '30', '--objects', '20')
 
     assert 'ping' in said
-    assert found(said) == []
-
-
-def test_no_demo_without_its_servers_tells_a_secret(tmp_path):
-    service = test_cmd.Service(
-        tmp_path, GOOD['backend_url'], GOOD['transport_url'],
-        signing_key=KEY, connection=GOOD['connection'])
-
-    said = everything(service, 'demo')
-
-    assert 'can be reached' in said
     assert found(said) == []
 
 
@@ -181,6 +171,7 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
           service.start('worker', before=LOUDLY) as worker):
         said = {name: everything(service, *name.split(), *COMMANDS[name])
                 for name in ('doctor', 'status', 'db sync')}
+        said['demo'] = everything(service, 'demo')
         for program in scheduler, worker:
             # Those that wait for a server have said why by then.
             with contextlib.suppress(subprocess.TimeoutExpired):
