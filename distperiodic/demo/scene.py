@@ -275,6 +275,7 @@ class Scene:
 
     def _one_is_killed(self) -> None:
         seat = self.members[1]
+        self._wait_until_idle()
         self._did(f'{seat.name} is killed', seat.name)
         seat.process.kill()
         seat.state = 'killed'
@@ -282,6 +283,7 @@ class Scene:
 
     def _one_freezes(self) -> None:
         seat = self.members[2 if len(self.members) > 2 else 0]
+        self._wait_until_idle()
         with processes.nobody_holds(self._servers.lock):
             self._did(f'{seat.name} is frozen', seat.name)
             seat.process.freeze()
@@ -289,6 +291,18 @@ class Scene:
         self._say(f'{seat.name} is frozen (SIGSTOP) for '
                   f'{self.session + _FROZEN_BEYOND_SESSION:.0f} s, longer '
                   f'than its session of {self.session:g} s')
+
+    def _wait_until_idle(self) -> None:
+        """Wait until no run is in progress, for at most one period.
+
+        A run that ended but whose end is not in the store yet is repeated if
+        its process stops then. How many there are at one moment depends on
+        the machine, and the demo is not meant to show its load.
+        """
+        deadline = self._clock.monotonic() + pings.PERIOD
+        while (self._servers.runs_in_progress()
+               and self._clock.monotonic() < deadline):
+            self._look()
 
     def _it_wakes(self) -> None:
         seat = next(s for s in self.members if s.process.frozen)

@@ -15,6 +15,7 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic import service
+from distperiodic.adapters import activity
 from distperiodic.adapters import backend_url as backend_url_
 from distperiodic.adapters import broker as broker_
 from distperiodic.adapters import messaging
@@ -55,6 +56,7 @@ class Servers:
         backend_url_.check(self.backend_url)
         self._broker = self._broker_of(transport_url)
         self.group = f'demo-{secrets.token_hex(4)}'
+        self._activity: activity.Activity | None = None
         self.workers_group = service.worker_group(self.group, 'default')
 
     @staticmethod
@@ -100,6 +102,16 @@ class Servers:
         return survey_.Survey(self.backend_url, session_timeout=SESSION,
                               clock=self._clock)
 
+    def runs_in_progress(self) -> bool:
+        """Return whether the store has runs whose end is not recorded yet.
+
+        :raises StoreUnavailable: the database does not answer.
+        """
+        if self._activity is None:
+            self._activity = activity.Activity(
+                self._connection, space=self.group)
+        return bool(self._activity.runs(None, 1))
+
     def write_config(self, hosts: int) -> pathlib.Path:
         """Write the options of all processes; return the path of the file.
 
@@ -137,6 +149,8 @@ class Servers:
                   self._survey() as survey):
                 survey.delete_group(self.group)
                 survey.delete_group(self.workers_group)
+        if self._activity is not None:
+            self._activity.close()
         if not self._own_store:
             with contextlib.suppress(exceptions.DistperiodicError):
                 store = sql_store.SqlClaimStore(
