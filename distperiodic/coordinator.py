@@ -21,14 +21,18 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters import backend_url as backend_url_
-from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.clock import SystemClock
 from distperiodic.core import catalogue
 from distperiodic.core import masking
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.member import MAX_POINTS
+from distperiodic.core.member import View
+from distperiodic.core.member import check_identity
+from distperiodic.core.ring import MAX_POSITION
+from distperiodic.core.ring import MIN_POSITION
+from distperiodic.core.ring import Arc
 
 
 class Coordinator:
@@ -67,10 +71,10 @@ class Coordinator:
                 'pass the URL, as in HashRing(conf.distperiodic.backend_url, '
                 'group, conf=conf)')
         if replicas is not None and not (
-                1 <= replicas <= member_.MAX_POINTS):
+                1 <= replicas <= MAX_POINTS):
             raise exceptions.ConfigError(
                 f'replicas {replicas} cannot be used; a member of a ring has '
-                f'1 to {member_.MAX_POINTS} points, and who is to have none '
+                f'1 to {MAX_POINTS} points, and who is to have none '
                 'passes observe=True')
         if observe and not backend_url:
             raise exceptions.ConfigError(
@@ -82,14 +86,14 @@ class Coordinator:
         self._given_timeout = session_timeout
         self._interval = heartbeat_interval
         self._observe = observe
-        self._clock = clock_.SystemClock()
+        self._clock = SystemClock()
         self._named = member_id is not None
         if member_id is not None:
-            member_.check_identity(member_id)
+            check_identity(member_id)
         if group_id is not None:
-            member_.check_identity(group_id, 'group id')
+            check_identity(group_id, 'group id')
         if self.backend_url:
-            backend_url_.check(self.backend_url)
+            check_backend_url(self.backend_url)
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
         self._membership: coordination.Membership | None = None
@@ -236,7 +240,7 @@ class Coordinator:
 
     def join_group(self, group_id: str) -> None:
         """Join the additional group *group_id* and wait for its view."""
-        member_.check_identity(group_id, 'group id')
+        check_identity(group_id, 'group id')
         with self._lock:
             if group_id not in self._groups:
                 self._groups.append(group_id)
@@ -259,7 +263,7 @@ class Coordinator:
             return [self.member_id]
         return [m.identity for m in self.view(group_id).members]
 
-    def view(self, group_id: str) -> member_.View:
+    def view(self, group_id: str) -> View:
         """Return the last known view of *group_id*, trusted or not.
 
         If this process has not joined the group, it observes the group from
@@ -297,7 +301,7 @@ class HashRing(Coordinator):
         super().__init__(backend_url, group_id, **kwargs)
         self._catalogues = catalogue.Catalogues()
 
-    def ring_view(self) -> member_.View:
+    def ring_view(self) -> View:
         """Return the view of the ring's own group, if it can be trusted now.
 
         :raises ViewUnknown: The view cannot be trusted: objects that it
@@ -361,12 +365,12 @@ class HashRing(Coordinator):
         """Return whether this process owns *obj*."""
         return self.get_owner(obj) == self.member_id
 
-    def get_arcs(self) -> tuple[ring_.Arc, ...]:
+    def get_arcs(self) -> tuple[Arc, ...]:
         """Return the arcs of the ring that this process owns.
 
         A catalogue in a database selects its objects by them: ``WHERE
         position BETWEEN low AND high``, with an OR over all arcs.
         """
         if not self.backend_url:
-            return (ring_.Arc(ring_.MIN_POSITION, ring_.MAX_POSITION),)
+            return (Arc(MIN_POSITION, MAX_POSITION),)
         return self.ring_view().ring.arcs(self.member_id)

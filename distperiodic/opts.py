@@ -18,10 +18,11 @@ from oslo_config import cfg
 from oslo_db import options
 
 from distperiodic import exceptions
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
-from distperiodic.core import partition as partition_
 from distperiodic.core import times
+from distperiodic.core.job import TOPIC
+from distperiodic.core.member import check_identity
+from distperiodic.core.partition import Partition
+from distperiodic.core.partition import Partitions
 
 LOG = logging.getLogger(__name__)
 
@@ -239,7 +240,7 @@ class Settings:
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
     #: Partitions by name. Only those with an option that is set.
-    partitions: partition_.Partitions
+    partitions: Partitions
     #: True if the store is a file that the service creates itself.
     embedded: bool
 
@@ -286,7 +287,7 @@ def _embedded(found: Settings) -> Settings:
     :raises ConfigError: The group or the state path cannot be part of the URL
         of the file.
     """
-    member_.check_identity(found.group, 'group id')
+    check_identity(found.group, 'group id')
     if '?' in found.state_path:
         raise exceptions.ConfigError(
             f'[{GROUP}] state_path {found.state_path!r} holds a "?", which '
@@ -341,17 +342,17 @@ def is_of_partition(section: str) -> bool:
     return section.lower().startswith(PARTITION)
 
 
-def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
+def _partitions(conf: cfg.ConfigOpts) -> Partitions:
     """Return the partitions that have a section with options.
 
     :raises ConfigError: A section has an illegal name, option or value.
     """
     sections = sorted(filter(is_of_partition, conf.list_all_sections()))
-    found: dict[str, partition_.Partition] = {}
+    found: dict[str, Partition] = {}
     alike: dict[str, str] = {}
     for section in sections:
         name = section[len(PARTITION):]
-        if job_.TOPIC.fullmatch(name) is None:
+        if TOPIC.fullmatch(name) is None:
             raise exceptions.ConfigError(
                 f'[{section}]: {name!r} is not the name of a partition; '
                 'give the topic of its jobs after the colon, 1 to 100 of '
@@ -365,7 +366,7 @@ def _partitions(conf: cfg.ConfigOpts) -> partition_.Partitions:
         conf.register_opts(PARTITION_OPTS, group=section)
         values = _values(conf, section, PARTITION_OPTS)
         if any(value is not None for value in values.values()):
-            found[name] = partition_.Partition(name, **values)
+            found[name] = Partition(name, **values)
     if sections:
         for path in files(conf):
             _check_known(path)

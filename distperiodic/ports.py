@@ -12,12 +12,18 @@ from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
 
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import ring as ring_
+from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import Lease
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.job import Job
+from distperiodic.core.member import View
+from distperiodic.core.ring import Arc
 
 
 class Clock(Protocol):
@@ -40,7 +46,7 @@ class Clock(Protocol):
 class Membership(Protocol):
     """Members of the groups, as far as this process knows."""
 
-    def view(self, group: str) -> member_.View:
+    def view(self, group: str) -> View:
         """Return the last known view of *group*, without a request.
 
         :raises ViewUnknown: The view is not known yet. This does not mean
@@ -172,9 +178,9 @@ class ClaimStore(Protocol):
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '',
+              most: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
-              until: int | None = None) -> claim_.Claimed:
+              until: int | None = None) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
 
         If an earlier tick of an object is claimed and not started, *supersede*
@@ -217,7 +223,7 @@ class ClaimStore(Protocol):
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str,
-              seconds: float) -> list[claim_.Claim]:
+              seconds: float) -> list[Claim]:
         """Grant *holder* the runs of *objects* that still wait in *lease*.
 
         :param into: Name of the new lease for the granted runs. If another
@@ -229,7 +235,7 @@ class ClaimStore(Protocol):
                lease: str) -> set[str]:
         """End runs in *lease* as done, and return the objects that counted."""
 
-    def fail(self, job: str, tick: int, failures: Sequence[claim_.Failure],
+    def fail(self, job: str, tick: int, failures: Sequence[Failure],
              *, lease: str, into: str | None,
              seconds: float = 0.0) -> set[str]:
         """Record failed runs in *lease*: they wait for a retry or are dead.
@@ -259,7 +265,7 @@ class ClaimStore(Protocol):
 
     def take_back(self, job: str, tick: int, objects: Sequence[str], *,
                   leases: Sequence[str], into: str, holder: str,
-                  seconds: float, ran: bool = True) -> list[claim_.Claim]:
+                  seconds: float, ran: bool = True) -> list[Claim]:
         """Reclaim the *objects* that wait or run in *leases*.
 
         Their old fences become void.
@@ -283,7 +289,7 @@ class ClaimStore(Protocol):
 
     def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
                 seconds: float, gone: Sequence[str], limit: int,
-                silent: float = 0.0) -> list[claim_.Lease]:
+                silent: float = 0.0) -> list[Lease]:
         """Take over leases of *jobs* that expired or whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
@@ -309,7 +315,7 @@ class ClaimStore(Protocol):
         """
 
     def drop(self, job: str, tick: int, objects: Sequence[str], *,
-             lease: str, ending: claim_.State, reason: str = '') -> int:
+             lease: str, ending: State, reason: str = '') -> int:
         """End claims that wait in *lease* and will not run.
 
         :param ending: Skipped, superseded, cancelled or dead.
@@ -325,7 +331,7 @@ class ClaimStore(Protocol):
         """
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: claim_.SkippedBy, reason: str,
+             holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '') -> int:
         """Record that *objects* do not run for *tick*, without a claim.
@@ -375,8 +381,8 @@ class StoreQueue(Protocol):
 class CatalogueReader(Protocol):
     """Reader that runs catalogue methods where they may block."""
 
-    def read(self, job: job_.Job, tick: int, ticket: int,
-             arcs: Sequence[ring_.Arc]) -> None:
+    def read(self, job: Job, tick: int, ticket: int,
+             arcs: Sequence[Arc]) -> None:
         """Start to read the objects of *job*, and return at once.
 
         The flow receives the answer with the same *ticket*, or never.

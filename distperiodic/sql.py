@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext import compiler
 from sqlalchemy.sql import functions
 
-from distperiodic.core import catalogue as catalogue_
-from distperiodic.core import ring as ring_
+from distperiodic.core import ring
+from distperiodic.core.catalogue import id_of
 
 __all__ = ['in_arcs', 'position_of']
 
@@ -30,11 +30,11 @@ def position_of(obj: Any) -> int:
     :returns: Signed 64-bit integer, for a ``BigInteger`` column.
     :raises InvalidObject: The object has no usable id.
     """
-    return ring_.position_of(catalogue_.id_of(obj))
+    return ring.position_of(id_of(obj))
 
 
 def in_arcs(column: Any,
-            arcs: Sequence[ring_.Arc]) -> sa.ColumnElement[bool]:
+            arcs: Sequence[ring.Arc]) -> sa.ColumnElement[bool]:
     """Return a predicate: the position in *column* lies on one of *arcs*.
 
     The predicate is an OR of ranges. All databases can use an index on the

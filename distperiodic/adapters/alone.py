@@ -4,8 +4,9 @@
 import secrets
 
 from distperiodic import ports
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.member import Member
+from distperiodic.core.member import View
+from distperiodic.core.ring import Ring
 
 
 class Alone:
@@ -14,10 +15,10 @@ class Alone:
     def __init__(self, identity: str, points: int, *, clock: ports.Clock):
         #: The random nonce distinguishes this process from earlier ones with
         #: the same identity.
-        self.me = member_.Member(identity, secrets.token_hex(8), 1, points)
-        self._view = member_.View(
-            'alone', (self.me,), ring_.Ring({identity: points}), version=1,
+        self.me = Member(identity, secrets.token_hex(8), 1, points)
+        self._view = View(
+            'alone', (self.me,), Ring({identity: points}), version=1,
             since=clock.monotonic(), me=self.me, trusted_until=float('inf'))
 
-    def view(self, group: str) -> member_.View:
+    def view(self, group: str) -> View:
         return self._view

@@ -30,7 +30,7 @@ _DRIVERS = {
 PUSHING = frozenset(['zookeeper', 'kazoo'])
 
 
-def check(backend_url: str) -> str:
+def check_backend_url(backend_url: str) -> str:
     """Return the scheme of *backend_url*, if its driver has group membership.
 
     :raises ConfigError: the URL is malformed, its driver has no group
@@ -213,7 +213,7 @@ def has_tls(backend_url: str) -> bool:
         for name in ('use_ssl', 'ssl'))
 
 
-def complete(url: str, seconds: float) -> str:
+def complete_url(url: str, seconds: float) -> str:
     """Return *url* with our namespace and the session timeout added.
 
     Options that *url* already has are kept.

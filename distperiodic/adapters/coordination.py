@@ -27,11 +27,20 @@ from collections.abc import Iterable
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.adapters import backend_url as backend_url_
-from distperiodic.adapters import term as term_
+from distperiodic.adapters.backend_url import PUSHING
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.term import TRUST
+from distperiodic.adapters.term import KazooTerm
+from distperiodic.adapters.term import Term
+from distperiodic.adapters.term import TermLost
 from distperiodic.core import masking
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.member import Member
+from distperiodic.core.member import View
+from distperiodic.core.member import check_identity
+from distperiodic.core.member import parse_entry
+from distperiodic.core.member import resolve_entries
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
 
 LOG = logging.getLogger(__name__)
 
@@ -49,12 +58,12 @@ class _Group:
     member: bool
     #: True if our entry is, or may be, in the group.
     standing: bool = False
-    view: member_.View | None = None
+    view: View | None = None
     entries: frozenset[str] = frozenset()
     strangers: frozenset[str] = frozenset()
     read_at: float = 0.0
     changed: bool = True
-    listeners: list[Callable[[member_.View], None]] = dataclasses.field(
+    listeners: list[Callable[[View], None]] = dataclasses.field(
         default_factory=list)
 
 
@@ -80,14 +89,14 @@ class Membership:
                  jobs: int = 0,
                  session_timeout: float = 10.0,
                  heartbeat_interval: float = 1.0):
-        self._scheme = backend_url_.check(backend_url)
+        self._scheme = check_backend_url(backend_url)
         self._url = backend_url
         self._shown = masking.mask(backend_url)
         self._clock = clock
         self._asked_timeout = session_timeout
         self._interval = heartbeat_interval
-        self._me = member_.Member(
-            member_.check_identity(identity), secrets.token_hex(8), 0,
+        self._me = Member(
+            check_identity(identity), secrets.token_hex(8), 0,
             points, slots, jobs=jobs)
         # Values for the next term. Any thread may publish them; only the
         # membership thread writes _me.
@@ -113,17 +122,17 @@ class Membership:
         return self._me.identity
 
     @property
-    def me(self) -> member_.Member:
+    def me(self) -> Member:
         """The current or next entry of this process in its groups."""
         return self._me
 
     def join(self, group: str,
-             listener: Callable[[member_.View], None] | None = None) -> None:
+             listener: Callable[[View], None] | None = None) -> None:
         """Join *group*; read its members with :meth:`view`."""
         self._add(group, True, listener)
 
     def watch(self, group: str,
-              listener: Callable[[member_.View], None] | None = None) -> None:
+              listener: Callable[[View], None] | None = None) -> None:
         """Watch *group* without joining it."""
         self._add(group, False, listener)
 
@@ -132,8 +141,8 @@ class Membership:
         return group in self._groups
 
     def _add(self, name: str, member: bool,
-             listener: Callable[[member_.View], None] | None) -> None:
-        member_.check_identity(name, 'group id')
+             listener: Callable[[View], None] | None) -> None:
+        check_identity(name, 'group id')
         with self._lock:
             group = self._groups.get(name)
             if group is None:
@@ -181,7 +190,7 @@ class Membership:
             g.view is not None and (not g.member or g.view.trusted(now))
             for g in self._groups.values())
 
-    def view(self, group: str) -> member_.View:
+    def view(self, group: str) -> View:
         view = self._groups[group].view
         if view is None:
             raise exceptions.ViewUnknown(
@@ -236,7 +245,7 @@ class Membership:
 
     def _run(self) -> None:
         delay = 0.1
-        old: term_.Term | None = None
+        old: Term | None = None
         broken = False
         while not self._stopping.is_set():
             with self._lock:
@@ -245,12 +254,12 @@ class Membership:
                     points=self._points, slots=self._slots)
                 self._republish = False
             broken = True
-            term: term_.Term | None = None
+            term: Term | None = None
             try:
                 term = self._open()
                 self._serve_from(term, old)
                 delay = 0.1
-            except term_.TermLost as exc:
+            except TermLost as exc:
                 if not self._stopping.is_set():
                     LOG.warning(
                         'term lost: member=%s entry=%s reason=%s; nothing is '
@@ -300,15 +309,15 @@ class Membership:
                     group.view, me=None, trusted_until=0.0)
                 self._call(group)
 
-    def _open(self) -> term_.Term:
-        pushes = self._scheme in backend_url_.PUSHING
-        return (term_.KazooTerm if pushes else term_.Term)(
+    def _open(self) -> Term:
+        pushes = self._scheme in PUSHING
+        return (KazooTerm if pushes else Term)(
             self._url, self._me.entry, wake=self._wake,
             stopping=self._stopping, clock=self._clock,
             asked_timeout=self._asked_timeout, interval=self._interval)
 
-    def _serve_from(self, term: term_.Term,
-                    old: term_.Term | None) -> None:
+    def _serve_from(self, term: Term,
+                    old: Term | None) -> None:
         """Join under *term*, then keep the views current until it ends."""
         term.connect()
         for group in self._groups.values():
@@ -356,7 +365,7 @@ class Membership:
                 self._wake.wait(max(
                     0.0, term.next_probe - self._clock.monotonic()))
 
-    def _leave_some(self, term: term_.Term, groups: list[_Group]) -> None:
+    def _leave_some(self, term: Term, groups: list[_Group]) -> None:
         """Leave the groups that this process must no longer be a member of.
         """
         for group in groups:
@@ -370,7 +379,7 @@ class Membership:
                 group.changed = True
                 self._tell()
 
-    def _join(self, term: term_.Term, group: _Group) -> None:
+    def _join(self, term: Term, group: _Group) -> None:
         """Join *group* once no other process in it has our identity."""
         waited_from = self._clock.monotonic()
         while group.member and not self._stopping.is_set():
@@ -406,23 +415,23 @@ class Membership:
     def _rivals(self, entries: Iterable[str]) -> list[str]:
         found = []
         for entry in entries:
-            other = member_.parse_entry(entry)
+            other = parse_entry(entry)
             if (other is not None and other.identity == self.identity
                     and other.nonce != self._me.nonce):
                 found.append(entry)
         return found
 
-    def _read(self, term: term_.Term, group: _Group) -> None:
+    def _read(self, term: Term, group: _Group) -> None:
         asked_at = self._clock.monotonic()
         group.changed = False
         entries = frozenset(term.read(group.name))
         group.read_at = asked_at
         mine = group.name in term.joined
         if mine and self._me.entry not in entries:
-            raise term_.TermLost(
+            raise TermLost(
                 f'our entry is not in group {group.name!r} any more')
         me = self._me if mine else None
-        until = term.heard + term_.TRUST * term.timeout
+        until = term.heard + TRUST * term.timeout
         self.session_timeout = term.timeout
         if group.view is not None and entries == group.entries:
             was = group.view.me == me and (
@@ -440,10 +449,10 @@ class Membership:
                     other.view = dataclasses.replace(
                         other.view, trusted_until=until)
 
-    def _renew(self, term: term_.Term) -> None:
+    def _renew(self, term: Term) -> None:
         """Extend the trust in views of groups that have not changed."""
         now = self._clock.monotonic()
-        until = term.heard + term_.TRUST * term.timeout
+        until = term.heard + TRUST * term.timeout
         for group in self._groups.values():
             view = group.view
             if (view is None or group.changed or term.changed(group.name)
@@ -454,22 +463,22 @@ class Membership:
                 self._call(group)
 
     def _changed(self, group: _Group, entries: frozenset[str],
-                 me: member_.Member | None, until: float) -> None:
-        members, strangers = member_.settle(entries, me)
+                 me: Member | None, until: float) -> None:
+        members, strangers = resolve_entries(entries, me)
         for stranger in frozenset(strangers) - group.strangers:
             LOG.warning(
                 'entry ignored: group=%s entry=%.80r; it is none of ours and '
                 'owns nothing', group.name, stranger)
         group.strangers = frozenset(strangers)
-        points = member_.ring_members(members)
+        points = ring_members(members)
         old = group.view
-        ring = old.ring.changed_to(points) if old else ring_.Ring(points)
+        ring = old.ring.changed_to(points) if old else Ring(points)
         now = self._clock.monotonic()
         same = old is not None and old.members == members
         joined = _names(entries - group.entries)
         left = _names(group.entries - entries)
         group.entries = entries
-        group.view = member_.View(
+        group.view = View(
             group.name, members, ring,
             version=(old.version if old else 0) + (not same),
             since=old.since if same and old else now,
@@ -493,7 +502,7 @@ class Membership:
 
 
 def _names(entries: Iterable[str]) -> frozenset[str]:
-    members = map(member_.parse_entry, entries)
+    members = map(parse_entry, entries)
     return frozenset(m.identity for m in members if m is not None)
 
 

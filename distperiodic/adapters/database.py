@@ -24,9 +24,9 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters import clock
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import host_clock
 from distperiodic.adapters import silence
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core import masking
 
 LOG = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ class Database:
         self.opened = 0
         self._pid = os.getpid()
         self._monotonic = clock.SystemClock().monotonic
-        self.dialect = dialect_.Dialect(self._engine.dialect)
+        self.dialect = Dialect(self._engine.dialect)
 
     def run(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction, commit it and return the result.

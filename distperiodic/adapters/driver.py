@@ -25,7 +25,10 @@ with warnings.catch_warnings():
     from tooz import coordination
 
 from distperiodic import exceptions
-from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.adapters.backend_url import NAMESPACE
+from distperiodic.adapters.backend_url import PUSHING
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.backend_url import complete_url
 from distperiodic.core import masking
 
 # Seconds until a failed connection is reported. Retries go on after that.
@@ -42,11 +45,11 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
     :param seconds: Session timeout, unless the URL has one.
     :raises ConfigError: the driver rejects the URL, or is not installed.
     """
-    scheme = backend_url_.check(url)
+    scheme = check_backend_url(url)
     shown = masking.mask(url)
     try:
         made: Any = coordination.get_coordinator(
-            backend_url_.complete(url, seconds), entry)
+            complete_url(url, seconds), entry)
     except (coordination.ToozError, ValueError) as exc:
         raise exceptions.ConfigError(
             f'backend_url {shown!r} cannot be used: {exc}; correct it'
@@ -59,8 +62,8 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f"install it: pip install 'tooz[{extra}]'") from exc
     if scheme.startswith('etcd3'):
         # This driver has no option for its namespace.
-        made.GROUP_PREFIX = f'{backend_url_.NAMESPACE}/groups/'.encode()
-    elif scheme in backend_url_.PUSHING:
+        made.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
+    elif scheme in PUSHING:
         made.timeout = min(made.timeout, _CONNECT)
         made._coord.logger = made._coord._connection.logger = _LOG
     return made
@@ -104,7 +107,7 @@ class Explainer:
         self._shown = masking.mask(url)
         self._last: BaseException | None = None
         self._place = ''
-        if url.partition('://')[0] in backend_url_.PUSHING:
+        if url.partition('://')[0] in PUSHING:
             self._place = coordinator._base_path()
             connection = coordinator._coord._connection
             connection._connect = self._noting(connection._connect)

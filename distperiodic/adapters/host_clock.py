@@ -35,8 +35,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic import ports
-from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import tables
+from distperiodic.adapters.clock import SystemClock
 
 LOG = logging.getLogger(__name__)
 
@@ -138,7 +138,7 @@ class HostClock:
     """Both clocks, with their state in a database that one host uses."""
 
     def __init__(self, clock: ports.Clock | None = None):
-        self._clock = clock or clock_.SystemClock()
+        self._clock = clock or SystemClock()
         self._boot = _boot_id()
         #: The state that was last read from the database.
         self._known: State | None = None

@@ -21,10 +21,11 @@ from distperiodic import ports
 from distperiodic.adapters import private
 from distperiodic.core import catalogue
 from distperiodic.core import context
-from distperiodic.core import job as job_
 from distperiodic.core import message
-from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.job import Job
+from distperiodic.core.job import own_schedule
+from distperiodic.core.ring import Arc
 
 LOG = logging.getLogger(__name__)
 
@@ -86,8 +87,8 @@ class ThreadReader:
         self._lock = threading.Lock()
         self._idle = 0
 
-    def read(self, job: job_.Job, tick: int, ticket: int,
-             arcs: Sequence[ring_.Arc]) -> None:
+    def read(self, job: Job, tick: int, ticket: int,
+             arcs: Sequence[Arc]) -> None:
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -115,8 +116,8 @@ class ThreadReader:
             with self._lock:
                 self._idle += 1
 
-    def _read(self, job: job_.Job, tick: int,
-              arcs: Sequence[ring_.Arc]) -> Any:
+    def _read(self, job: Job, tick: int,
+              arcs: Sequence[Arc]) -> Any:
         method = self._method(job.name)
         assert method is not None
         takes_arcs = self._takes_arcs.get(job.name)
@@ -153,13 +154,13 @@ class ThreadReader:
                 found.by_phase(job.schedule.period_us(tick))
         return found, own, takes_arcs
 
-    def _usable(self, job: job_.Job, objects: Sequence[Any]) -> list[Any]:
+    def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
         """Return the objects that have an id and no invalid schedule."""
         usable, problem, number = [], '', 0
         for obj in objects:
             try:
                 catalogue.id_of(obj)
-                job_.own_schedule(obj)
+                own_schedule(obj)
             except Exception as exc:
                 problem = problem or str(_as_told(exc))
                 number += 1
@@ -181,7 +182,7 @@ def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
     if set(map(type, objects)) <= {str, int}:
         return own
     for obj in objects:
-        rule = job_.own_schedule(obj)
+        rule = own_schedule(obj)
         if rule is not None:
             own[catalogue.id_of(obj)] = rule
     return own

@@ -21,19 +21,23 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic import ports
-from distperiodic.adapters import clock as clock_
-from distperiodic.core import claim as claim_
+from distperiodic.adapters.clock import SystemClock
 from distperiodic.core import due
-from distperiodic.core import ring as ring_
+from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import FENCES
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.claim import names_of_leases
+from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 
 _new = tuple.__new__
@@ -145,7 +149,7 @@ class _Rows(dict[str, '_Row | _Ended']):
         """
         if self._unplaced:
             self._place([*zip(self._positions, self._keys, strict=True), *zip(
-                ring_.positions_of(self._unplaced), self._unplaced,
+                positions_of(self._unplaced), self._unplaced,
                 strict=True)])
         for at in range(bisect.bisect_left(self._positions, low),
                         len(self._positions)):
@@ -179,7 +183,7 @@ class _Rows(dict[str, '_Row | _Ended']):
                     isinstance(row, _Ended) or row.state in ENDINGS))]:
             row = self.pop(key)
             self.floor = max(
-                self.floor, claim_.first_fence(row.tick) + FENCES
+                self.floor, first_fence(row.tick) + FENCES
                 if isinstance(row, _Ended) else row.fence + 1)
         self._place([(place, key) for place, key in zip(
             self._positions, self._keys, strict=True) if key in self])
@@ -218,7 +222,7 @@ class MemoryClaimStore:
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
-        self._clock = clock or clock_.SystemClock()
+        self._clock = clock or SystemClock()
         self._epoch = self._clock.now() - int(
             self._clock.monotonic() * SECOND)
         self._rows: dict[str, _Rows] = {}
@@ -295,7 +299,7 @@ class MemoryClaimStore:
         there = [key for key in dict.fromkeys(objects) if key in rows]
         return [_listed(key, position, row, row.since)
                 for key, position in zip(
-                    there, ring_.positions_of(there), strict=True)
+                    there, positions_of(there), strict=True)
                 if (row := rows[key]).since is not None]
 
     def settled(self, job: str, tick: int) -> int:
@@ -312,7 +316,7 @@ class MemoryClaimStore:
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '',
+              most: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         rows = self._rows_of(job)
@@ -326,7 +330,7 @@ class MemoryClaimStore:
             if until is not None and self._clock.now() > until:
                 return Claimed([], [], 0, [], [], over=True)
             held = _Held(lease, job, tick, holder, self._until(seconds))
-        first = claim_.first_fence(tick)
+        first = first_fence(tick)
         newest = max(first, rows.floor)
         won: list[Claim] = []
         busy: list[str] = []
@@ -365,7 +369,7 @@ class MemoryClaimStore:
                     behind.append(key)
                     continue
                 # The row did not keep its fence, so skip those of its tick.
-                fence = max(newest, claim_.first_fence(row.tick) + FENCES)
+                fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is held and row.state is State.CLAIMED:
                     # An earlier call won it, and its answer was lost.
@@ -469,10 +473,10 @@ class MemoryClaimStore:
 
     def drop(self, job: str, tick: int, objects: Sequence[str], *,
              lease: str, ending: State, reason: str = '') -> int:
-        return len(self._end(objects, lease, claim_.ENDING_MOVES[ending]))
+        return len(self._end(objects, lease, ENDING_MOVES[ending]))
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
-             holder: str, by: claim_.SkippedBy, reason: str,
+             holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
              schedule: str = '') -> int:
         """See the port. *missed* is not used, since there is no history."""
@@ -508,7 +512,7 @@ class MemoryClaimStore:
                 if now is not None:
                     row.served = now
                 self._leave(key, row)
-                if (row.fence < claim_.first_fence(row.tick) + FENCES
+                if (row.fence < first_fence(row.tick) + FENCES
                         and (row.attempt == 1 or done)):
                     it = _new(_Ended, (row.tick, row.settled, row.since,
                                        row.rule, row.served))
@@ -606,7 +610,7 @@ class MemoryClaimStore:
         if not due and not ours:
             return []
         due.sort(key=lambda held: held.until)
-        names = claim_.names_of_leases(into, limit)
+        names = names_of_leases(into, limit)
         taken = [Lease(name, held.job, held.tick, [
             _claim_of(key, row) for key, row in held.rows.items()],
             State.RUNNING)

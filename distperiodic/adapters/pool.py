@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 from typing import Protocol
 
-from distperiodic.core import job as job_
+from distperiodic.core.job import Job
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Source(Protocol):
 class OfPartition(Source, Protocol):
     """Work of one job."""
 
-    job: job_.Job
+    job: Job
 
 
 class Pool:

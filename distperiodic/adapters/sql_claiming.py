@@ -17,14 +17,16 @@ from distperiodic.adapters import sql_listing
 from distperiodic.adapters import sql_moves
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
-from distperiodic.core import ring as ring_
+from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
 
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
 _UNCOUNTED = MOVES[Move.COUNT][0]
@@ -41,7 +43,7 @@ _LOOKS = 20
 def take(tx: sql_transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
          fresh: bool, until: int = LAST, least: int = FIRST,
-         most: int = claim_.UNBOUNDED, rule: str = '', schedule: str = '',
+         most: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim those of *keys* that may be claimed; do not create the lease.
@@ -68,7 +70,7 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
     unlisted: list[str] = []
     void: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
-            'of_schedule': schedule, 'first': claim_.first_fence(tick)}
+            'of_schedule': schedule, 'first': first_fence(tick)}
     ended_into = (
         {**into, 'least': least, 'of_due': due_at, 'of_end': until}
         if settle else into)
@@ -96,9 +98,9 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         if not (look or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)
-            if now < due_at - claim_.EARLIEST:
+            if now < due_at - EARLIEST:
                 return Claimed([], [], 0, [], [],
-                               due_at - claim_.EARLIEST - now), void
+                               due_at - EARLIEST - now), void
             if now > until:
                 return Claimed([], [], 0, [], [], over=True), void
         new: list[str] = []
@@ -136,9 +138,9 @@ def take(tx: sql_transaction.Transaction, number: int, tick: int,
         if new:
             tx.dialect.insert_new(
                 tx.connection, tables.claim,
-                {'object': new, 'position': ring_.positions_of(new)},
+                {'object': new, 'position': positions_of(new)},
                 job=number, tick=tick, settled=tick, state=State.CLAIMED,
-                fence=claim_.first_fence(tick), attempt=1, lease=lease,
+                fence=first_fence(tick), attempt=1, lease=lease,
                 since=tick, rule=rule)
         again = _relisted(tx, number, tick, delisted, rule)
         busy += [key for key in delisted if key not in again]

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters import database
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.schedule import SECOND
 from distperiodic.ports import JobStatus
@@ -88,7 +88,7 @@ class Numbers:
 class _Jobs:
     """The rows of all jobs of one space."""
 
-    def __init__(self, dialect: dialect_.Dialect, space: str):
+    def __init__(self, dialect: Dialect, space: str):
         self._dialect = dialect
         self._space = space
         now = sa.select(dialect.now).scalar_subquery().label('now')

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from distperiodic import ports
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
-from distperiodic.core import ring as ring_
 from distperiodic.core.claim import OPEN
 from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
 
 _claim = tables.claim
 _history = tables.history
@@ -120,10 +120,10 @@ def _insert(tx: sql_transaction.Transaction, number: int,
     keys = [one.object for one in new]
     tx.dialect.insert_new(
         tx.connection, _claim, {
-            'object': keys, 'position': ring_.positions_of(keys),
+            'object': keys, 'position': positions_of(keys),
             'rule': [one.rule for one in new], 'tick': ticks,
             'settled': ticks,
-            'fence': [claim_.first_fence(tick) for tick in ticks]},
+            'fence': [first_fence(tick) for tick in ticks]},
         job=number, state=State.LISTED, attempt=0, lease='', since=at)
 
 

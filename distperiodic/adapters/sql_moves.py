@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import tables
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core import due
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
@@ -79,7 +79,7 @@ class Statements:
     :param late_after: Seconds after the tick from which a claim is late.
     """
 
-    def __init__(self, dialect: dialect_.Dialect, late_after: float):
+    def __init__(self, dialect: Dialect, late_after: float):
         # A scalar subquery is evaluated once per statement, not once per row.
         self._now = sa.select(dialect.now).scalar_subquery()
         self._late_after = round(late_after * 1e6)
@@ -303,7 +303,7 @@ class Statements:
                 _claim.c.rule != '',
                 _claim.c.settled < sa.bindparam('of_tick')))
 
-    def _at_once(self, dialect: dialect_.Dialect, move: Any) -> Any:
+    def _at_once(self, dialect: Dialect, move: Any) -> Any:
         """Combine a move with the count in the history and the new lease.
 
         Count and lease are written only if all objects were moved.
@@ -321,14 +321,14 @@ class Statements:
         return sa.select(moved).add_cte(
             counted.cte('counted'), lease.cte('made'))
 
-    def _count(self, dialect: dialect_.Dialect, member: Any,
+    def _count(self, dialect: Dialect, member: Any,
                counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
         """Build the statement that adds to the history of a tick.
 
         :param counted: Columns to which the statement may add; the others do
             not change.
         :param given: Subquery with the column ``now``; see
-            :meth:`dialect_.Dialect.add_up`.
+            :meth:`Dialect.add_up`.
         """
         tick = sa.bindparam('at_tick', type_=sa.BigInteger)
         due = sa.bindparam('more_late', type_=sa.BigInteger)

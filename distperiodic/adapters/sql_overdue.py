@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import sql_history
 from distperiodic.adapters import sql_transaction
 from distperiodic.adapters import tables
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
 
@@ -41,7 +41,7 @@ class Statements:
     :param gone: Whether the statements take a list of holders that are gone.
     """
 
-    def __init__(self, dialect: dialect_.Dialect, gone: bool):
+    def __init__(self, dialect: Dialect, gone: bool):
         over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
         if gone:
             lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))

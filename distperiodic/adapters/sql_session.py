@@ -13,9 +13,9 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters import database
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import host_clock
 from distperiodic.adapters import tables
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core.claim import MOVES
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
@@ -62,7 +62,7 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
         # Connections of the service lack our SQL functions.
         now: Any = (host_clock.HostClock().now_in(session)
                     if bind.dialect.name == 'sqlite'
-                    else dialect_.Dialect(bind.dialect).now)
+                    else Dialect(bind.dialect).now)
         session.execute(sa.update(_claim).where(
             *stands, _claim.c.state.in_(before)).values(
                 state=after, served=now))

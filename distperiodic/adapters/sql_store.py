@@ -43,10 +43,10 @@ from distperiodic.adapters import tables
 from distperiodic.adapters.sql_transaction import Transaction
 from distperiodic.adapters.sql_transaction import claim_of
 from distperiodic.adapters.sql_transaction import in_order
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import Failure
@@ -54,6 +54,7 @@ from distperiodic.core.claim import Lease
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim import names_of_leases
 
 T = TypeVar('T')
 
@@ -178,7 +179,7 @@ class SqlClaimStore:
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
               fresh: bool = True, after: int | None = None,
-              most: int = claim_.UNBOUNDED, rule: str = '',
+              most: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         keys = _usable(objects)
@@ -416,7 +417,7 @@ class SqlClaimStore:
         if not numbers or limit < 1:
             return []
         search = sql_overdue.search(self._overdue, gone, seconds, silent)
-        names = claim_.names_of_leases(into, limit)
+        names = names_of_leases(into, limit)
         # Usually there are none, and a read does not wait for writers.
         found = self._look(lambda tx: sql_overdue.find(
             tx, list(numbers), search, names))

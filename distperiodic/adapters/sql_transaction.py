@@ -11,12 +11,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import dialect as dialect_
 from distperiodic.adapters import sql_moves
-from distperiodic.core import claim as claim_
+from distperiodic.adapters.dialect import Dialect
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
 
 _WIDTH = len(sql_moves.GRANTED)
 
@@ -27,7 +27,7 @@ class Transaction:
     A claim is identified by the number of its job and by its object, the key.
     """
 
-    def __init__(self, connection: sa.Connection, dialect: dialect_.Dialect,
+    def __init__(self, connection: sa.Connection, dialect: Dialect,
                  sql: sql_moves.Statements):
         self.connection = connection
         self.dialect = dialect
@@ -84,7 +84,7 @@ class Transaction:
             'of_end': until,
             'least': least, 'most': most,
             'of_rule': rule, 'of_schedule': schedule,
-            'first': claim_.first_fence(tick),
+            'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
             'more_due': every, 'more_late': every}).all()

@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from typing import Any
 
 # Import driver first: it suppresses a warning of the other imports.
-from distperiodic.adapters import driver as driver_  # isort: skip
+from distperiodic.adapters import driver  # isort: skip
 from kazoo import exceptions as kazoo
 from tooz import coordination as tooz
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.adapters import backend_url as backend_url_
+from distperiodic.adapters.backend_url import NAMESPACE
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.backend_url import has_tls
 from distperiodic.core import masking
-from distperiodic.core import member as member_
+from distperiodic.core.member import Member
+from distperiodic.core.member import parse_entry
 
 _PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
           'etcd3+http': 2379, 'etcd3+https': 2379}
@@ -37,7 +40,7 @@ class Entry:
 
     name: str
     #: None means that the entry is not one of ours.
-    member: member_.Member | None
+    member: Member | None
     #: When the member joined, in microseconds by its own clock. None means
     #: unknown.
     joined: int | None
@@ -64,7 +67,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
 
     :raises ConfigError: a port is not a number.
     """
-    scheme = backend_url_.check(backend_url)
+    scheme = check_backend_url(backend_url)
     if scheme == 'file':
         return []
     hosts = backend_url.partition('://')[2]
@@ -87,7 +90,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
 def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
     """Check each server of *backend_url* separately."""
     asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
-            and not backend_url_.has_tls(backend_url))
+            and not has_tls(backend_url))
     return [_server(name, port, timeout, asks)
             for name, port in addresses(backend_url)]
 
@@ -131,7 +134,7 @@ class Survey:
 
     def __init__(self, backend_url: str, *, session_timeout: float,
                  clock: ports.Clock):
-        self._scheme = backend_url_.check(backend_url)
+        self._scheme = check_backend_url(backend_url)
         self._url = backend_url
         self._shown = masking.mask(backend_url)
         self._timeout = session_timeout
@@ -141,10 +144,10 @@ class Survey:
     def __enter__(self) -> 'Survey':
         self._knock()
         with self._errors():
-            self._coordinator = driver_.make(
+            self._coordinator = driver.make(
                 self._url, f'survey-{secrets.token_hex(8)}'.encode(),
                 self._timeout)
-            self._explainer = driver_.Explainer(self._coordinator, self._url)
+            self._explainer = driver.Explainer(self._coordinator, self._url)
             if self._scheme != 'file':
                 self._coordinator.start(start_heart=False)
         return self
@@ -174,7 +177,7 @@ class Survey:
         """Return the names of all groups, of any service."""
         if self._scheme == 'file' and not os.path.isdir(
                 os.path.join(
-                    directory(self._url), backend_url_.NAMESPACE, 'groups')):
+                    directory(self._url), NAMESPACE, 'groups')):
             # tooz would create the directory.
             return []
         with self._errors(), self._started():
@@ -206,7 +209,7 @@ class Survey:
         for name, capabilities in told.items():
             text = name.decode(errors='replace') if isinstance(
                 name, bytes) else name
-            found.append(Entry(text, member_.parse_entry(text),
+            found.append(Entry(text, parse_entry(text),
                                _joined(capabilities), None))
         return found
 
@@ -219,7 +222,7 @@ class Survey:
                     group.encode(), name).get(timeout=10)
                 text = name.decode(errors='replace')
                 found.append(Entry(
-                    text, member_.parse_entry(text),
+                    text, parse_entry(text),
                     _joined(info['capabilities']),
                     round(info['created_at'].timestamp() * 1000000)))
         return found

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 # Import driver first: it suppresses a warning of the other imports.
-from distperiodic.adapters import driver as driver_  # isort: skip
+from distperiodic.adapters import driver  # isort: skip
 from kazoo import exceptions as kazoo
 from kazoo.protocol import states
 from tooz import coordination
@@ -63,8 +63,8 @@ class Term:
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
         self._entry = entry.encode()
-        self._coordinator = driver_.make(url, self._entry, asked_timeout)
-        self._explainer = driver_.Explainer(self._coordinator, url)
+        self._coordinator = driver.make(url, self._entry, asked_timeout)
+        self._explainer = driver.Explainer(self._coordinator, url)
 
     @property
     def timeout(self) -> float:
@@ -199,10 +199,10 @@ class KazooTerm(Term):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        driver: Any = self._coordinator
-        self._client = driver._coord
-        self._path_of = driver._path_group
-        self._path_of_member = driver._path_member
+        coordinator: Any = self._coordinator
+        self._client = coordinator._coord
+        self._path_of = coordinator._path_group
+        self._path_of_member = coordinator._path_member
         self._granted: float | None = None
         self._session: int | None = None
         self._fired: set[str] = set()

@@ -8,17 +8,20 @@ from typing import Any
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import listed
-from distperiodic.core import reason as reason_
+from distperiodic.core.reason import Facts
+from distperiodic.core.reason import Past
 from distperiodic.core.reason import Reason
+from distperiodic.core.reason import reason_of
+from distperiodic.core.reason import reasons_of
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.adapters import accounts
-    from distperiodic.cmd import status as status_
-    from distperiodic.core import due as due_
-    from distperiodic.core import job as job_
+    from distperiodic.cmd.status import Group
     from distperiodic.core import schedule
+    from distperiodic.core.due import Plan
+    from distperiodic.core.job import Job
 
 _moment = configured.moment
 
@@ -141,7 +144,7 @@ class Case:
     object: str
     found: 'accounts.Object'
     tasks: 'periodic.PeriodicTasks | None'
-    group: 'status_.Group | None'
+    group: 'Group | None'
     settings: 'opts.Settings'
 
 
@@ -150,7 +153,7 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
-    reason = reason_.reason_of(facts)
+    reason = reason_of(facts)
     following = None if rule is None or job is None else _after(
         case, job, rule)
     sentence = SENTENCES[reason].format(**_words(case, facts, following))
@@ -183,17 +186,17 @@ def _or_never(micros: int | None) -> str:
     return display.NEVER if micros is None else _moment(micros)
 
 
-def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
+def _schedule(case: Case, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
     """Return the object's schedule, whether it is listed, and a remark.
 
     Schedule and listing are None if they are unknown. The remark says why a
     value is unknown; otherwise it is empty.
     """
-    from distperiodic.core import job as job_
+    from distperiodic.core.job import Scope
     if case.tasks is None:
         return None, None, 'without --tasks, by what was claimed alone'
-    if job is None or not job.enabled or job.scope is job_.Scope.MEMBER:
+    if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
     found = listed.read(case.tasks, job, case.found.now)
     if isinstance(found, str):
@@ -202,8 +205,8 @@ def _schedule(case: Case, job: 'job_.Job | None') -> tuple[
             case.object in found.ids, '')
 
 
-def _plan(case: Case, job: 'job_.Job',
-          rule: 'schedule.Schedule') -> 'due_.Plan':
+def _plan(case: Case, job: 'Job',
+          rule: 'schedule.Schedule') -> 'Plan':
     """Return the plan that says when the object is due."""
     if rule is not job.schedule:
         return job.plan(own=rule)
@@ -211,7 +214,7 @@ def _plan(case: Case, job: 'job_.Job',
     return job.plan() if found is None else job.plan(found.schedule_since)
 
 
-def _after(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
+def _after(case: Case, job: 'Job', rule: 'schedule.Schedule') -> int:
     """Return the instant at which the object is due next."""
     from distperiodic.core import ring
     plan, position = _plan(case, job, rule), ring.position_of(case.object)
@@ -220,12 +223,12 @@ def _after(case: Case, job: 'job_.Job', rule: 'schedule.Schedule') -> int:
     return tick + plan.phase(tick, position)
 
 
-def _facts(case: Case, job: 'job_.Job | None',
+def _facts(case: Case, job: 'Job | None',
            rule: 'schedule.Schedule | None',
-           is_listed: bool | None) -> reason_.Facts:
-    from distperiodic.core import due as due_
-    from distperiodic.core import job as job_
+           is_listed: bool | None) -> Facts:
     from distperiodic.core import ring
+    from distperiodic.core.due import NOTHING
+    from distperiodic.core.job import Scope
     found, group = case.found, case.group
     alive = None
     if group is not None:
@@ -238,16 +241,16 @@ def _facts(case: Case, job: 'job_.Job | None',
         due = plan.newest(found.now, position)
         if found.claim is not None:
             row = found.claim.row(case.object, position)
-            if plan.verdict(row, found.now) is due_.NOTHING:
+            if plan.verdict(row, found.now) is NOTHING:
                 # Ticks before the object was listed are decided, too.
                 due = min(found.claim.settled, found.now)
             first = rule.after(plan.floor(row.settled, row.since, position))
             undecided = first + plan.phase(first, position)
-    return reason_.Facts(
+    return Facts(
         now=found.now, stored=found.job is not None,
         defined=None if case.tasks is None else job is not None,
         enabled=job is None or job.enabled,
-        of_members=job is not None and job.scope is job_.Scope.MEMBER,
+        of_members=job is not None and job.scope is Scope.MEMBER,
         paused=found.job is not None and found.job.paused_since is not None,
         listed=is_listed, claim=found.claim,
         due=due, undecided=undecided,
@@ -257,7 +260,7 @@ def _facts(case: Case, job: 'job_.Job | None',
             bool(m.points) for m in group.members))
 
 
-def _words(case: Case, facts: reason_.Facts,
+def _words(case: Case, facts: Facts,
            following: int | None) -> dict[str, Any]:
     """Return the values for the templates."""
     found, claim, job = case.found, case.found.claim, case.found.job
@@ -300,7 +303,7 @@ def past_rows(job: str, found: 'accounts.Object', tick: int,
     :param kept: the record of that tick in the store.
     """
     assert found.claim is not None
-    several = reason_.reasons_of(reason_.Past(
+    several = reasons_of(Past(
         tick, found.claim, found.previous, found.served,
         kept.failed is not None, kept.counts, kept.begins,
         kept.schedule_since))

@@ -24,8 +24,9 @@ from distperiodic.core.schedule import SECOND
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters import accounts as accounts_
-    from distperiodic.core import job as job_
+    from distperiodic.adapters.accounts import Account
+    from distperiodic.adapters.accounts import Accounts
+    from distperiodic.core.job import Job
 
 # Most ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000
@@ -129,7 +130,7 @@ def _due(fates: collections.Counter[Fate]) -> int:
             - fates[Fate.NOT_LISTED])
 
 
-def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
+def _audit(accounts: 'Accounts', name: str, since: int,
            tasks: 'periodic.PeriodicTasks | None',
            settings: 'opts.Settings') -> _Audited:
     job = None if tasks is None else tasks.jobs.get(name)
@@ -164,7 +165,7 @@ def _audit(accounts: 'accounts_.Accounts', name: str, since: int,
         for tick, fates in ticks.items()}, unknown, frozenset(blank))
 
 
-def _judged(account: 'accounts_.Account', job: 'job_.Job | None',
+def _judged(account: 'Account', job: 'Job | None',
             settings: 'opts.Settings') -> audit.Job:
     """Return the job with the schedule that is in force, and its policies."""
     rule, spread = audit.named(account.schedule)
@@ -189,9 +190,9 @@ def _without_late(fates: collections.Counter[Fate]
         Fate.LATE: 0})
 
 
-def _not_listed(accounts: 'accounts_.Accounts',
+def _not_listed(accounts: 'Accounts',
                 tasks: 'periodic.PeriodicTasks | None',
-                job: 'job_.Job | None', now: int) -> set[str] | str:
+                job: 'Job | None', now: int) -> set[str] | str:
     """Return the objects that are in the catalogue but not in the store.
 
     :return: A text that gives the reason if these objects are unknown.
@@ -212,10 +213,10 @@ def _not_listed(accounts: 'accounts_.Accounts',
 def _missing(tasks: 'periodic.PeriodicTasks | None',
              names: Sequence[str]) -> list[str]:
     """Return the jobs that should be in the store and are not."""
-    from distperiodic.core import job as job_
+    from distperiodic.core.job import Scope
     return [] if tasks is None else [
         job.name for job in tasks.jobs.values()
-        if job.enabled and job.scope is not job_.Scope.MEMBER
+        if job.enabled and job.scope is not Scope.MEMBER
         and job.name not in names]
 
 

@@ -21,10 +21,10 @@ from distperiodic.cmd import findings
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters import broker as broker_
     from distperiodic.adapters import store_survey
-    from distperiodic.adapters import survey as survey_
-    from distperiodic.cmd import status as status_
+    from distperiodic.adapters.broker import Broker
+    from distperiodic.adapters.survey import Survey
+    from distperiodic.cmd.status import Group
 
 
 @dataclasses.dataclass
@@ -88,12 +88,12 @@ class Case:
             raise findings.NotNow(
                 'backend_url is empty: this process is alone')
         try:
-            return backend_url.check(self.settings.backend_url)
+            return backend_url.check_backend_url(self.settings.backend_url)
         except exceptions.ConfigError:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
-    def _survey(self) -> 'survey_.Survey | None':
+    def _survey(self) -> 'Survey | None':
         from distperiodic.adapters import clock
         from distperiodic.adapters import survey
         try:
@@ -104,7 +104,7 @@ class Case:
             return None
 
     @property
-    def survey(self) -> 'survey_.Survey':
+    def survey(self) -> 'Survey':
         """A connection to the coordination service.
 
         :raises NotNow: the coordination service does not answer.
@@ -115,7 +115,7 @@ class Case:
         return self._survey
 
     @functools.cached_property
-    def group(self) -> 'status_.Group':
+    def group(self) -> 'Group':
         """The members and workers of the group.
 
         :raises NotNow: the coordination service does not answer.
@@ -125,7 +125,7 @@ class Case:
         return status.look(self.survey, self.settings.group)
 
     @property
-    def populated(self) -> 'status_.Group':
+    def populated(self) -> 'Group':
         """The same group, if it has a member on the ring.
 
         :raises NotNow: no member is on the ring, or the group cannot be read.
@@ -213,7 +213,7 @@ class Case:
             raise findings.NotNow('see store_reachable') from None
 
     @functools.cached_property
-    def _broker(self) -> 'broker_.Broker | exceptions.DistperiodicError':
+    def _broker(self) -> 'Broker | exceptions.DistperiodicError':
         from distperiodic.adapters import broker
         try:
             return broker.Broker(self.conf)
@@ -221,7 +221,7 @@ class Case:
             return exc
 
     @property
-    def broker(self) -> 'broker_.Broker':
+    def broker(self) -> 'Broker':
         """The broker.
 
         :raises NotNow: no broker is used, or its URL cannot be used.

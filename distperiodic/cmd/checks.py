@@ -29,7 +29,7 @@ from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 
 if TYPE_CHECKING:
-    from distperiodic import opts as opts_
+    from distperiodic.opts import Settings
 
 #: Seconds between clocks that cause a warning: ticks are early or late by as
 #: much.
@@ -45,7 +45,7 @@ def options_usable(case: Case) -> Finding:
     settings = case.check_settings()
     if settings.backend_url:
         from distperiodic.adapters import backend_url
-        scheme = backend_url.check(settings.backend_url)
+        scheme = backend_url.check_backend_url(settings.backend_url)
         beat = settings.coordinator_heartbeat_interval
         if scheme not in backend_url.PUSHING and (
                 beat > settings.session_timeout / 5):
@@ -64,7 +64,7 @@ def options_usable(case: Case) -> Finding:
               f'{_limits(settings)}')
 
 
-def _limits(settings: 'opts_.Settings') -> str:
+def _limits(settings: 'Settings') -> str:
     """Return the limits of partitions, as the end of a sentence."""
     return ''.join(
         f', at most {one.max_in_flight} in flight in partition {one.name}'
@@ -365,12 +365,12 @@ def clocks_of_members(case: Case) -> Finding:
     """When the members joined, their clocks agreed with the coordination
     service's clock, and so with each other.
     """
-    from distperiodic.core import member as member_
+    from distperiodic.core.member import parse_entry
     if not case.populated.skews:
         return skip(f'{case.scheme} does not tell its time')
     skews = {}
     for entry, skew in case.group.skews.items():
-        member = member_.parse_entry(entry)
+        member = parse_entry(entry)
         if member is not None:
             skews[member.identity] = skew
     wrong = [f'{name}: {_ahead(skew)}' for name, skew in sorted(

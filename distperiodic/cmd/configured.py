@@ -264,7 +264,7 @@ class Configured:
         :raises ConfigError: an option cannot be used, or backend_url is empty.
         """
         from distperiodic import opts
-        from distperiodic.adapters import backend_url as backend_url_
+        from distperiodic.adapters.backend_url import check_backend_url
         conf = self.configuration(parsed)
         settings = opts.settings(conf)
         if not settings.backend_url:
@@ -272,7 +272,7 @@ class Configured:
                 '[distperiodic] backend_url is empty, so each process is '
                 'alone and there is no group to look at; name the file that '
                 'sets it with --config-file')
-        backend_url_.check(settings.backend_url)
+        check_backend_url(settings.backend_url)
         return conf, settings
 
     def database(self, parsed: argparse.Namespace,

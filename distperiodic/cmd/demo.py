@@ -63,14 +63,15 @@ class Demo(configured.Configured, command.Command):
                     f'--{name} {value:g} cannot be used; give {least} to '
                     f'{most}')
         from distperiodic.demo import report
-        from distperiodic.demo import scene as scene_
-        plan = scene_.Plan(parsed.seconds, parsed.members, parsed.objects,
-                           *self._servers(parsed))
+        from distperiodic.demo.scene import Plan
+        from distperiodic.demo.scene import Scene
+        plan = Plan(parsed.seconds, parsed.members, parsed.objects,
+                    *self._servers(parsed))
         show: Any = report.Lines(self.app.stdout)
         if sys.stdout.isatty() and not parsed.plain:
             from distperiodic.demo import picture
             show = picture.Picture()
-        scene = scene_.Scene(plan, show)
+        scene = Scene(plan, show)
         try:
             with show:
                 scene.perform()

@@ -14,13 +14,13 @@ from typing import Any
 
 from cliff import lister
 
-from distperiodic.cmd import case as case_
 from distperiodic.cmd import checks
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import findings
 from distperiodic.cmd import listed
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
+from distperiodic.cmd.case import Case
 
 _CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
 _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
@@ -75,8 +75,8 @@ class Doctor(display.Display, lister.Lister):
             for check, finding in self._findings(parsed)]
 
     def _findings(self, parsed: argparse.Namespace) -> Any:
-        case = case_.Case(self.configuration(parsed), parsed.offline,
-                          listed.load(self, parsed))
+        case = Case(self.configuration(parsed), parsed.offline,
+                    listed.load(self, parsed))
         try:
             for check, finding in checks.run_all(case, parsed.offline):
                 self.code = max(self.code, _CODES.get(finding.result, 0))

@@ -21,14 +21,15 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.cmd import ring as ring_cmd
-from distperiodic.core import reason as reason_
+from distperiodic.core.reason import FINE
+from distperiodic.core.reason import Reason
 
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.cmd import status as status_
-    from distperiodic.core import job as job_
-    from distperiodic.core import member as member_
+    from distperiodic.cmd.status import Group
+    from distperiodic.core.job import Job
+    from distperiodic.core.member import Member
 
 
 class Explained(display.Display, show.ShowOne):
@@ -66,12 +67,12 @@ class Explained(display.Display, show.ShowOne):
         """Return whether the object ran for its last tick, and why not."""
         return self.judged(*answers.rows(case))
 
-    def judged(self, reason: reason_.Reason,
+    def judged(self, reason: Reason,
                rows: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Return *rows*, and set the exit code that belongs to *reason*."""
-        if reason is reason_.Reason.JOB_UNKNOWN:
+        if reason is Reason.JOB_UNKNOWN:
             self.code = configured.UNUSABLE
-        elif reason not in reason_.FINE:
+        elif reason not in FINE:
             self.code = configured.FINDING
         return rows
 
@@ -89,7 +90,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
         from distperiodic import opts
         settings = opts.settings(self.configuration(parsed))
         key, tasks = self.begin(parsed)
-        group: status_.Group | None = None
+        group: Group | None = None
         rows: list[tuple[str, Any]] = [
             ('job', parsed.job), ('object', parsed.object or
                                   '(the job itself)')]
@@ -113,7 +114,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
     def _placed(self, parsed: argparse.Namespace, key: str,
                 settings: 'opts.Settings') -> tuple[
-                    'status_.Group | None', list[tuple[str, Any]]]:
+                    'Group | None', list[tuple[str, Any]]]:
         """Return the group, and the rows that follow from the ring.
 
         With a store, the outcome of the object can be shown even if the group
@@ -135,19 +136,19 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
     """Return True if the job is known to run in each member by itself."""
-    from distperiodic.core import job as job_
+    from distperiodic.core.job import Scope
     return (tasks is not None and job in tasks.jobs
-            and tasks.jobs[job].scope is job_.Scope.MEMBER)
+            and tasks.jobs[job].scope is Scope.MEMBER)
 
 
-def _check_object(job: 'job_.Job', key: str | None) -> None:
+def _check_object(job: 'Job', key: str | None) -> None:
     """Check that an object is named if, and only if, the job has objects.
 
     :raises ConfigError: an object is named of a job that has none, or none of
         a job that has objects.
     """
-    from distperiodic.core import job as job_
-    if job.scope is job_.Scope.GROUP and key is not None:
+    from distperiodic.core.job import Scope
+    if job.scope is Scope.GROUP and key is not None:
         raise exceptions.ConfigError(
             f'job {job.name!r} has no objects, so {key!r} is none of it; '
             f'leave it out: distperiodic ring explain {job.name}')
@@ -157,17 +158,19 @@ def _check_object(job: 'job_.Job', key: str | None) -> None:
             f'ring explain {job.name} OBJECT')
 
 
-def placed(key: str, members: 'tuple[member_.Member, ...]'
+def placed(key: str, members: 'tuple[Member, ...]'
            ) -> list[tuple[str, Any]]:
     """Return the owner of *key* among *members*, and how it follows."""
-    from distperiodic.core import member as member_
-    from distperiodic.core import ring as ring_
-    points = member_.ring_members(members)
-    ring = ring_.Ring(points)
-    position = ring_.position_of(key)
+    from distperiodic.core.member import ring_members
+    from distperiodic.core.ring import Ring
+    from distperiodic.core.ring import points_of
+    from distperiodic.core.ring import position_of
+    points = ring_members(members)
+    ring = Ring(points)
+    position = position_of(key)
     succession = list(ring.succession(position))
     point, owner = succession[0]
-    number = list(ring_.points_of(owner, points[owner])).index(point)
+    number = list(points_of(owner, points[owner])).index(point)
     around = (' around the end of the ring'
               if _digits(point) < _digits(position) else '')
     after = [name for _, name in succession[1:]]
@@ -192,7 +195,7 @@ def _digits(position: int) -> str:
     return f'{position % 2**64:016x}'
 
 
-def _agreement(members: 'Sequence[member_.Member]') -> str:
+def _agreement(members: 'Sequence[Member]') -> str:
     formats = collections.Counter(m.ring_format for m in members)
     if len(formats) == 1:
         return (f'all {len(members)} members offer ring format '

@@ -12,7 +12,7 @@ from distperiodic import exceptions
 from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
-    from distperiodic.cmd import case as case_
+    from distperiodic.cmd.case import Case
 
 
 class Result(enum.StrEnum):
@@ -56,7 +56,7 @@ class Check:
     name: str
     area: str
     offline: bool
-    function: 'Callable[[case_.Case], Finding]'
+    function: 'Callable[[Case], Finding]'
 
     @property
     def text(self) -> str:
@@ -64,7 +64,7 @@ class Check:
         return ' '.join((inspect.getdoc(self.function) or '').partition(
             '\n\n')[0].split())
 
-    def run(self, case: 'case_.Case') -> Finding:
+    def run(self, case: 'Case') -> Finding:
         """Run the check; errors of this library become findings."""
         try:
             return self.function(case)
@@ -79,8 +79,8 @@ CHECKS: list[Check] = []
 
 
 def check(area: str, offline: bool = False
-          ) -> 'Callable[[Callable[[case_.Case], Finding]], Any]':
-    def add(function: 'Callable[[case_.Case], Finding]') -> Any:
+          ) -> 'Callable[[Callable[[Case], Finding]], Any]':
+    def add(function: 'Callable[[Case], Finding]') -> Any:
         CHECKS.append(Check(function.__name__, area, offline, function))
         return function
     return add

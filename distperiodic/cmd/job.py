@@ -22,9 +22,10 @@ from distperiodic.core import due
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.adapters import accounts as accounts_
-    from distperiodic.adapters import control as control_
-    from distperiodic.core import job as job_
+    from distperiodic.adapters.accounts import Accounts
+    from distperiodic.adapters.control import Control
+    from distperiodic.adapters.control import Job
+    from distperiodic.core import job as core_job
 
 
 class JobList(display.Table, lister.Lister):
@@ -41,7 +42,7 @@ class JobList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.adapters import control as control_
+        from distperiodic.adapters.control import Job
         tasks = listed.load(self, parsed)
         with self.control(parsed) as control:
             jobs = {job.name: job for job in control.jobs()}
@@ -52,7 +53,7 @@ class JobList(display.Table, lister.Lister):
         plan = [] if tasks is None else ['Schedule', 'Next tick']
         rows: list[Sequence[Any]] = []
         for name in sorted({*jobs, *defined}):
-            job = jobs.get(name) or control_.Job(
+            job = jobs.get(name) or Job(
                 name, None, None, '', '', due.ALWAYS)
             rows.append((
                 name, *(_plan(defined.get(name), now) if plan else ()),
@@ -62,7 +63,7 @@ class JobList(display.Table, lister.Lister):
                 'Why'), rows
 
 
-def _plan(job: 'job_.Job | None', now: int) -> tuple[str, str]:
+def _plan(job: 'core_job.Job | None', now: int) -> tuple[str, str]:
     """Return the schedule of a job and its next tick, even if it is paused."""
     if job is None:
         return 'not in --tasks', ''
@@ -101,7 +102,7 @@ class _OfJobs(_OfJob):
         return parser
 
     def names(self, parsed: argparse.Namespace,
-              control: 'control_.Control') -> 'list[control_.Job]':
+              control: 'Control') -> 'list[Job]':
         """Return the jobs that were named.
 
         :raises ConfigError: there are none.
@@ -208,7 +209,7 @@ class JobTrigger(_OfJob):
         self.say(f'triggered {configured.plural(told.objects, "object")} for '
                  f'tick {configured.moment(told.tick)}{left_out}')
 
-    def _refuse_unknown(self, accounts: 'accounts_.Accounts',
+    def _refuse_unknown(self, accounts: 'Accounts',
                         job: str) -> None:
         """Raise an error that says how to run a job before its first tick.
 
@@ -221,7 +222,7 @@ class JobTrigger(_OfJob):
                 f'{exc}. If the name is right, its first tick is still to '
                 'come: give --tasks MODULE:CLASS, and it runs before') from exc
 
-    def _list(self, accounts: 'accounts_.Accounts',
+    def _list(self, accounts: 'Accounts',
               tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace) -> None:
         """List the job's objects in the store, as a scheduler would.
@@ -229,14 +230,14 @@ class JobTrigger(_OfJob):
         :raises ConfigError: there is no such job or object, or the catalogue
             cannot be read.
         """
-        from distperiodic.core import job as job_
+        from distperiodic.core.job import Scope
         job = tasks.jobs.get(parsed.job)
         if job is None:
             raise exceptions.ConfigError(
                 f'--tasks {parsed.tasks!r} has no job {parsed.job!r}'
                 + (configured.did_you_mean(parsed.job, tasks.jobs)
                    or f'; it has {", ".join(tasks.jobs)}'))
-        if job.scope is job_.Scope.MEMBER or not job.enabled:
+        if job.scope is Scope.MEMBER or not job.enabled:
             raise exceptions.ConfigError(
                 f'job {job.name!r} '
                 + ('is disabled in its code; enable it' if not job.enabled

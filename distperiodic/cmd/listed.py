@@ -12,9 +12,9 @@ from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.adapters import accounts as accounts_
-    from distperiodic.core import job as job_
+    from distperiodic.adapters.accounts import Accounts
     from distperiodic.core import schedule
+    from distperiodic.core.job import Job
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
@@ -41,7 +41,7 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
              f'{what}')
 
 
-def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
+def record(accounts: 'Accounts', job: 'Job', found: Listed,
            only: str | None = None) -> None:
     """List a job's objects in the store, as its schedulers would.
 
@@ -51,8 +51,8 @@ def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
     """
     from distperiodic import ports
     from distperiodic.core import due
-    from distperiodic.core import job as job_
     from distperiodic.core import ring
+    from distperiodic.core.job import text_of
     if job.name not in [known.name for known in accounts.jobs()]:
         accounts.adopt({job.name: job.schedule_text()})
     at = accounts.now()
@@ -64,7 +64,7 @@ def record(accounts: 'accounts_.Accounts', job: 'job_.Job', found: Listed,
             settled = job.plan(own=own).floor(
                 due.ALWAYS, at, ring.position_of(key))
         return ports.Listed(
-            key, '' if own is None else job_.text_of(own), settled)
+            key, '' if own is None else text_of(own), settled)
     keys = sorted(accounts.not_listed(
         job.name, found.ids if only is None else {only}))
     for begin in range(0, len(keys), _AT_A_TIME):
@@ -85,7 +85,7 @@ def load(command: configured.Configured, parsed: argparse.Namespace
     return serve.load_tasks(parsed.tasks, command.configuration(parsed))
 
 
-def read(tasks: 'periodic.PeriodicTasks', job: 'job_.Job',
+def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
          now: int) -> Listed | str:
     """Return the objects that a job lists now.
 
@@ -93,9 +93,9 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'job_.Job',
     :return: A text that gives the reason if the objects are unknown.
     """
     from distperiodic.adapters import local
-    from distperiodic.core import job as job_
     from distperiodic.core import ring
-    if job.scope is job_.Scope.GROUP:
+    from distperiodic.core.job import Scope
+    if job.scope is Scope.GROUP:
         return Listed(frozenset([job.name]), {})
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
     reader = local.ThreadReader(

@@ -13,7 +13,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
 if TYPE_CHECKING:
-    from distperiodic.adapters import activity as activity_
+    from distperiodic.adapters.activity import Listing
 
 # Most ticks of one schedule to list; the sentence names the jobs with more.
 _TICKS = 100
@@ -83,7 +83,7 @@ class Next(display.Table, lister.Lister):
 class _Tick:
     """A future tick of the objects that follow one schedule."""
 
-    def __init__(self, at: int, listing: 'activity_.Listing', objects: int,
+    def __init__(self, at: int, listing: 'Listing', objects: int,
                  schedule: str, spread: bool):
         self.at = at
         self.job = listing.job
@@ -98,7 +98,7 @@ class _Tick:
         return (self.at, self.job) < (other.at, other.job)
 
 
-def _ticks_of(listing: 'activity_.Listing', now: int,
+def _ticks_of(listing: 'Listing', now: int,
               within: float | None) -> Iterator[_Tick]:
     """Yield the future ticks of *listing*, at most one more than are shown."""
     from distperiodic.core import audit
@@ -117,7 +117,7 @@ def _ticks_of(listing: 'activity_.Listing', now: int,
         yield _Tick(at, listing, listing.objects, rule.describe(), False)
 
 
-def _of_spread(listing: 'activity_.Listing', rule: Any, at: int, now: int,
+def _of_spread(listing: 'Listing', rule: Any, at: int, now: int,
                end: int | None) -> Iterator[_Tick]:
     """Yield the future ticks of a job whose objects have phases.
 

@@ -24,9 +24,9 @@ from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.cmd import status as status_
-    from distperiodic.core import member as member_
-    from distperiodic.core import ring as ring_
+    from distperiodic.cmd.status import Group
+    from distperiodic.core.member import Member
+    from distperiodic.core.ring import Ring
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
 #: more is late while all others are on time. A smaller difference is lost
@@ -49,7 +49,7 @@ class OfMembers(configured.Configured):
         return parser
 
     def members(self, parsed: argparse.Namespace
-                ) -> 'tuple[member_.Member, ...]':
+                ) -> 'tuple[Member, ...]':
         """Return the members on the ring, in order.
 
         :raises ConfigError: there are none.
@@ -59,7 +59,7 @@ class OfMembers(configured.Configured):
         return on_ring(*group_of(self, parsed))
 
     def named(self, parsed: argparse.Namespace
-              ) -> 'tuple[member_.Member, ...]':
+              ) -> 'tuple[Member, ...]':
         """Return the members that --members names."""
         from distperiodic import opts
         return _named(parsed.members, opts.settings(
@@ -67,7 +67,7 @@ class OfMembers(configured.Configured):
 
 
 def group_of(command: configured.Configured, parsed: argparse.Namespace
-             ) -> 'tuple[status_.Group, opts.Settings]':
+             ) -> 'tuple[Group, opts.Settings]':
     """Return the group as the coordination service has it.
 
     :raises ConfigError: no coordination service is configured.
@@ -83,8 +83,8 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
         return status.look(looking, settings.group), settings
 
 
-def on_ring(group: 'status_.Group', settings: 'opts.Settings'
-            ) -> 'tuple[member_.Member, ...]':
+def on_ring(group: 'Group', settings: 'opts.Settings'
+            ) -> 'tuple[Member, ...]':
     """Return the members of *group* that are on the ring.
 
     :raises ConfigError: there are none.
@@ -99,22 +99,24 @@ def on_ring(group: 'status_.Group', settings: 'opts.Settings'
 
 
 def _named(text: str,
-           settings: 'opts.Settings') -> 'tuple[member_.Member, ...]':
-    from distperiodic.core import member as member_
+           settings: 'opts.Settings') -> 'tuple[Member, ...]':
+    from distperiodic.core.member import MAX_POINTS
+    from distperiodic.core.member import Member
+    from distperiodic.core.member import check_identity
     found = {}
     for part in text.split(','):
         name, equals, points = part.strip().partition('=')
         if equals and not (points.isdigit() and int(points)
-                           and int(points) <= member_.MAX_POINTS):
+                           and int(points) <= MAX_POINTS):
             raise exceptions.ConfigError(
                 f'--members {part!r}: the points must be a number from 1 to '
-                f'{member_.MAX_POINTS}, as in {name or "a"}=80')
-        member_.check_identity(name)
+                f'{MAX_POINTS}, as in {name or "a"}=80')
+        check_identity(name)
         if name in found:
             raise exceptions.ConfigError(
                 f'--members names {name!r} twice; members have names of '
                 'their own')
-        found[name] = member_.Member(
+        found[name] = Member(
             name, '0' * 16, 1,
             int(points) if points else settings.hash_ring_replicas_count)
     return tuple(found[n] for n in sorted(found))
@@ -135,10 +137,10 @@ class RingShow(OfMembers, display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.core import member as member_
-        from distperiodic.core import ring as ring_
+        from distperiodic.core.member import ring_members
+        from distperiodic.core.ring import Ring
         members = self.members(parsed)
-        ring = ring_.Ring(member_.ring_members(members))
+        ring = Ring(ring_members(members))
         if parsed.arcs:
             return ('Member', 'Low', 'High', 'Share'), [
                 (name, low, high, _share((high - low + 1) / 2**64, parsed))
@@ -193,13 +195,13 @@ class RingSimulate(display.Display, show.ShowOne):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
         from distperiodic import opts
-        from distperiodic.core import member as member_
+        from distperiodic.core.member import MAX_POINTS
         settings = opts.settings(self.configuration(parsed))
         replicas = parsed.replicas or settings.hash_ring_replicas_count
-        if replicas > member_.MAX_POINTS:
+        if replicas > MAX_POINTS:
             raise exceptions.ConfigError(
                 f'--replicas {replicas} cannot be used; a member has 1 to '
-                f'{member_.MAX_POINTS} points')
+                f'{MAX_POINTS} points')
         if parsed.members * replicas > 5_000_000 or (
                 parsed.objects > 20_000_000):
             raise exceptions.ConfigError(
@@ -216,13 +218,14 @@ class Simulation:
     """The distribution of objects over members with equal points."""
 
     def __init__(self, members: int, replicas: int, objects: int):
-        from distperiodic.core import ring as ring_
+        from distperiodic.core.ring import Ring
+        from distperiodic.core.ring import positions_of
         self.members, self.replicas = members, replicas
         self.objects = objects
         names = [f'member-{n}' for n in range(1, members + 1)]
-        self.positions = ring_.positions_of(
+        self.positions = positions_of(
             [f'object-{n}' for n in range(objects)])
-        now = ring_.Ring(dict.fromkeys(names, replicas))
+        now = Ring(dict.fromkeys(names, replicas))
         self.owners = self._owners(now)
         self.loads = collections.Counter(dict.fromkeys(names, 0))
         self.loads.update(self.owners)
@@ -241,14 +244,14 @@ class Simulation:
         self.advised = _advised(members)
         self.tuning: int | None = None
         if self.spread[1] > _EVEN_ENOUGH and self.advised > replicas:
-            tuned = self._owners(ring_.Ring(
+            tuned = self._owners(Ring(
                 dict.fromkeys(names, self.advised)))
             self.tuning = sum(map(str.__ne__, self.owners, tuned))
 
-    def _owners(self, ring: 'ring_.Ring') -> list[str]:
+    def _owners(self, ring: 'Ring') -> list[str]:
         return list(map(ring.owner_at, self.positions))
 
-    def _compare(self, after: 'ring_.Ring',
+    def _compare(self, after: 'Ring',
                  who: str) -> tuple[int, int, int]:
         """Return how many objects a change of *who* moves.
 
@@ -334,11 +337,11 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
     :return: The least, the middle and the greatest of the largest shares.
     """
-    from distperiodic.core import ring as ring_
+    from distperiodic.core.ring import Ring
     found = []
     tries = max(3, min(21, _POINTS_TO_SPEND // (members * replicas)))
     for names in range(tries):
-        ring = ring_.Ring({
+        ring = Ring({
             f'name-{names}-{n}': replicas for n in range(members)})
         found.append(max(map(ring.share, ring.members)) * members)
     found.sort()

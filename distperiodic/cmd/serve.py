@@ -172,11 +172,11 @@ class _Serve(configured.Configured, command.Command):
 
     def _check_backend(self, settings: 'opts.Settings',
                        workers: int) -> None:
-        from distperiodic.adapters import backend_url as backend_url_
+        from distperiodic.adapters.backend_url import check_backend_url
         from distperiodic.core import member
         member.check_identity(settings.group)
         if settings.backend_url:
-            backend_url_.check(settings.backend_url)
+            check_backend_url(settings.backend_url)
         elif self._needs_backend(settings):
             raise exceptions.ConfigError(
                 '[distperiodic] backend_url is empty, but schedulers and '

@@ -27,10 +27,10 @@ from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.adapters import activity as activity_
-    from distperiodic.adapters import survey as survey_
-    from distperiodic.core import member as member_
-    from distperiodic.core import ring as ring_
+    from distperiodic.adapters.activity import Failing
+    from distperiodic.adapters.survey import Survey
+    from distperiodic.core.member import Member
+    from distperiodic.core.ring import Ring
 
 FINE, WARNING, FAILURE = 0, 1, 2
 _RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
@@ -47,10 +47,10 @@ class Group:
     """The schedulers of one group and its workers, at one moment."""
 
     name: str
-    members: 'tuple[member_.Member, ...]'
-    ring: 'ring_.Ring'
+    members: 'tuple[Member, ...]'
+    ring: 'Ring'
     #: Workers by partition.
-    workers: 'dict[str, tuple[member_.Member, ...]]'
+    workers: 'dict[str, tuple[Member, ...]]'
     #: Instant at which each entry joined, in microseconds. None: unknown.
     joined: dict[str, int | None]
     strangers: list[str]
@@ -73,7 +73,7 @@ class Book:
     #: The last tick in which each process that is gone took part, by identity,
     #: in microseconds.
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    failing: 'Sequence[activity_.Failing]' = ()
+    failing: 'Sequence[Failing]' = ()
     paused: Sequence[str] = ()
     #: Why the store could not be read. Empty: it was read, or there is none.
     trouble: str = ''
@@ -81,12 +81,12 @@ class Book:
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
     """Read what the store knows about the last minutes."""
-    from distperiodic.adapters import activity as activity_
+    from distperiodic.adapters.activity import Activity
     if not settings.connection:
         return Book()
     try:
         configured.check_file(settings.connection)
-        with contextlib.closing(activity_.Activity(
+        with contextlib.closing(Activity(
                 settings.connection, space=settings.group)) as store:
             holders = store.recent_holders(
                 store.now() - round(MISSED_FOR * 1e6))
@@ -114,28 +114,29 @@ def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
     return gone
 
 
-def look(survey: 'survey_.Survey', name: str) -> Group:
+def look(survey: 'Survey', name: str) -> Group:
     """Read the group *name* and the groups of its workers.
 
     :raises CoordinationUnavailable: the service did not answer.
     """
     from distperiodic import service
-    from distperiodic.core import member as member_
-    from distperiodic.core import ring as ring_
+    from distperiodic.core.member import resolve_entries
+    from distperiodic.core.member import ring_members
+    from distperiodic.core.ring import Ring
     groups = survey.groups()
     entries = survey.entries(name) or []
-    members, strangers = member_.settle(e.name for e in entries)
+    members, strangers = resolve_entries(e.name for e in entries)
     prefix = service.worker_group(name, '')
     workers = {}
     for group in groups:
         if group.startswith(prefix):
             found = survey.entries(group) or []
-            workers[group.removeprefix(prefix)], odd = member_.settle(
+            workers[group.removeprefix(prefix)], odd = resolve_entries(
                 e.name for e in found)
             strangers += odd
             entries = entries + found
     return Group(
-        name, members, ring_.Ring(member_.ring_members(members)), workers,
+        name, members, Ring(ring_members(members)), workers,
         {e.name: e.joined for e in entries}, strangers, groups,
         {e.name: (e.joined - e.created) / 1e6 for e in entries
          if e.joined is not None and e.created is not None})
@@ -308,7 +309,7 @@ def _rows(group: Group, book: Book, now: int,
     rows: list[Sequence[Any]] = []
     none = '' if for_people else None
 
-    def who(role: str, one: 'member_.Member') -> Sequence[Any]:
+    def who(role: str, one: 'Member') -> Sequence[Any]:
         joined = group.joined.get(one.entry)
         return (role, one.identity, _host(one.identity, none),
                 none if joined is None else configured.second(joined),

@@ -15,8 +15,9 @@ from distperiodic.cmd import ring as ring_cmd
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters import accounts as accounts_
-    from distperiodic.cmd import status as status_
+    from distperiodic.adapters.accounts import Accounts
+    from distperiodic.adapters.accounts import Object
+    from distperiodic.cmd.status import Group
 
 
 class Why(explain.Explained):
@@ -59,7 +60,7 @@ class Why(explain.Explained):
             value for _, value in rows)
 
     def _group(self, parsed: argparse.Namespace, settings: 'opts.Settings'
-               ) -> 'status_.Group | None':
+               ) -> 'Group | None':
         """Return the group. None: the group is unknown."""
         if not settings.backend_url:
             return None
@@ -69,7 +70,7 @@ class Why(explain.Explained):
             return None
 
 
-def _is_past(found: 'accounts_.Object', tick: int) -> bool:
+def _is_past(found: 'Object', tick: int) -> bool:
     """Return True if the object's row is about a later tick than *tick*."""
     assert found.claim is not None
     last = found.claim
@@ -77,7 +78,7 @@ def _is_past(found: 'accounts_.Object', tick: int) -> bool:
         last.tick < tick < last.settled)
 
 
-def _tick_at(accounts: 'accounts_.Accounts', parsed: argparse.Namespace,
+def _tick_at(accounts: 'Accounts', parsed: argparse.Namespace,
              key: str, tasks: 'periodic.PeriodicTasks | None',
              now: int) -> int:
     """Return the newest tick for which the object was due at the time --at.

@@ -45,14 +45,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distperiodic.core import due as due_
-from distperiodic.core import job as job_
-from distperiodic.core import schedule as schedule_
 from distperiodic.core.claim import State
 from distperiodic.core.due import Plan
 from distperiodic.core.due import Row
+from distperiodic.core.due import Verdict
+from distperiodic.core.job import schedule_named
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
+from distperiodic.core.schedule import last_scattered
+from distperiodic.core.schedule import scattered
 
 
 class Fate(enum.StrEnum):
@@ -202,7 +203,7 @@ class Job(NamedTuple):
         """
         if not rule:
             return self.plan
-        return Plan(job_.schedule_named(rule), self.plan.misfire,
+        return Plan(schedule_named(rule), self.plan.misfire,
                     self.plan.grace, immediate=self.plan.immediate)
 
     def fate(self, at: Instant, given_up: bool) -> Fate:
@@ -228,7 +229,7 @@ def named(text: str) -> tuple[Schedule, bool]:
     :raises InvalidSchedule: The text cannot be read.
     """
     bare = text.removesuffix(' spread')
-    return job_.schedule_named(bare), bare != text
+    return schedule_named(bare), bare != text
 
 
 def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
@@ -281,12 +282,12 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
     for instant in instants:
         tick = plan.schedule.at_or_before(instant)
         if tick is not None:
-            cuts.add(schedule_.last_scattered(
+            cuts.add(last_scattered(
                 instant - tick, plan.schedule.period_us(tick)))
     ordered = sorted(cuts)
     found: dict[int, list[int]] = {}
     for position in positions:
-        kind = bisect.bisect_left(ordered, schedule_.scattered(position))
+        kind = bisect.bisect_left(ordered, scattered(position))
         known = found.get(kind)
         if known is None:
             found[kind] = [position, 1]
@@ -343,7 +344,7 @@ class _Due:
                         found[tick] += there
         return found
 
-    def wait(self, plan: Plan, verdict: due_.Verdict, row: Row,
+    def wait(self, plan: Plan, verdict: Verdict, row: Row,
              number: int) -> None:
         """Count the ticks of *row* that are due after its watermark.
 

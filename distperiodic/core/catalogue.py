@@ -22,8 +22,11 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
-from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.ring import Arc
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import position_of
+from distperiodic.core.ring import positions_of
 
 #: Maximum length of an id, set by the length of a key in MySQL. A longer id is
 #: probably a mistake (a whole record instead of its id), and would make every
@@ -94,7 +97,7 @@ class _Mine:
 
     __slots__ = ('ring', 'member', 'indexes', 'objects')
 
-    def __init__(self, ring: ring_.Ring, member: str, indexes: list[int]):
+    def __init__(self, ring: Ring, member: str, indexes: list[int]):
         self.ring = ring
         self.member = member
         self.indexes = indexes
@@ -118,7 +121,7 @@ class Catalogue:
         if self.ids == self.objects:
             self.ids = self.objects
         try:
-            self.positions = ring_.positions_of(self.ids)
+            self.positions = positions_of(self.ids)
         except UnicodeEncodeError:
             for obj in self.objects:
                 id_of(obj)
@@ -171,13 +174,13 @@ class Catalogue:
         """Return whether *objects* are the identical objects, not copies."""
         return all(map(operator.is_, self.objects, objects))
 
-    def pick(self, objects: Sequence[Any], ring: ring_.Ring,
+    def pick(self, objects: Sequence[Any], ring: Ring,
              member: str) -> list[Any]:
         """Return the :meth:`subset` of *objects*, which have the same ids."""
         return list(map(
             objects.__getitem__, self._of(ring, member).indexes))
 
-    def subset(self, ring: ring_.Ring, member: str) -> list[Any]:
+    def subset(self, ring: Ring, member: str) -> list[Any]:
         """Return the objects of *member* on *ring*, in their given order.
 
         A repeated call with the same ring and member copies a cached list.
@@ -187,7 +190,7 @@ class Catalogue:
             mine.objects = list(map(self.objects.__getitem__, mine.indexes))
         return mine.objects.copy()
 
-    def placed_ids(self, ring: ring_.Ring, member: str) -> list[str]:
+    def placed_ids(self, ring: Ring, member: str) -> list[str]:
         """Return the ids of *member*'s objects, arc by arc of *ring*."""
         self.index()
         return list(map(self.ids.__getitem__, self._cut(ring.arcs(member))))
@@ -210,7 +213,7 @@ class Catalogue:
     def between(self, low: int, high: int) -> 'array[int]':
         """Return the indexes of the objects from position *low* to *high*."""
         self.index()
-        return self._cut([ring_.Arc(low, high)])
+        return self._cut([Arc(low, high)])
 
     def indexes(self, ids: Iterable[str]) -> list[int]:
         """Return the indexes of the objects with these *ids*.
@@ -218,10 +221,10 @@ class Catalogue:
         Ids that the catalogue does not list are ignored.
         """
         return [index for key in ids
-                for index in self.between(*[ring_.position_of(key)] * 2)
+                for index in self.between(*[position_of(key)] * 2)
                 if self.ids[index] == key]
 
-    def pieces(self, arc: ring_.Arc, most: int) -> Iterator[ring_.Arc]:
+    def pieces(self, arc: Arc, most: int) -> Iterator[Arc]:
         """Split *arc* into pieces with *most* objects each.
 
         A piece has a few more if several objects share one position.
@@ -235,13 +238,13 @@ class Catalogue:
         while at < end:
             last = placed[at - 1]
             if last >= low:
-                yield ring_.Arc(low, last)
+                yield Arc(low, last)
                 low = last + 1
             at += most
         if low <= high:
-            yield ring_.Arc(low, high)
+            yield Arc(low, high)
 
-    def _of(self, ring: ring_.Ring, member: str) -> '_Mine':
+    def _of(self, ring: Ring, member: str) -> '_Mine':
         mine = self._mine
         if mine is None or mine.ring is not ring or mine.member != member:
             if self._order is None:
@@ -255,10 +258,10 @@ class Catalogue:
             self._mine = mine
         return mine
 
-    def _cut_anew(self, ring: ring_.Ring, member: str) -> '_Mine':
+    def _cut_anew(self, ring: Ring, member: str) -> '_Mine':
         return _Mine(ring, member, sorted(self._cut(ring.arcs(member))))
 
-    def _moved(self, old: '_Mine', ring: ring_.Ring) -> '_Mine':
+    def _moved(self, old: '_Mine', ring: Ring) -> '_Mine':
         """Derive the result for *ring* from the result for the old ring.
 
         If one of many members joins or leaves, few or no objects of the
@@ -284,7 +287,7 @@ class Catalogue:
                 mine.objects.insert(at, self.objects[index])
         return mine
 
-    def _cut(self, arcs: Iterable[ring_.Arc]) -> 'array[int]':
+    def _cut(self, arcs: Iterable[Arc]) -> 'array[int]':
         """Return the indexes of the objects on these *arcs*."""
         order, placed = self._order, self._sorted
         assert order is not None and placed is not None

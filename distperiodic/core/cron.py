@@ -32,7 +32,10 @@ from datetime import tzinfo
 
 import cronsim
 
-from distperiodic.core import offset as offset_
+from distperiodic.core.offset import Change
+from distperiodic.core.offset import change_after
+from distperiodic.core.offset import offset_changes
+from distperiodic.core.offset import seconds_east
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import datetime_of
@@ -214,18 +217,18 @@ class Cron:
 
         Both are UTC seconds.
         """
-        return offset_.change_after(self._zone, low, high) * SECOND
+        return change_after(self._zone, low, high) * SECOND
 
     def _offset_at(self, second: int) -> int:
-        return offset_.seconds_east(self._zone, second)
+        return seconds_east(self._zone, second)
 
-    def _changes(self, begin: int, end: int) -> list[offset_.Change]:
+    def _changes(self, begin: int, end: int) -> list[Change]:
         """Return the clock changes in [*begin*, *end*), in UTC seconds.
 
         Also return the changes of the two days before, whose repeated hour
         may not have ended.
         """
-        return offset_.changes(self._zone, begin - 2 * _DAY_S, end)
+        return offset_changes(self._zone, begin - 2 * _DAY_S, end)
 
     def _first_of(self, wall: int, shown: int) -> int:
         """Return the first wall time from *wall* on that can be a tick.

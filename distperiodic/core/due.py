@@ -28,11 +28,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distperiodic.core import schedule as schedule_
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
+from distperiodic.core.schedule import Remembered
 from distperiodic.core.schedule import Schedule
+from distperiodic.core.schedule import phase_us
+from distperiodic.core.schedule import seconds_text
 
 #: Earlier than any instant.
 ALWAYS = -2 ** 63
@@ -94,7 +96,7 @@ class Around(NamedTuple):
     def newest(self, position: int) -> Instant | None:
         """Return the newest tick that is due for an object at *position*."""
         if (self.tick is not None and self.period and self.now - self.tick
-                < schedule_.phase_us(position, self.period)):
+                < phase_us(position, self.period)):
             return self.before
         return self.tick
 
@@ -123,7 +125,7 @@ class Plan:
         """
         if not self.spread:
             return 0
-        return schedule_.phase_us(position, self.schedule.period_us(tick))
+        return phase_us(position, self.schedule.period_us(tick))
 
     def newest(self, now: Instant, position: int = 0) -> Instant | None:
         """Return the newest tick for which an object is due by *now*.
@@ -246,11 +248,11 @@ class Plan:
         return f'misfire={self.misfire.value} runs the newest tick only'
 
     def _too_late(self, tick: Instant, late: int) -> str:
-        grace = schedule_.seconds_text(self.grace_us(tick) / SECOND)
+        grace = seconds_text(self.grace_us(tick) / SECOND)
         if self.spread:
             # Objects differ in lateness. One common reason groups them.
             return f'misfire=skip and later than its grace of {grace} s'
-        seconds = schedule_.seconds_text(late / SECOND)
+        seconds = seconds_text(late / SECOND)
         return f'misfire=skip and {seconds} s late, grace is {grace} s'
 
     def _newest_ticks(self, newest: Instant,
@@ -317,7 +319,7 @@ class _Judge:
 
     def __init__(self, plan: Plan, now: Instant):
         plan = dataclasses.replace(
-            plan, schedule=schedule_.Remembered(plan.schedule))
+            plan, schedule=Remembered(plan.schedule))
         self._plan = plan
         self._now = now
         self._present = plan.around(now)

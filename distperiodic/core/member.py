@@ -26,7 +26,8 @@ import zlib
 from collections.abc import Iterable
 
 from distperiodic import exceptions
-from distperiodic.core import ring as ring_
+from distperiodic.core.ring import RING_FORMAT
+from distperiodic.core.ring import Ring
 
 _IDENTITY = re.compile(r'[A-Za-z0-9][A-Za-z0-9._:@-]{0,199}\Z')
 _ENTRY = re.compile(
@@ -75,7 +76,7 @@ class Member:
     #: Number of the tenure. It grows with each gap in the membership of this
     #: process.
     tenure: int = 1
-    ring_format: int = ring_.RING_FORMAT
+    ring_format: int = RING_FORMAT
     #: Hash of the jobs that it schedules; see :func:`sign_of`. 0: none.
     jobs: int = 0
 
@@ -170,7 +171,7 @@ class View:
     group: str
     #: One per identity, in order of identity.
     members: tuple[Member, ...]
-    ring: ring_.Ring
+    ring: Ring
     #: Number of this view. It grows by one with each change of the members.
     version: int
     #: Monotonic seconds at which these members were first seen.
@@ -189,11 +190,12 @@ class View:
     def ring_format(self) -> int:
         """Placement in use: the lowest format that any member offers."""
         return min((m.ring_format for m in self.members),
-                   default=ring_.RING_FORMAT)
+                   default=RING_FORMAT)
 
 
-def settle(entries: Iterable[str],
-           me: Member | None = None) -> tuple[tuple[Member, ...], list[str]]:
+def resolve_entries(
+        entries: Iterable[str], me: Member | None = None
+) -> tuple[tuple[Member, ...], list[str]]:
     """Select one member per identity from all entries of a group.
 
     If a process has several entries, the latest term counts. If two processes

@@ -35,9 +35,9 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import catalogue
-from distperiodic.core import refusal as refusal_
 from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.refusal import parse_refusal
 from distperiodic.core.schedule import Instant
 
 VERSION = 1
@@ -245,7 +245,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
                [(i, why) for i, why in r['failed']],
                [(i, why) for i, why in r['retried']],
                [(i, code) for i, text in r['refused']
-                if (code := refusal_.parse(text)) is not None], r['lost'],
+                if (code := parse_refusal(text)) is not None], r['lost'],
                float(r['seconds']))
         for r in message['reports']])
 
@@ -324,7 +324,7 @@ def _check_reports(message: Mapping[str, Any]) -> None:
                         f'is {MAX_REASON}')
                 _check_text(field, pair[1])
                 if (field == 'refused'
-                        and refusal_.parse(pair[1]) is None):
+                    and parse_refusal(pair[1]) is None):
                     raise _Invalid(f'unknown refusal {_shown(pair[1])}')
                 seen.append(pair[0])
         if seen:

@@ -46,7 +46,7 @@ def change_after(zone: tzinfo, low: int, high: int) -> int:
         key=lambda second: seconds_east(zone, second) != before)
 
 
-def changes(zone: tzinfo, begin: int, end: int) -> list[Change]:
+def offset_changes(zone: tzinfo, begin: int, end: int) -> list[Change]:
     """Return the changes in [*begin*, *end*), in order."""
     if zone is UTC:
         return []

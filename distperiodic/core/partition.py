@@ -6,7 +6,8 @@ import types
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from distperiodic.core import job as job_
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.refusal import Refusal
 
 
@@ -34,7 +35,7 @@ class Limit(NamedTuple):
     refusal: Refusal
 
 
-def limits_of(jobs: Mapping[str, job_.Job],
+def limits_of(jobs: Mapping[str, Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of each job: its own and that of its partition.
 
@@ -45,7 +46,7 @@ def limits_of(jobs: Mapping[str, job_.Job],
     for name, partition in partitions.items():
         within = tuple(sorted(
             job.name for job in jobs.values() if job.topic == name
-            and job.scope is not job_.Scope.MEMBER))
+            and job.scope is not Scope.MEMBER))
         if partition.max_in_flight is not None and within:
             limit = Limit(partition.max_in_flight, within,
                           Refusal.PARTITION_LIMIT)

@@ -52,7 +52,7 @@ _BEFORE = {
 _BY_TEXT = _BEFORE | {code.value: code for code in Refusal}
 
 
-def parse(text: str) -> Refusal | None:
+def parse_refusal(text: str) -> Refusal | None:
     """Return the code for *text* in a message.
 
     Texts of the previous release are accepted. None means that *text* is

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
-from distperiodic.core import ring as ring_
+from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
 # A change affects ticks up to this long before it: a process may be killed in
@@ -156,7 +156,7 @@ def quantiles(values: list[float], *parts: float) -> list[float]:
             if placed else 0.0 for part in parts]
 
 
-def movement(hosts: Sequence[str], before: ring_.Ring, after: ring_.Ring,
+def movement(hosts: Sequence[str], before: Ring, after: Ring,
              who: Collection[str]) -> Movement:
     """Return what moved when the members *who* joined or left."""
     if not len(before) or not len(after):

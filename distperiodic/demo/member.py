@@ -29,7 +29,7 @@ from oslo_config import cfg  # noqa: E402
 from distperiodic import exceptions  # noqa: E402
 from distperiodic import opts  # noqa: E402
 from distperiodic import service  # noqa: E402
-from distperiodic.adapters import clock as clock_  # noqa: E402
+from distperiodic.adapters.clock import SystemClock  # noqa: E402
 from distperiodic.demo import pings  # noqa: E402
 from distperiodic.demo import record  # noqa: E402
 
@@ -67,7 +67,7 @@ def main(kind: str, name: str, config: str, written: str, hosts: int,
     opts.register_opts(conf)
     conf.set_override('member_id', name, group=opts.GROUP)
     tasks = pings.Pings(conf, hosts, record.Writer(pathlib.Path(written)),
-                        clock_.SystemClock())
+                        SystemClock())
     served = (service.SchedulerService if kind == 'scheduler'
               else service.WorkerService)(conf, tasks)
     failed = []

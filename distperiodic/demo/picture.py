@@ -17,10 +17,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from distperiodic.core import ring as ring_
-from distperiodic.demo import account as account_
+from distperiodic.core.ring import MIN_POSITION
 from distperiodic.demo import report
-from distperiodic.demo import scene as scene_
+from distperiodic.demo.account import Tick
+from distperiodic.demo.account import quantiles
+from distperiodic.demo.scene import Scene
+from distperiodic.demo.scene import Seat
 
 _COLOURS = ('bright_cyan', 'bright_magenta', 'bright_yellow',
             'bright_green', 'bright_blue', 'orange1', 'turquoise2',
@@ -47,7 +49,7 @@ class Picture:
         self._live = Live(console=self._console, auto_refresh=False,
                           vertical_overflow='crop')
         self._events: list[tuple[float, str]] = []
-        self._ticks: list[account_.Tick] = []
+        self._ticks: list[Tick] = []
 
     def __enter__(self) -> 'Picture':
         self._live.start()
@@ -59,13 +61,13 @@ class Picture:
     def event(self, seconds: float, text: str) -> None:
         self._events.append((seconds, text))
 
-    def tick(self, scene: scene_.Scene, tick: account_.Tick) -> None:
+    def tick(self, scene: Scene, tick: Tick) -> None:
         self._ticks.append(tick)
 
-    def update(self, scene: scene_.Scene) -> None:
+    def update(self, scene: Scene) -> None:
         self._live.update(self._draw(scene), refresh=True)
 
-    def _draw(self, scene: scene_.Scene) -> Panel:
+    def _draw(self, scene: Scene) -> Panel:
         width = min(self._console.width, _WIDEST)
         inner = width - 14
         cells = self._hosts(scene, inner)
@@ -101,7 +103,7 @@ class Picture:
                 f'every 2 s · over {" and ".join(servers)}'),
             title_align='left')
 
-    def _bar(self, scene: scene_.Scene) -> Table:
+    def _bar(self, scene: Scene) -> Table:
         line = Table.grid(padding=(0, 1), expand=True)
         line.add_column(ratio=1)
         line.add_column(justify='right', no_wrap=True)
@@ -115,7 +117,7 @@ class Picture:
 
     # -- members
 
-    def _seats(self, scene: scene_.Scene, seats: list[scene_.Seat],
+    def _seats(self, scene: Scene, seats: list[Seat],
                inner: int) -> Table:
         table = Table.grid(padding=(0, 2))
         table.add_column(no_wrap=True)
@@ -154,19 +156,19 @@ class Picture:
 
     # -- ring and hosts
 
-    def _strip(self, scene: scene_.Scene, inner: int) -> Text:
+    def _strip(self, scene: Scene, inner: int) -> Text:
         strip = Text()
         if not len(scene.ring):
             return Text('─' * inner, 'dim')
         step = (1 << 64) // inner
         for cell in range(inner):
             owner = scene.ring.owner_at(
-                ring_.MIN_POSITION + cell * step + step // 2)
+                MIN_POSITION + cell * step + step // 2)
             seat = scene.seats.get(owner)
             strip.append('█', _colour(scene, seat) if seat else 'dim')
         return strip
 
-    def _hosts(self, scene: scene_.Scene, inner: int) -> Text:
+    def _hosts(self, scene: Scene, inner: int) -> Text:
         """Return one cell for each host; only for the first ones if there are
         too many.
         """
@@ -200,7 +202,7 @@ class Picture:
 
     # -- ticks and events
 
-    def _last_ticks(self, scene: scene_.Scene, most: int) -> Any:
+    def _last_ticks(self, scene: Scene, most: int) -> Any:
         if not self._ticks:
             return Text('the first one comes', 'dim')
         table = Table.grid(padding=(0, 2))
@@ -208,7 +210,7 @@ class Picture:
             table.add_column(no_wrap=True, justify='right')
         due = len(scene.hosts)
         for tick in self._ticks[-most:]:
-            half, nearly_all = account_.quantiles(tick.late, 0.5, 0.99)
+            half, nearly_all = quantiles(tick.late, 0.5, 0.99)
             missed = due - tick.served
             table.add_row(
                 report.clock(tick.instant),
@@ -232,7 +234,7 @@ class Picture:
         return Group(*lines)
 
 
-def _colour(scene: scene_.Scene, seat: scene_.Seat) -> str:
+def _colour(scene: Scene, seat: Seat) -> str:
     # Members take colours from the beginning of the list, workers from its
     # end.
     number = seat.number - 1

@@ -6,8 +6,8 @@ import zlib
 from typing import Any
 
 from distperiodic import ports
-from distperiodic.core import context as context_
 from distperiodic.core import schedule
+from distperiodic.core.context import Context
 from distperiodic.demo import record
 from distperiodic.periodic import PeriodicTasks
 from distperiodic.periodic import periodic_task
@@ -36,13 +36,13 @@ class Pings(PeriodicTasks):
         self._now = clock.now
         self._never = threading.Event()
 
-    def list_hosts(self, context: context_.Context) -> list[str]:
+    def list_hosts(self, context: Context) -> list[str]:
         return self._hosts
 
     # Run every tick of each host, however late, and in order.
     @periodic_task(spacing=PERIOD, objects='list_hosts', misfire='all',
                    overlap='wait')
-    def ping(self, context: context_.Context, host: str) -> None:
+    def ping(self, context: Context, host: str) -> None:
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
         if not context.still_mine():

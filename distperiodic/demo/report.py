@@ -6,8 +6,9 @@ import sys
 import textwrap
 from typing import TextIO
 
-from distperiodic.demo import account as account_
-from distperiodic.demo import scene as scene_
+from distperiodic.demo.account import Tick
+from distperiodic.demo.account import quantiles
+from distperiodic.demo.scene import Scene
 
 _WIDTH = 78
 
@@ -51,21 +52,21 @@ class Lines:
     def event(self, seconds: float, text: str) -> None:
         self._print(f'{moment(seconds)}  {text}')
 
-    def tick(self, scene: scene_.Scene, tick: account_.Tick) -> None:
+    def tick(self, scene: Scene, tick: Tick) -> None:
         self._print(f'{moment(scene.elapsed)}  {tick_line(scene, tick)}')
 
-    def update(self, scene: scene_.Scene) -> None:
+    def update(self, scene: Scene) -> None:
         """Do nothing: lines that are printed do not change."""
 
     def _print(self, line: str) -> None:
         print(line, file=self._out, flush=True)
 
 
-def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
+def tick_line(scene: Scene, tick: Tick) -> str:
     """Return a line as in 'tick 12:00:04  200 of 200 served, late p50 11 ms,
     p99 43 ms;  member-1 68'.
     """
-    half, most = account_.quantiles(tick.late, 0.5, 0.99)
+    half, most = quantiles(tick.late, 0.5, 0.99)
     due = len(scene.hosts)
     odd = [f'{due - tick.served} to come'] if tick.served < due else []
     odd += [f'{tick.twice} twice'] if tick.twice else []
@@ -80,7 +81,7 @@ def tick_line(scene: scene_.Scene, tick: account_.Tick) -> str:
             + '  '.join(f'{name} {by[name]}' for name in sorted(by)))
 
 
-def account_lines(scene: scene_.Scene) -> list[str]:
+def account_lines(scene: Scene) -> list[str]:
     """Return the final account of what the handlers recorded."""
     account = scene.account
     total = account.total()

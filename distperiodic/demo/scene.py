@@ -23,15 +23,19 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from distperiodic import exceptions
-from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
-from distperiodic.demo import account as account_
+from distperiodic.adapters.clock import SystemClock
+from distperiodic.core.member import View
+from distperiodic.core.ring import Ring
 from distperiodic.demo import pings
 from distperiodic.demo import processes
 from distperiodic.demo import record
 from distperiodic.demo import servers
+from distperiodic.demo.account import Account
+from distperiodic.demo.account import Change
+from distperiodic.demo.account import Movement
+from distperiodic.demo.account import Tick
+from distperiodic.demo.account import movement
 
 WORKERS = 2
 _PERIOD_US = round(pings.PERIOD * 1e6)
@@ -82,7 +86,7 @@ class Show(Protocol):
     def event(self, seconds: float, text: str) -> None:
         """Show that something happened, *seconds* after the beginning."""
 
-    def tick(self, scene: 'Scene', tick: account_.Tick) -> None:
+    def tick(self, scene: 'Scene', tick: Tick) -> None:
         """Show a tick that is over."""
 
     def update(self, scene: 'Scene') -> None:
@@ -95,21 +99,21 @@ class Scene:
     def __init__(self, plan: Plan, show: Show):
         self.plan = plan
         self.hosts = pings.hosts(plan.objects)
-        self.account = account_.Account(self.hosts, _PERIOD_US)
-        self.ring = ring_.Ring({})
+        self.account = Account(self.hosts, _PERIOD_US)
+        self.ring = Ring({})
         self.seats: dict[str, Seat] = {}
         # Changes that the group has not noticed yet, by the name of the
         # process.
-        self._pending: dict[str, account_.Change] = {}
+        self._pending: dict[str, Change] = {}
         self._show = show
-        self._clock = clock_.SystemClock()
+        self._clock = SystemClock()
         self._pause = threading.Event()
         #: Length of the run, in seconds.
         self.length = plan.seconds
         #: Session timeout in seconds, as the server granted it.
         self.session = float(servers.SESSION)
         self._began: float | None = None
-        self._views: queue.SimpleQueue[tuple[int, member_.View]] = (
+        self._views: queue.SimpleQueue[tuple[int, View]] = (
             queue.SimpleQueue())
         self._judged = 0
         #: The instant at which the frozen member lost its place and, once it
@@ -142,7 +146,7 @@ class Scene:
         """Microseconds since the epoch."""
         return self._clock.now()
 
-    def current(self) -> account_.Tick:
+    def current(self) -> Tick:
         """Return the newest tick."""
         return self.account.tick_at(self.now // _PERIOD_US * _PERIOD_US)
 
@@ -154,7 +158,7 @@ class Scene:
 
     # -- the whole run
 
-    def perform(self) -> account_.Account:
+    def perform(self) -> Account:
         """Run the demo from beginning to end.
 
         :raises ConfigError: a URL cannot be used.
@@ -313,7 +317,7 @@ class Scene:
                   'it was replaced')
 
     def _did(self, what: str, who: str) -> None:
-        change = account_.Change(what, who, self.now)
+        change = Change(what, who, self.now)
         self.account.changes.append(change)
         if who in self._pending:
             # The process woke before the group noticed that it was frozen.
@@ -342,11 +346,11 @@ class Scene:
                 self._show.tick(self, self.account.tick_at(self._judged))
         self._show.update(self)
 
-    def _seen(self, view: member_.View) -> None:
+    def _seen(self, view: View) -> None:
         # Called in the thread of the membership.
         self._views.put((self._clock.now(), view))
 
-    def _viewed(self, at: int, view: member_.View) -> None:
+    def _viewed(self, at: int, view: View) -> None:
         """Handle a change of the group."""
         there = {m.identity: m.tenure for m in view.members}
         self._known.update((view.group, m.process) for m in view.members)
@@ -355,8 +359,8 @@ class Scene:
         changed = [s for s in seats if s.tenure != there.get(s.name)]
         moved = None
         if of_members:
-            moved = account_.movement(self.hosts, self.ring, view.ring,
-                                      [s.name for s in changed])
+            moved = movement(self.hosts, self.ring, view.ring,
+                             [s.name for s in changed])
         for seat in changed:
             was, seat.tenure = seat.tenure, there.get(seat.name)
             if seat.tenure is None:
@@ -367,7 +371,7 @@ class Scene:
             self.ring = view.ring
 
     def _left(self, at: int, seat: Seat,
-              moved: account_.Movement | None) -> None:
+              moved: Movement | None) -> None:
         change = self._noticed(at, seat, moved, 'lost its place')
         if seat.state == 'frozen':
             seat.state = 'replaced'
@@ -380,7 +384,7 @@ class Scene:
                   + self._moved(moved))
 
     def _joined(self, at: int, seat: Seat, was: int | None,
-                moved: account_.Movement | None) -> None:
+                moved: Movement | None) -> None:
         again = seat.state in ('replaced', 'woken', 'lost') or (
             was is not None)
         change = self._noticed(at, seat, moved, 'came back')
@@ -396,23 +400,23 @@ class Scene:
                   'start', moved)
 
     def _noticed(self, at: int, seat: Seat,
-                 moved: account_.Movement | None,
-                 what: str) -> account_.Change:
+                 moved: Movement | None,
+                 what: str) -> Change:
         change = self._pending.pop(seat.name, None)
         if change is None:
-            change = account_.Change(f'{seat.name} {what}', seat.name, at,
-                                     planned=False)
+            change = Change(f'{seat.name} {what}', seat.name, at,
+                            planned=False)
             self.account.changes.append(change)
         change.noticed, change.movement = at, moved
         return change
 
-    def _moved(self, moved: account_.Movement | None) -> str:
+    def _moved(self, moved: Movement | None) -> str:
         if moved is None:
             return ''
         return f': {moved.moved} hosts moved, {moved.least} is the least'
 
     def _say(self, text: str,
-             moved: account_.Movement | None = None) -> None:
+             moved: Movement | None = None) -> None:
         self._show.event(self.elapsed, text + self._moved(moved))
 
     # -- the end

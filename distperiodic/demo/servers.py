@@ -16,12 +16,14 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic import service
 from distperiodic.adapters import activity
-from distperiodic.adapters import backend_url as backend_url_
-from distperiodic.adapters import broker as broker_
 from distperiodic.adapters import messaging
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
-from distperiodic.adapters import survey as survey_
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.broker import Broker
+from distperiodic.adapters.broker import url_of
+from distperiodic.adapters.survey import Survey
+from distperiodic.adapters.survey import directory
 
 #: Session timeout in seconds: the others take over from a process that is
 #: silent for longer. A server may grant another value.
@@ -53,22 +55,22 @@ class Servers:
         self._transport_url = transport_url
         self.backend_url = backend_url or (
             f'file://{place}/coordination?timeout={SESSION}')
-        backend_url_.check(self.backend_url)
+        check_backend_url(self.backend_url)
         self._broker = self._broker_of(transport_url)
         self.group = f'demo-{secrets.token_hex(4)}'
         self._activity: activity.Activity | None = None
         self.workers_group = service.worker_group(self.group, 'default')
 
     @staticmethod
-    def _broker_of(url: str) -> broker_.Broker | None:
+    def _broker_of(url: str) -> Broker | None:
         if not url:
             return None
         from oslo_config import cfg
         conf: Any = cfg.ConfigOpts()
         conf([], use_env=False, default_config_files=[])
-        broker_.url_of(conf)  # registers the option
+        url_of(conf)  # registers the option
         conf.set_override('transport_url', url)
-        return broker_.Broker(conf)
+        return Broker(conf)
 
     @property
     def lock(self) -> pathlib.Path | None:
@@ -78,7 +80,7 @@ class Servers:
         if not self.backend_url.startswith('file:'):
             return None
         return pathlib.Path(
-            survey_.directory(self.backend_url)) / '.driver_lock'
+            directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
         """Check that all services answer; create the tables of our own store.
@@ -98,9 +100,9 @@ class Servers:
         if self._broker is not None:
             self._broker.find()
 
-    def _survey(self) -> survey_.Survey:
-        return survey_.Survey(self.backend_url, session_timeout=SESSION,
-                              clock=self._clock)
+    def _survey(self) -> Survey:
+        return Survey(self.backend_url, session_timeout=SESSION,
+                      clock=self._clock)
 
     def runs_in_progress(self) -> bool:
         """Return whether the store has runs whose end is not recorded yet.

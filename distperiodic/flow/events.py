@@ -14,15 +14,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic.core import catalogue
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.job import Job
+from distperiodic.core.member import View
 
 
 class Viewed(NamedTuple):
     """A new view of a group."""
 
-    view: member_.View
+    view: View
 
 
 class CatalogueRead(NamedTuple):
@@ -93,7 +93,7 @@ class Ended(NamedTuple):
 class Released(NamedTuple):
     """Objects of a job whose runs have ended."""
 
-    job: job_.Job
+    job: Job
     objects: Sequence[str]
 
 

@@ -22,11 +22,16 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import partition as partition_
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import granted_lease
+from distperiodic.core.job import Job
+from distperiodic.core.member import holder_of
+from distperiodic.core.member import process_of
+from distperiodic.core.partition import NONE
+from distperiodic.core.partition import Partitions
+from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import leases
 from distperiodic.flow import quiet
@@ -57,8 +62,8 @@ class Grant:
         #: The batch as it arrived; after the grant, only what was granted of
         #: it.
         self.batch = batch
-        self.lease = claim_.granted_lease(batch.lease, batch.id)
-        self.holder = member_.holder_of(batch.worker)
+        self.lease = granted_lease(batch.lease, batch.id)
+        self.holder = holder_of(batch.worker)
         #: Monotonic seconds of the request from which the lease is trusted.
         self.asked = now
         #: Monotonic seconds until which its runs may begin. NEVER: the lease
@@ -114,7 +119,7 @@ class Results:
     :param told: Limits the rate of log lines of one job.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job], *,
+    def __init__(self, jobs: Mapping[str, Job], *,
                  new_lease: Callable[[], str], random_: random.Random,
                  told: quiet.Quiet):
         self._jobs = jobs
@@ -178,7 +183,7 @@ class Results:
         return [self._failing_alike(grant, pause, some, told)
                 for pause, some in by_pause.items()]
 
-    def pause(self, job: job_.Job, attempt: int) -> float:
+    def pause(self, job: Job, attempt: int) -> float:
         """Return the seconds from the failure of *attempt* to the next
         attempt. The pause doubles each time, with a cap and equal jitter (AWS
         Architecture Blog, "Exponential Backoff And Jitter", 2015).
@@ -191,8 +196,8 @@ class Results:
                        failed: list[Failed],
                        told: message.Report) -> Ask:
         batch = grant.batch
-        failures = [claim_.Failure(batch.objects[i], error,
-                                   told.tracebacks.get(i, ''))
+        failures = [Failure(batch.objects[i], error,
+                            told.tracebacks.get(i, ''))
                     for i, error in failed]
         into = None if pause is None else self._new_lease()
 
@@ -225,10 +230,10 @@ def _key(sender: str, batch_id: str) -> tuple[str, str]:
     sender may have another entry when the batch is reported, and its process
     uses each id once.
     """
-    return member_.process_of(sender), batch_id
+    return process_of(sender), batch_id
 
 
-def _of(batch: message.Batch, granted: list[claim_.Claim]) -> message.Batch:
+def _of(batch: message.Batch, granted: list[Claim]) -> message.Batch:
     """Return *batch* reduced to what was granted of it."""
     fences = [claim.fence for claim in granted]
     if fences == batch.fences:
@@ -253,7 +258,7 @@ class Grants:
     :param partitions: Configuration of the partitions, by name.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job], *,
+    def __init__(self, jobs: Mapping[str, Job], *,
                  store: ports.StoreQueue, clock: ports.Clock, lease: float,
                  run: Callable[[message.Batch], None],
                  report: Callable[[message.Report, str], None],
@@ -262,9 +267,9 @@ class Grants:
                  shared: bool = False,
                  silent: float | None = None,
                  random_: random.Random | None = None,
-                 partitions: partition_.Partitions = partition_.NONE):
+                 partitions: Partitions = NONE):
         self._jobs = jobs
-        self._limits = partition_.limits_of(jobs, partitions)
+        self._limits = limits_of(jobs, partitions)
         self._places: admission.Places[Grant] = admission.Places(
             self._limits)
         self._counting = False
@@ -316,7 +321,7 @@ class Grants:
         jobs, mark = self._places.jobs([batch.job]), self._places.mark()
 
         def start(store: ports.ClaimStore) -> tuple[
-                list[claim_.Claim], dict[str, int]]:
+                list[Claim], dict[str, int]]:
             granted = store.start(
                 batch.job, batch.tick, batch.objects, lease=batch.lease,
                 into=grant.lease, holder=grant.holder, seconds=self._lease)
@@ -324,7 +329,7 @@ class Grants:
             return granted, store.running(jobs) if jobs and granted else {}
 
         def started(answer: tuple[
-                list[claim_.Claim], dict[str, int]]) -> None:
+                list[Claim], dict[str, int]]) -> None:
             granted, running = answer
             if not granted:
                 self._ended(batch.job, len(batch.objects))
@@ -373,7 +378,7 @@ class Grants:
         self._store.ask(
             lambda store: store.running(jobs), counted, failed)
 
-    def _begin(self, grant: Grant, granted: list[claim_.Claim],
+    def _begin(self, grant: Grant, granted: list[Claim],
                too_many: int = 0, why: Refusal | None = None) -> None:
         batch, all_ = grant.batch, len(granted)
         grant.until = grant.asked + self._lease * (1.0 - _MARGIN)

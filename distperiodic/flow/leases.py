@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import ports
-from distperiodic.core import job as job_
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import Job
 
 
 class Book(NamedTuple):
@@ -16,7 +16,7 @@ class Book(NamedTuple):
 
     authority: Authority
     #: Jobs by name.
-    jobs: Mapping[str, job_.Job]
+    jobs: Mapping[str, Job]
     store: ports.StoreQueue
     #: Whether the scheduler grants the runs. If False, the workers do.
     grants_here: bool

@@ -20,23 +20,27 @@ from collections.abc import Callable
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import job as job_
 from distperiodic.core import message
-from distperiodic.core import partition as partition_
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.partition import NONE
+from distperiodic.core.partition import Partitions
 from distperiodic.flow import events
-from distperiodic.flow import grants as grants_
 from distperiodic.flow import leases
 from distperiodic.flow import store_time
-from distperiodic.flow.scheduler import attendance as attendance_
-from distperiodic.flow.scheduler import authority as authority_
-from distperiodic.flow.scheduler import claimer as claimer_
+from distperiodic.flow.grants import Grants
 from distperiodic.flow.scheduler import late_claims
-from distperiodic.flow.scheduler import part as part_
-from distperiodic.flow.scheduler import reads as reads_
 from distperiodic.flow.scheduler import tick
-from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.attendance import Attendance
+from distperiodic.flow.scheduler.authority import RingAuthority
+from distperiodic.flow.scheduler.authority import StoreAuthority
+from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import without_catalogue
+from distperiodic.flow.scheduler.reads import CatalogueReads
+from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of objects in one claim, if the store answers immediately.
 _PIECE = 2000
@@ -62,13 +66,13 @@ class _Source:
                  run: Callable[[message.Batch], None],
                  pump: Callable[[], None],
                  random_: random.Random | None,
-                 partitions: partition_.Partitions):
+                 partitions: Partitions):
         self.book = book
         store, shared = book.store, book.shared
         self._clock = clock
-        self.grants: grants_.Grants | None = None
+        self.grants: Grants | None = None
         if book.grants_here:
-            self.grants = grants_.Grants(
+            self.grants = Grants(
                 book.jobs, store=store, clock=clock, lease=lease, run=run,
                 report=lambda report, _: put(events.Ended(report)),
                 new_lease=new_lease, sure=sure,
@@ -81,17 +85,17 @@ class _Source:
                 clock, store, lambda: self._attendance.look(
                     self.ticker.begin))
         time = self._time or clock
-        self._attendance = attendance_.Attendance(
+        self._attendance = Attendance(
             time, store, jobs, book.sweep)
-        self._claimer = claimer_.Claimer(
+        self._claimer = Claimer(
             jobs, clock=time, store=store, put=put,
             holder=dispatcher.holder, new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE,
             sweep=book.sweep, promise=book.silent + 1.0 + 3 * late_after,
             attendance=self._attendance, dispatcher=dispatcher)
-        timers = timers_.TimerQueue(time, jobs, shared)
-        parts = {name: part_.Part(job, time.now(),
-                                  part_.without_catalogue(job, identity))
+        timers = TimerQueue(time, jobs, shared)
+        parts = {name: Part(job, time.now(),
+                            without_catalogue(job, identity))
                  for name, job in jobs.items()}
         page = _PAGE if shared else _WHOLE
         late = None
@@ -101,11 +105,11 @@ class _Source:
                 identity=identity, after=late_after, page=page)
         self.ticker = tick.Ticker(
             parts, clock=time, identity=identity, store=store,
-            authority=(authority_.StoreAuthority if shared
-                       else authority_.RingAuthority)(
+            authority=(StoreAuthority if shared
+                       else RingAuthority)(
                 time, membership, group, identity),
             timers=timers,
-            reads=reads_.CatalogueReads(time, reader, identity),
+            reads=CatalogueReads(time, reader, identity),
             claimer=self._claimer, late=late, dispatcher=dispatcher,
             page=page, pump=pump)
         self._signs = clock.monotonic()
@@ -119,7 +123,7 @@ class _Source:
         else:
             self._attendance.look(self.ticker.begin)
 
-    def released(self, job: job_.Job, objects: Sequence[str]) -> None:
+    def released(self, job: Job, objects: Sequence[str]) -> None:
         """Handle the end of runs of *objects*."""
         self._claimer.released(job, objects)
 
@@ -176,7 +180,7 @@ class Scheduling:
                  late_after: float = 5.0,
                  sure: Callable[[str], bool] = lambda entry: True,
                  random_: random.Random | None = None,
-                 partitions: partition_.Partitions = partition_.NONE):
+                 partitions: Partitions = NONE):
         self._bus = bus
         self.dispatcher = Dispatcher(
             books, bus=self, clock=clock, put=put, me=me,
@@ -192,14 +196,14 @@ class Scheduling:
                         for name in source.book.jobs}
         #: Sources with jobs that the ring divides.
         self._divided = [source for source in self._sources.values() if any(
-            job.scope is not job_.Scope.MEMBER
+            job.scope is not Scope.MEMBER
             for job in source.book.jobs.values())]
         #: One ticker for each book.
         self.tickers = [source.ticker for source in self._sources.values()]
         for source in self._sources.values():
             source.begin()
 
-    def grants_of(self, authority: Authority) -> grants_.Grants | None:
+    def grants_of(self, authority: Authority) -> Grants | None:
         """Return what grants the runs of *authority* here. None: they are
         granted elsewhere.
         """
@@ -272,7 +276,7 @@ class Scheduling:
         else:
             grants.reported(report, self.dispatcher.entry())
 
-    def _granted_by(self, batch: str) -> grants_.Grants | None:
+    def _granted_by(self, batch: str) -> Grants | None:
         """Return what granted *batch* here, or would have. None: the worker
         grants it.
         """

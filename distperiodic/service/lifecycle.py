@@ -20,17 +20,17 @@ from oslo_service.backend.base import ServiceBase
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters import backend_url as backend_url_
-from distperiodic.adapters import clock as clock_
 from distperiodic.adapters import coordination
 from distperiodic.adapters import local
-from distperiodic.adapters import pool as pool_
 from distperiodic.adapters import private
 from distperiodic.adapters import store_thread
-from distperiodic.core import member as member_
+from distperiodic.adapters.backend_url import check_backend_url
+from distperiodic.adapters.clock import SystemClock
+from distperiodic.adapters.pool import Pools
 from distperiodic.core import message
+from distperiodic.core.member import check_identity
 from distperiodic.flow import events
-from distperiodic.flow import grants as grants_
+from distperiodic.flow.grants import Grants
 from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
     """
     settings = opts.settings(conf)
     if settings.backend_url:
-        backend_url_.check(settings.backend_url)
+        check_backend_url(settings.backend_url)
     elif settings.dispatcher == 'messaging' or kind == 'worker':
         raise exceptions.ConfigError(
             '[distperiodic] backend_url is empty, but schedulers and workers '
@@ -198,7 +198,7 @@ class Lifecycle(ServiceBase):
         self._member_id = ''
         #: Its membership. None: it is alone.
         self._group_member: coordination.Membership | None = None
-        self._pool = pool_.Pools(0, '', [])
+        self._pool = Pools(0, '', [])
         #: When its main thread last went on, in monotonic seconds.
         self._turned = 0.0
         self._store: store_thread.StoreThread | None = None
@@ -224,7 +224,7 @@ class Lifecycle(ServiceBase):
             self._clear()
         self._settings = check_options(self._conf, self._kind)
         self._tell_unknown_partitions()
-        self._clock = clock_.SystemClock()
+        self._clock = SystemClock()
         self._turned = self._clock.monotonic()
         self._prepare()
         self._begun.set()
@@ -385,7 +385,7 @@ class Lifecycle(ServiceBase):
 
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
-            return member_.check_identity(self._settings.member_id)
+            return check_identity(self._settings.member_id)
         self._seat = local.Seat(
             self._settings.state_path, f'{self._kind}.{group}')
         return f'{local.host_name()}:{self._seat.number}'
@@ -409,7 +409,7 @@ class Lifecycle(ServiceBase):
                 late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(events.Called(call)))
 
-    def _finisher(self, grants: Callable[[], grants_.Grants | None]) -> (
+    def _finisher(self, grants: Callable[[], Grants | None]) -> (
             Callable[[message.Batch, str, Any], None] | None):
         """Return a function that ends a run in the handler's own transaction.
 

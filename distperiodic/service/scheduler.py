@@ -15,17 +15,21 @@ from typing import Any
 
 from distperiodic import opts
 from distperiodic import ports
-from distperiodic.adapters import alone as alone_
 from distperiodic.adapters import local
 from distperiodic.adapters import memory
 from distperiodic.adapters import messaging
-from distperiodic.adapters import pool as pool_
+from distperiodic.adapters.alone import Alone
+from distperiodic.adapters.pool import Pools
 from distperiodic.core import catalogue
-from distperiodic.core import job as job_
 from distperiodic.core import masking
-from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.member import Member
+from distperiodic.core.member import View
+from distperiodic.core.member import parse_entry
+from distperiodic.core.member import sign_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
@@ -82,7 +86,7 @@ class SchedulerService(lifecycle.Lifecycle):
         # runs in that process, even if workers run the other jobs.
         self._jobs = {
             name: dataclasses.replace(job, topic=_HERE)
-            if (sends or shared) and job.scope is job_.Scope.MEMBER else job
+            if (sends or shared) and job.scope is Scope.MEMBER else job
             for name, job in self._tasks.jobs.items()}
         here = {name: (job, self._tasks.handler(name))
                 for name, job in self._jobs.items()
@@ -100,16 +104,16 @@ class SchedulerService(lifecycle.Lifecycle):
         #: Identities on our ring that schedule other jobs than we do.
         self._strangers: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
-        membership: Any = alone_.Alone(
+        membership: Any = Alone(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
-        self._alone: member_.Member = membership.me
+        self._alone: Member = membership.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count,
-                jobs=member_.sign_of(self._jobs))
+                jobs=sign_of(self._jobs))
             membership.join(settings.group, self._tell_view)
-        self._pool = pool_.Pools(
+        self._pool = Pools(
             settings.pool_size, 'distperiodic-run',
             {job.topic for job, _ in here.values()})
         self._shop = runs.Workshop(
@@ -184,10 +188,10 @@ class SchedulerService(lifecycle.Lifecycle):
             grants_here=True))
         return [book for book in books if book.jobs]
 
-    def _jobs_of(self, members: bool) -> dict[str, job_.Job]:
+    def _jobs_of(self, members: bool) -> dict[str, Job]:
         """Return the jobs of scope "member", or all others."""
         return {name: job for name, job in self._jobs.items()
-                if (job.scope is job_.Scope.MEMBER) is members}
+                if (job.scope is Scope.MEMBER) is members}
 
     def _work_here(self, topics: Iterable[str]) -> None:
         """Announce this process's pool to the dispatcher as a worker of
@@ -197,7 +201,7 @@ class SchedulerService(lifecycle.Lifecycle):
         that other schedulers take over its runs as soon as this process is
         gone.
         """
-        me = None if self._store is None else member_.parse_entry(
+        me = None if self._store is None else parse_entry(
             self._entry())
         for topic in topics:
             mine = self._alone if topic == _HERE else me or self._alone
@@ -214,7 +218,7 @@ class SchedulerService(lifecycle.Lifecycle):
             return self._alone.entry
         return self._group_member.me.entry
 
-    def _tell_view(self, view: member_.View) -> None:
+    def _tell_view(self, view: View) -> None:
         self._inbox.put(events.Viewed(view))
 
     def _tell_read(self, job: str, ticket: int, found: Any) -> None:
@@ -236,7 +240,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return True
         view = self._group_member.view(self._settings.group)
-        then = member_.parse_entry(entry)
+        then = parse_entry(entry)
         return (view.me is not None and then is not None
                 and view.me.tenure == then.tenure
                 and view.trusted(self._clock.monotonic()))
@@ -248,7 +252,7 @@ class SchedulerService(lifecycle.Lifecycle):
             if grants is not None:
                 return grants.may_start(batch)
         if (self._group_member is None or self._draining
-                or self._jobs[batch.job].scope is job_.Scope.MEMBER):
+                or self._jobs[batch.job].scope is Scope.MEMBER):
             return None
         view = self._group_member.view(self._settings.group)
         if (view.me is not None and view.me.tenure == self._admitted
@@ -409,7 +413,7 @@ class SchedulerService(lifecycle.Lifecycle):
             case _:
                 self._flow.handle(event)
 
-    def _viewed(self, view: member_.View) -> None:
+    def _viewed(self, view: View) -> None:
         dispatcher = self._flow.dispatcher
         if view.group != self._settings.group:
             dispatcher.workers_changed(
@@ -428,7 +432,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._admitted = view.me.tenure
         self._flow.view_changed()
 
-    def _tell_strangers(self, view: member_.View) -> None:
+    def _tell_strangers(self, view: View) -> None:
         """Warn of members on our ring that do not schedule our jobs."""
         if view.me is None:
             return

@@ -18,14 +18,14 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.adapters import messaging
-from distperiodic.adapters import pool as pool_
-from distperiodic.core import job as job_
+from distperiodic.adapters.pool import Pools
 from distperiodic.core import masking
-from distperiodic.core import member as member_
 from distperiodic.core import message
+from distperiodic.core.job import Scope
+from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
-from distperiodic.flow import grants as grants_
+from distperiodic.flow.grants import Grants
 from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
@@ -55,7 +55,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._member = self._group_member = self._membership(
             self._member_id, slots=settings.pool_size)
         self._member.join(self._group)
-        self._pool = pool_.Pools(
+        self._pool = Pools(
             settings.pool_size, 'distperiodic-run', [self._partition])
         self._bus = messaging.MessagingReportBus(
             self._conf, None, group=settings.group,
@@ -65,12 +65,12 @@ class WorkerService(lifecycle.Lifecycle):
         jobs = {n: (j, self._tasks.handler(n))
                 for n, j in self._tasks.jobs.items()
                 if j.topic == self._partition
-                and j.scope is not job_.Scope.MEMBER}
-        self._grants: grants_.Grants | None = None
+                and j.scope is not Scope.MEMBER}
+        self._grants: Grants | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
-            self._grants = grants_.Grants(
+            self._grants = Grants(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
                 run=lambda batch: self._shop.accept(batch),
@@ -124,7 +124,7 @@ class WorkerService(lifecycle.Lifecycle):
         """Return None if this process certainly holds *entry* in its group."""
         tenure = self._tenures.get(entry)
         if tenure is None:
-            member = member_.parse_entry(entry)
+            member = parse_entry(entry)
             tenure = self._tenures[entry] = (
                 member.tenure if member else 0)
         try:

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
 from distperiodic.core import ring
 from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
 
 SPACE = 'benchmark'
 JOB = 'poll'
@@ -57,7 +57,7 @@ def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:
             f'WHERE space = {mark} AND name = {mark}',
             texts(url, [SPACE, job]))
         [number] = cursor.fetchone()
-        fence = claim_.first_fence(LAST)
+        fence = first_fence(LAST)
         state = tables.STATE_CODES[State.DONE]
         [rule] = texts(url, [''])
         insert(connection, url, tables.claim.name, _COLUMNS, (

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import sql
-from distperiodic.adapters import database as database_
+from distperiodic.adapters.database import make_engine
 from distperiodic.core import ring
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
@@ -40,7 +40,7 @@ def objects():
 
 
 def made(url, objects):
-    engine = database_.make_engine(url, bounded=False)
+    engine = make_engine(url, bounded=False)
     nodes.create(engine)
     with filled.connected(url) as connection:
         filled.insert(connection, url, nodes.name, ['id', 'position', 'due'], (

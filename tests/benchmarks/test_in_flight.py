@@ -12,7 +12,7 @@ import pytest
 
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 OBJECTS = 600
 SECONDS = 0.05
@@ -22,7 +22,7 @@ MOST = 6
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
         pool_size=20, objects=OBJECTS, takes=SECONDS, spacing=30,
         misfire='all', overlap='wait')

@@ -37,12 +37,12 @@ def used(one):
 
 def built(listed):
     """From a read to a ring, as a member does it."""
-    members, _ = member.settle(listed)
+    members, _ = member.resolve_entries(listed)
     return used(ring.Ring(member.ring_members(members)))
 
 
 def changed(old, listed):
-    members, _ = member.settle(listed)
+    members, _ = member.resolve_entries(listed)
     return used(old.changed_to(member.ring_members(members)))
 
 

@@ -10,25 +10,27 @@ import collections
 import dataclasses
 from typing import NamedTuple
 
-from distperiodic.core import claim as claim_
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.claim import ENDINGS
 from tests import checker
-from tests.chaos import cluster as cluster_
 from tests.chaos import jobs
 from tests.chaos import journal
-from tests.oracle import facts as facts_
+from tests.chaos.cluster import LEASE
+from tests.chaos.cluster import SESSION
+from tests.oracle.facts import Skip
 
 SECOND = checker.SECOND
 
 #: What a fault leaves behind is about for as long as sessions, leases and a
 #: start take.
-AFTER = int((cluster_.SESSION + cluster_.LEASE + 5.0) * SECOND)
+AFTER = int((SESSION + LEASE + 5.0) * SECOND)
 #: By when what was claimed must have ended.
 PATIENCE = 20 * SECOND
 # The time of a commit is taken before others can see what was committed; on a
 # busy machine a server may stand still between the two.
 _SEEN = SECOND // 10
 
-_ENDINGS = {state.value for state in claim_.ENDINGS}
+_ENDINGS = {state.value for state in ENDINGS}
 
 
 class Window(NamedTuple):
@@ -46,7 +48,7 @@ class Record(checker.Record):
     """The same with when faults were about, and what was skipped."""
 
     windows: list[Window] = dataclasses.field(default_factory=list)
-    skips: list[facts_.Skip] = dataclasses.field(default_factory=list)
+    skips: list[Skip] = dataclasses.field(default_factory=list)
 
 
 def record(told, moves, driver, begin, end):
@@ -165,7 +167,7 @@ def skips(moves):
         if before is None or row.settled <= before.settled or (
                 row.tick != before.tick):
             continue
-        found.append(facts_.Skip(
+        found.append(Skip(
             row.committed, *pair, before.settled, row.settled,
             journal.SKIPPED_BY[row.skipped_by]))
     return found
@@ -281,7 +283,7 @@ def _early(record_):
     return [checker.Finding('early', f'{key} was claimed '
                             f'{(claim.tick - claim.at) / SECOND:.3f} s before')
             for key, claim in record_.claims.items()
-            if claim.at < claim.tick - claim_.EARLIEST]
+            if claim.at < claim.tick - EARLIEST]
 
 
 def _repeats(record_):

@@ -14,7 +14,7 @@ import psutil
 import sqlalchemy as sa
 
 from tests import proxy
-from tests.chaos import cluster as cluster_
+from tests.chaos.cluster import SERVERS
 
 #: What is counted, by the server that is asked.
 UNITS = {'zookeeper': 'requests to ZooKeeper', 'rabbitmq': 'AMQP frames',
@@ -45,7 +45,7 @@ class Rates:
             self.samples.append((now, {
                 server: sum(way.pieces['client']
                             for way in self._cluster.ways(server))
-                for server in cluster_.SERVERS}))
+                for server in SERVERS}))
 
     def between(self, begin, end):
         """Server to its rates over every window of that time."""
@@ -84,7 +84,7 @@ def _look(cluster, engine):
             found[f'descriptors of a {host.kind}'] = max(
                 found.get(f'descriptors of a {host.kind}', 0),
                 process.num_fds())
-    for server in cluster_.SERVERS:
+    for server in SERVERS:
         found[f'connections to {server}'] = sum(
             way.connections for way in cluster.ways(server))
     for line in cluster.zookeeper.ask('mntr').splitlines():

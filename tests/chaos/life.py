@@ -17,15 +17,20 @@ import sqlalchemy as sa
 from tests import checker
 from tests import waiting
 from tests.chaos import books
-from tests.chaos import cluster as cluster_
 from tests.chaos import failpoints
 from tests.chaos import faults
 from tests.chaos import gauges
 from tests.chaos import jobs
 from tests.chaos import journal
-from tests.chaos import plan as plan_
 from tests.chaos import promises
 from tests.chaos import times
+from tests.chaos.cluster import SERVERS
+from tests.chaos.cluster import SESSION
+from tests.chaos.cluster import Cluster
+from tests.chaos.plan import LOOSE
+from tests.chaos.plan import ON_A_SMALL_DISK
+from tests.chaos.plan import Fault
+from tests.chaos.plan import draw
 
 SECOND = checker.SECOND
 
@@ -44,7 +49,7 @@ class Lived:
     """What came of it."""
 
     seed: int
-    plan: list[plan_.Fault]
+    plan: list[Fault]
     record: books.Record
     #: When the last fault was over: microseconds.
     healed: int
@@ -73,7 +78,7 @@ class Lived:
     due: dict[str, tuple[int, int]]
 
 
-def live(place, seed, seconds, only=(), pause=plan_.LOOSE,
+def live(place, seed, seconds, only=(), pause=LOOSE,
          tell=lambda text: None):
     """Live through the plan of *seed*; faults come for so many seconds.
 
@@ -85,10 +90,10 @@ def live(place, seed, seconds, only=(), pause=plan_.LOOSE,
 
     def told(text):
         tell(f'{time.monotonic() - began:7.1f} {text}')
-    with cluster_.Cluster(place) as cluster:
+    with Cluster(place) as cluster:
         told('the servers are there')
-        plan = [fault for fault in plan_.draw(
-            seed, seconds, pause, plan_.ON_A_SMALL_DISK
+        plan = [fault for fault in draw(
+            seed, seconds, pause, ON_A_SMALL_DISK
             if cluster.disk is None else ())
             if not only or fault.kind in only]
         driver = faults.Driver(cluster, told)
@@ -142,7 +147,7 @@ def live(place, seed, seconds, only=(), pause=plan_.LOOSE,
         endings,
         {server: (sum(calm_rates[server]) / max(1, len(calm_rates[server])),
                   max(wild_rates[server], default=0.0))
-         for server in cluster_.SERVERS}, (before, after),
+         for server in SERVERS}, (before, after),
         caught_up, judged.fates,
         books.due(record, moves, history))
     lived.findings += [*_growth(lived), *books.beyond(lived.due)]
@@ -196,7 +201,7 @@ def _deaths(lines, driver):
          if line['what'] == 'gone'] + [
              (stall.begin, hosts[int(stall.process)])
              for stall in driver.stalls if int(stall.process) in hosts
-             and stall.end - stall.begin > cluster_.SESSION * SECOND])
+             and stall.end - stall.begin > SESSION * SECOND])
 
 
 def _history(connection):

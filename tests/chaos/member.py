@@ -21,7 +21,7 @@ from distperiodic.service import SchedulerService  # noqa: E402
 from distperiodic.service import WorkerService  # noqa: E402
 from tests.chaos import failpoints  # noqa: E402
 from tests.chaos import jobs  # noqa: E402
-from tests.chaos import ledger as ledger_  # noqa: E402
+from tests.chaos.ledger import Ledger  # noqa: E402
 
 # How long a process may not know that its clock is wrong, in seconds.
 _NEXT_LOOK = 0.1
@@ -56,7 +56,7 @@ def main(kind, config, ledger, place, clock):
     conf = cfg.ConfigOpts()
     opts.register_opts(conf)
     conf(['--config-file', config])
-    told = ledger_.Ledger(ledger, conf.distperiodic.member_id)
+    told = Ledger(ledger, conf.distperiodic.member_id)
     own = (failpoints.SCHEDULER if kind == 'scheduler'
            else failpoints.WORKER)
     failpoints.Points(place, told).install(own | failpoints.BOTH)

@@ -12,16 +12,24 @@ from oslo_config import cfg
 
 from distperiodic import opts
 from distperiodic.core import schedule
-from tests.chaos import cluster as cluster_
 from tests.chaos import jobs
-from tests.oracle import facts as facts_
+from tests.chaos.cluster import POINTS
+from tests.chaos.cluster import SCHEDULERS
+from tests.chaos.cluster import SESSION
+from tests.chaos.cluster import SWEEP
 from tests.oracle import fates
-
-SECOND = facts_.SECOND
+from tests.oracle.facts import SECOND
+from tests.oracle.facts import Bounds
+from tests.oracle.facts import Entry
+from tests.oracle.facts import Facts
+from tests.oracle.facts import Listed
+from tests.oracle.facts import Reading
+from tests.oracle.facts import Scheduler
+from tests.oracle.facts import Span
 
 #: Guarantee G4: a due tick is claimed so long after the later of its due time
 #: and the moment from which somebody is able to.
-PROMISE = cluster_.SESSION + 1.0
+PROMISE = SESSION + 1.0
 #: How long a process may take to do what is due on a machine that is busy.
 SLACK = 2.0
 #: Servers without which no scheduler claims.
@@ -46,24 +54,24 @@ def _facts(record, moves, hosts):
     begin = min((row.at for row in moves), default=record.begin)
     tasks = jobs.make_tasks(_conf(), None)
     listings = {
-        (job, key): [facts_.Listed(begin, True, _rule(job, key))]
+        (job, key): [Listed(begin, True, _rule(job, key))]
         for job in jobs.POLICIES for key in jobs.objects_of(job)}
-    return facts_.Facts(
+    return Facts(
         begin, record.end,
-        facts_.Bounds(*(int(seconds * SECOND) for seconds in (
-            PROMISE + SLACK, PROMISE + SLACK, cluster_.SWEEP + SLACK,
+        Bounds(*(int(seconds * SECOND) for seconds in (
+            PROMISE + SLACK, PROMISE + SLACK, SWEEP + SLACK,
             SLACK))),
-        [facts_.Scheduler(
+        [Scheduler(
             name, name, tasks.jobs, record.begin,
-            unable=[facts_.Span(one.begin, one.end, one.kind)
+            unable=[Span(one.begin, one.end, one.kind)
                     for one in record.windows if _befell(one, name, hosts)])
-         for name in cluster_.SCHEDULERS],
-        [(begin, tuple(facts_.Entry(name, name, cluster_.POINTS)
-                       for name in cluster_.SCHEDULERS))],
+         for name in SCHEDULERS],
+        [(begin, tuple(Entry(name, name, POINTS)
+                       for name in SCHEDULERS))],
         {name: [(begin, job)] for name, job in tasks.jobs.items()}, listings,
-        {job: [facts_.Reading(record.begin, name, record.begin,
-                              frozenset(jobs.objects_of(job)))
-               for name in cluster_.SCHEDULERS] for job in jobs.POLICIES})
+        {job: [Reading(record.begin, name, record.begin,
+                       frozenset(jobs.objects_of(job)))
+               for name in SCHEDULERS] for job in jobs.POLICIES})
 
 
 def _befell(window, name, hosts):

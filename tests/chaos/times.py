@@ -12,9 +12,11 @@ from typing import Any
 from typing import NamedTuple
 
 from tests import checker
-from tests.chaos import cluster as cluster_
 from tests.chaos import jobs
 from tests.chaos import journal
+from tests.chaos.cluster import LEASE
+from tests.chaos.cluster import SESSION
+from tests.chaos.cluster import SWEEP
 
 SECOND = checker.SECOND
 
@@ -22,10 +24,10 @@ SECOND = checker.SECOND
 #: keeps anybody from it: its session is over, by ZooKeeper's ticks of half a
 #: second, the next sweep has come, and somebody was sent the work and has
 #: begun. The last takes its time here, with eight processes to a processor.
-TAKE_OVER = min(cluster_.LEASE, cluster_.SESSION) + 1.0 + cluster_.SWEEP + 1.5
+TAKE_OVER = min(LEASE, SESSION) + 1.0 + SWEEP + 1.5
 #: Seconds until all is as before after the last fault: what was started last
 #: has joined, the longest lease is over, and what waited has run.
-RECOVERY = cluster_.SESSION + cluster_.LEASE + 10.0
+RECOVERY = SESSION + LEASE + 10.0
 #: A claim that is so late shows that not all is well, in microseconds.
 LATE = 2.5 * SECOND
 # What was over so long before a death has nothing to do with it.

@@ -34,14 +34,15 @@ from distperiodic.adapters import sql_overdue
 from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
+from distperiodic.core import claim as claims
 from distperiodic.core import due
-from distperiodic.core import ring as ring_
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.ring import position_of
+from distperiodic.core.ring import positions_of
 from tests.simulation import journal
 from tests.simulation import store as simulated
 
@@ -292,7 +293,7 @@ def made(store, job, tick, key, lease, move):
             return bool(overdue(store, job))
         case _:
             return bool(drop(store, job, tick, [key], lease,
-                             claim_.MOVES[move][1]))
+                             claims.MOVES[move][1]))
 
 
 #: The moves that a holder of a lease may try with it.
@@ -553,13 +554,13 @@ def test_the_tick_of_a_claim_never_goes_back(one, job, tick):
     # These are the same call again.
     if (state, move) not in (
         (State.DONE, Move.FINISH), (State.DEAD, Move.BURY),
-        *((s, claim_.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
+        *((s, claims.ENDING_MOVES[s]) for s in DROPPED))], ids=value)
 def test_a_move_is_made_from_the_states_that_the_table_names(
         store, job, tick, state, move):
     lease, _ = bring(store, job, tick, 'a', state)
 
     assert made(store, job, tick, 'a', lease, move) is (
-        claim_.allowed(move, state))
+        claims.allowed(move, state))
 
 
 @pytest.mark.parametrize('state', STATES, ids=value)
@@ -571,7 +572,7 @@ def test_no_move_is_made_with_another_lease(store, job, tick, state, move):
     for wrong in other, name(), '', lease.upper() + 'x':
         assert not made(store, job, tick, 'a', wrong, move)
     if state not in ENDINGS and state is not State.LISTED:
-        right = next(m for m in MOVES if claim_.allowed(m, state))
+        right = next(m for m in MOVES if claims.allowed(m, state))
         assert made(store, job, tick, 'a', lease, right), 'it was disturbed'
 
 
@@ -1287,7 +1288,7 @@ def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
     assert set(listed(store, job)) == {'b'}
     assert [row.object for row in store.look(job, ['a', 'b'])] == ['b']
     assert claim(store, job, tick + SECOND, ['a', 'unheard of'],
-                 fresh=False) == claim_.Claimed(
+                 fresh=False) == claims.Claimed(
                      [], [], 0, [], [], unlisted=('a', 'unheard of'))
     assert skip(store, job, tick + SECOND, 'a') == 0
 
@@ -1428,7 +1429,7 @@ def test_rows_come_by_their_places_on_the_ring(store, job, tick):
     keys = [f'object-{n}' for n in range(50)]
     enlist(store, job, tick, *keys)
     enlist(store, f'{job}-2', tick, *keys, 'another')
-    places = dict(zip(keys, ring_.positions_of(keys), strict=True))
+    places = dict(zip(keys, positions_of(keys), strict=True))
     order = sorted(keys, key=places.__getitem__)
 
     rows = store.rows(job, *RING, limit=100)
@@ -1545,7 +1546,7 @@ def test_what_is_listed_and_was_never_claimed_is_free(store, job, tick):
     assert objects_of(claimed.won) == ['a', 'b']
     assert {one.attempt for one in claimed.won} == {1}
     assert {one.fence for one in claimed.won} >= {
-        claim_.first_fence(tick + SECOND)}
+        claims.first_fence(tick + SECOND)}
 
 
 def test_the_first_claim_of_a_listed_object_has_no_tick_before_it(
@@ -1702,7 +1703,7 @@ def test_only_by_the_schedule_in_force_anything_is_decided(
     skipped = skip(store, job, later, 'b', schedule='every 5')
 
     if known:
-        assert old == claim_.Claimed([], [], 0, [], [], outdated=True)
+        assert old == claims.Claimed([], [], 0, [], [], outdated=True)
         assert skipped == 0
         old = claim(store, job, later, ['a', 'waits'], supersede=True,
                     fresh=False, schedule=known)
@@ -2063,7 +2064,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
                  after=tick)
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
-            'behind', ring_.position_of('behind'), tick - SECOND,
+            'behind', position_of('behind'), tick - SECOND,
             tick - SECOND, '', True, told.behind[0].served)])
 
     for store in one, another:

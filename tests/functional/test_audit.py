@@ -18,7 +18,7 @@ from distperiodic.adapters import pruning
 from distperiodic.adapters import tables
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
-from distperiodic.service import scheduler as scheduler_
+from distperiodic.service import scheduler as scheduler_service
 from tests import waiting
 from tests.functional.places import DAY
 from tests.functional.places import HOUR
@@ -338,7 +338,7 @@ def test_a_scheduler_deletes_old_history_by_itself(
     place.run('poll', place.now - 31 * DAY, 'a')
     place.run('poll', place.now - 29 * DAY, 'a')
     place.store.close()
-    monkeypatch.setattr(scheduler_, '_PRUNE', 0.1)
+    monkeypatch.setattr(scheduler_service, '_PRUNE', 0.1)
 
     class Tasks(periodic.PeriodicTasks):
 

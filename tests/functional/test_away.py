@@ -13,8 +13,8 @@ import sqlalchemy as sa
 from distperiodic.adapters import schema
 from tests import proxy
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import judged
+from tests.functional.cluster import Cluster
 
 AWAY = 10.0
 
@@ -29,8 +29,8 @@ def started(tmp_path):
         options = {
             'lease': 5, 'send_timeout': 2, 'spacing': 2, 'objects': 40,
             'takes': 0.05, 'misfire': 'all', 'overlap': 'wait', **options}
-        cluster = cluster_.Cluster(tmp_path, zookeeper.url, rabbitmq.url,
-                                   connection=connection, **options)
+        cluster = Cluster(tmp_path, zookeeper.url, rabbitmq.url,
+                          connection=connection, **options)
         made.append(cluster)
         for kind in ('scheduler', 'scheduler', 'worker', 'worker'):
             cluster.start(kind)

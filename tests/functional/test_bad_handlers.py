@@ -9,9 +9,9 @@ import pytest
 
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import commands
 from tests.functional import judged
+from tests.functional.cluster import Cluster
 
 FAILS, HANGS, JUNK, LEAVES, EXITS, SHOUTS, HOARDS = (
     f'192.168.10.{n}' for n in range(1, 8))
@@ -20,7 +20,7 @@ FAILS, HANGS, JUNK, LEAVES, EXITS, SHOUTS, HOARDS = (
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
         lease=5, send_timeout=2, objects=12, misfire='latest')
     yield made

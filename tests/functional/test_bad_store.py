@@ -17,12 +17,13 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic import service as service_
 from distperiodic.adapters import database
 from distperiodic.adapters import schema
+from distperiodic.service import SchedulerService
+from distperiodic.service import WorkerService
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import commands
+from tests.functional.cluster import Cluster
 
 TASKS = '''
 import pathlib
@@ -137,7 +138,7 @@ def test_a_connection_that_cannot_work_is_refused_at_start(
 
 
 @pytest.mark.parametrize('kind', [
-    service_.SchedulerService, service_.WorkerService])
+    SchedulerService, WorkerService])
 def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
     """Where the launcher hears of it, and not in a thread."""
     conf = cfg.ConfigOpts()
@@ -291,7 +292,7 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
 def test_a_service_whose_store_is_away_stops_at_once(
         tmp_path, zookeeper, rabbitmq, kind):
     """And not at the end of ``graceful_shutdown_timeout``, 20 s here."""
-    cluster = cluster_.Cluster(
+    cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url,
         connection='postgresql://me@127.0.0.1:1/db')
     program = cluster.start(kind)

@@ -21,14 +21,14 @@ from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 
 @pytest.fixture(params=['local', 'messaging'])
 def claimed(tmp_path, zookeeper, rabbitmq, postgresql, request):
     """A cluster whose job runs every tick, however late, in order."""
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url,
         rabbitmq.url if request.param == 'messaging' else None,
         connection=postgresql.url, lease=5, send_timeout=2,

@@ -4,8 +4,8 @@
 import time
 
 from distperiodic.adapters import schema
-from tests.functional import cluster as cluster_
 from tests.functional import judged
+from tests.functional.cluster import Cluster
 
 MINUTE = 60.0
 
@@ -13,7 +13,7 @@ MINUTE = 60.0
 def test_a_minute_on_mariadb_with_a_worker_and_a_scheduler_killed(
         tmp_path, zookeeper, rabbitmq, mariadb):
     schema.sync(mariadb.url)
-    cluster = cluster_.Cluster(
+    cluster = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=mariadb.url,
         lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
         misfire='all', overlap='wait')

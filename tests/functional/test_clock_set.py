@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 HOUR = 3600
 SPACING = 2
@@ -21,7 +21,7 @@ class Host:
     """A scheduler, and the wall clock that it reads."""
 
     def __init__(self, place):
-        self.cluster = cluster_.Cluster(
+        self.cluster = Cluster(
             place, '', spacing=SPACING, objects=6, takes=TAKES, lease=10,
             pool_size=8)
         self._ahead = place / 'ahead'

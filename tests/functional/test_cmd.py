@@ -289,9 +289,9 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
 def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
     """A worker that says it is there, on another broker or none."""
-    from distperiodic import service as service_
     from distperiodic.adapters import clock
     from distperiodic.adapters import coordination
+    from distperiodic.service import worker_group
     service = Service(tmp_path, zookeeper.url, rabbitmq.url)
     there = [
         coordination.Membership(zookeeper.url, name, session_timeout=2,
@@ -299,7 +299,7 @@ def test_doctor_finds_a_process_that_left_its_queue(
         for name, kind in (('api-1', {'points': 40}),
                            ('worker-1', {'slots': 4}))]
     for membership, group in zip(there, (
-            service.group, service_.worker_group(service.group, 'default')),
+            service.group, worker_group(service.group, 'default')),
             strict=True):
         membership.join(group)
         membership.start()

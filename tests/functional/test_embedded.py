@@ -20,16 +20,16 @@ from distperiodic import periodic
 from distperiodic import service
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import commands
 from tests.functional import judged
+from tests.functional.cluster import Cluster
 
 
 @pytest.fixture
 def alone(tmp_path):
     """One scheduler without coordination service, broker and database."""
-    made = cluster_.Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
-                            misfire='all', overlap='wait')
+    made = Cluster(tmp_path, '', objects=6, spacing=1, pool_size=8,
+                   misfire='all', overlap='wait')
     yield made
     made.close()
 

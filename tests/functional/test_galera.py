@@ -23,12 +23,13 @@ from distperiodic.adapters import schema
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
 from distperiodic.core.claim import State
-from tests import proxy as proxy_
 from tests import services
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import commands
 from tests.functional import judged
+from tests.functional.cluster import Cluster
+from tests.functional.cluster import Program
+from tests.proxy import Proxy
 from tests.services import ports
 from tests.services.mariadb import DATABASE
 from tests.services.mariadb import USER
@@ -378,7 +379,7 @@ def test_a_killed_node_loses_and_doubles_nothing(cluster, job):
                      begin + turns[number] * SECOND)
                 turns[number] += 1
 
-    with proxy_.Proxy((ports.HOST, first.port)) as way:
+    with Proxy((ports.HOST, first.port)) as way:
         way_url = sa.make_url(first.url).set(
             port=way.port).render_as_string(hide_password=False)
 
@@ -412,12 +413,12 @@ def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
     """
     nodes = cluster.nodes
     with contextlib.ExitStack() as stack:
-        ways = [stack.enter_context(proxy_.Proxy((ports.HOST, node.port)))
+        ways = [stack.enter_context(Proxy((ports.HOST, node.port)))
                 for node in nodes]
         urls = [sa.make_url(nodes[0].url).set(
             port=way.port).render_as_string(hide_password=False)
             for way in ways]
-        group = cluster_.Cluster(
+        group = Cluster(
             tmp_path, zookeeper.url, rabbitmq.url, connection=urls[0],
             lease=10, send_timeout=2, spacing=2, objects=40, takes=0.05,
             misfire='all', overlap='wait')
@@ -426,7 +427,7 @@ def test_services_on_all_nodes_lose_and_double_nothing_when_one_is_killed(
             config = tmp_path / f'{number}.conf'
             config.write_text(group.config.read_text().replace(
                 urls[0], urls[(number + 1) // 2]))
-            group.programs.append(cluster_.Program(
+            group.programs.append(Program(
                 kind, config, group.record, 1, tmp_path / f'{number}.log'))
         first = group.wait_complete(2)[0]
 

@@ -5,7 +5,7 @@ import pytest
 
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 MOST = 5
 
@@ -14,7 +14,7 @@ MOST = 5
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     """Two jobs in one partition, which may use 5 of 40 slots."""
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
         pool_size=20, objects=60, takes=0.1, spacing=5, pong=True,
         misfire='all', overlap='wait')

@@ -13,9 +13,9 @@ from oslo_config import cfg
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
-from distperiodic.adapters import control as control_
 from distperiodic.adapters import database
 from distperiodic.adapters import tables
+from distperiodic.adapters.control import Control
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
@@ -381,7 +381,7 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 def test_an_object_is_triggered_once_however_often_it_is_asked(place):
     """An answer may be lost; nothing is settled by what was taken."""
     place.run('poll', place.now - SECOND, 'a')
-    control = control_.Control(place.url, space=place.group)
+    control = Control(place.url, space=place.group)
     [number] = control._named('poll')
     tick = control.now()
 

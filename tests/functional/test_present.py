@@ -3,7 +3,8 @@
 
 import pytest
 
-from distperiodic.adapters import activity as activity_
+from distperiodic.adapters.activity import Activity
+from distperiodic.adapters.activity import Failing
 from tests import waiting
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
@@ -70,7 +71,7 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
 def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
-    activity = activity_.Activity(place.url, space=place.group)
+    activity = Activity(place.url, space=place.group)
     died = activity.failing()
     # It is at work again, and still has not succeeded.
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
@@ -79,14 +80,14 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     succeeded = activity.failing()
     activity.close()
 
-    assert died == again == [activity_.Failing('poll', 1, 'b')]
+    assert died == again == [Failing('poll', 1, 'b')]
     assert succeeded == []
 
 
 def test_who_had_a_part_in_a_tick_lately_is_known(place):
     place.run('poll', place.now - 3 * HOUR, 'a')
     start(place, 'sync', place.now - 5 * SECOND, 'b')
-    activity = activity_.Activity(place.url, space=place.group)
+    activity = Activity(place.url, space=place.group)
 
     found = activity.recent_holders(place.now - HOUR)
 

@@ -14,7 +14,7 @@ import pytest
 
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 OBJECTS = 20
 REFUSED = 'give each process its own member_id'
@@ -28,7 +28,7 @@ def cluster(request, tmp_path, zookeeper, rabbitmq):
         url = request.getfixturevalue('postgresql').url
         schema.sync(url)
         options = {'connection': url}
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, objects=OBJECTS, lease=10,
         **options)
     yield made

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 SESSION = 2.0
 
@@ -19,7 +19,7 @@ SESSION = 2.0
 @pytest.fixture
 def local(tmp_path, zookeeper):
     """Schedulers that run the work themselves."""
-    made = cluster_.Cluster(tmp_path, zookeeper.url)
+    made = Cluster(tmp_path, zookeeper.url)
     yield made
     made.close()
 
@@ -27,7 +27,7 @@ def local(tmp_path, zookeeper):
 @pytest.fixture
 def remote(tmp_path, zookeeper, rabbitmq):
     """Schedulers and workers with a broker between them."""
-    made = cluster_.Cluster(tmp_path, zookeeper.url, rabbitmq.url)
+    made = Cluster(tmp_path, zookeeper.url, rabbitmq.url)
     yield made
     made.close()
 
@@ -276,7 +276,7 @@ def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
         tmp_path, zookeeper, rabbitmq_server):
     """Else it is taken for alive for as long as its session lasts."""
     hang = ','.join(f'192.168.10.{n}:hang' for n in range(1, 5))
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq_server.url, objects=8, pool_size=4,
         session_timeout=30, behaves=hang)
     made.default['graceful_shutdown_timeout'] = 6
@@ -300,8 +300,8 @@ def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(
 def test_while_the_broker_is_away_nothing_hangs(tmp_path, zookeeper,
                                                 rabbitmq_server):
     broker = rabbitmq_server
-    remote = cluster_.Cluster(tmp_path, zookeeper.url, broker.url,
-                              objects=20)
+    remote = Cluster(tmp_path, zookeeper.url, broker.url,
+                     objects=20)
     try:
         with remote.observe() as group:
             remote.start('worker')

@@ -11,7 +11,7 @@ import pytest
 
 from distperiodic.adapters import schema
 from tests import waiting
-from tests.functional import cluster as cluster_
+from tests.functional.cluster import Cluster
 
 KEPT = '192.168.10.0'
 SPACING = 1
@@ -21,7 +21,7 @@ LEASE = 5
 @pytest.fixture
 def cluster(tmp_path, postgresql):
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, '', connection=postgresql.url, keeps=postgresql.url,
         spacing=SPACING, objects=6, pong=True, lease=LEASE, send_timeout=2,
         pool_size=8)

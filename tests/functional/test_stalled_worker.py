@@ -11,16 +11,16 @@ import sqlalchemy as sa
 from distperiodic.adapters import schema
 from tests import proxy
 from tests import waiting
-from tests.functional import cluster as cluster_
 from tests.functional import effects
 from tests.functional import judged
+from tests.functional.cluster import Cluster
 
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
     """Two schedulers; the test starts the workers."""
     schema.sync(postgresql.url)
-    made = cluster_.Cluster(
+    made = Cluster(
         tmp_path, zookeeper.url, rabbitmq.url, connection=postgresql.url,
         lease=5, send_timeout=2, spacing=2, objects=40, takes=0.05,
         misfire='all', overlap='wait')

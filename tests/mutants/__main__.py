@@ -12,9 +12,9 @@ import signal
 import sys
 import time
 
-from tests.mutants import bug as bug_
 from tests.mutants import known
-from tests.mutants import runner as runner_
+from tests.mutants.bug import bugs as all_bugs
+from tests.mutants.runner import Runner
 
 _SLOW = 'functional'
 
@@ -29,7 +29,7 @@ def main(arguments=None):
                         help='write down which test caught each, to be tried '
                         'first from then on')
     options = parser.parse_args(arguments)
-    bugs = [bug for bug in bug_.bugs() if not options.only or any(
+    bugs = [bug for bug in all_bugs() if not options.only or any(
         text in f'{bug.name} {bug.path}' for text in options.only)]
     if not bugs:
         parser.error('no bug has that name')
@@ -51,7 +51,7 @@ def main(arguments=None):
 
 def _tried(bugs, jobs):
     """The outcomes, each printed when it is there."""
-    runner = runner_.Runner()
+    runner = Runner()
     width = max(len(bug.name) for bug in bugs)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         try:

@@ -13,16 +13,18 @@ import threading
 import time
 from typing import NamedTuple
 
-from tests.mutants import bug as bug_
 from tests.mutants import known
-from tests.mutants import suite as suite_
+from tests.mutants import suite as suites
+from tests.mutants.bug import ROOT
+from tests.mutants.bug import Bug
+from tests.mutants.bug import DoesNotApply
 
 #: What a copy has.
 _COPIED = ('distperiodic', 'tests', 'pyproject.toml')
 
 
 class Outcome(NamedTuple):
-    bug: bug_.Bug
+    bug: Bug
     #: The suite that caught it, or empty.
     suite: str
     #: The test that did, or what went wrong.
@@ -37,7 +39,7 @@ class Outcome(NamedTuple):
 class Runner:
     """Any number of threads may try bugs at the same time."""
 
-    def __init__(self, root=bug_.ROOT):
+    def __init__(self, root=ROOT):
         self._root = root
         self._known = known.read()
         self._lock = threading.Lock()
@@ -68,7 +70,7 @@ class Runner:
                 _forget_compiled(tree / bug.path)
                 suite, test = self._known.get(bug.name, ('', ''))
                 if suite in bug.suites:
-                    with contextlib.suppress(suite_.NoSuchTest):
+                    with contextlib.suppress(suites.NoSuchTest):
                         told = self._run(suite, tree, [test])
                         if told is not None:
                             self._check(suite, self._known_of(suite))
@@ -78,7 +80,7 @@ class Runner:
                     if told is not None:
                         self._check(suite)
                         return outcome(suite, told)
-            except (bug_.DoesNotApply, suite_.Unusable) as exc:
+            except (DoesNotApply, suites.Unusable) as exc:
                 return outcome('', str(exc))
         return outcome('', 'NOT CAUGHT')
 
@@ -102,7 +104,7 @@ class Runner:
                     lock[1] = self._run(
                         suite, pathlib.Path(name), tests) or ''
         if lock[1]:
-            raise suite_.Unusable(
+            raise suites.Unusable(
                 f'{suite} fails without a bug, too: {lock[1]}')
 
     def _copy(self, tree):
@@ -118,14 +120,14 @@ class Runner:
 
         :param tests: the only ones that are run. Empty: all are.
         """
-        suite = suite_.suite(name, tests)
+        suite = suites.suite(name, tests)
         process = self._start(suite, tree)
         late = threading.Event()
 
         def give_up():
             late.set()
             _kill(process)
-        timer = threading.Timer(suite_.SUITE, give_up)
+        timer = threading.Timer(suites.SUITE, give_up)
         timer.start()
         lines = []
         try:
@@ -141,7 +143,7 @@ class Runner:
             with self._lock:
                 self._processes.discard(process)
         if late.is_set():
-            return f'took more than {suite_.SUITE} s'
+            return f'took more than {suites.SUITE} s'
         return suite.caught(code, ''.join(lines))
 
     def _start(self, suite, tree):
@@ -149,7 +151,7 @@ class Runner:
                        'PYTHONUNBUFFERED': '1'}
         with self._lock:
             if self._stopped:
-                raise suite_.Unusable('stopped')
+                raise suites.Unusable('stopped')
             process = subprocess.Popen(
                 suite.command, cwd=tree, text=True, env=environment,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -15,17 +15,17 @@ still, and is answered by the store. The bounds count from the last moment at
 which it was not.
 """
 
-from tests.oracle import due as due_
-from tests.oracle import facts as facts_
+from tests.oracle.due import Owners
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Facts
 from tests.oracle.facts import Span
+from tests.oracle.facts import without
 
 
 class Able:
     """Who was able to claim, and when."""
 
-    def __init__(self, facts: Facts, owners: due_.Owners):
+    def __init__(self, facts: Facts, owners: Owners):
         self._bounds = facts.bounds
         self._owners = owners
         owners.deadline = self.prompt
@@ -37,9 +37,9 @@ class Able:
         for one in facts.schedulers:
             if one.entered is None:
                 continue
-            self._any[one.name] = facts_.without(
+            self._any[one.name] = without(
                 one.entered, one.left, one.unable)
-            self._reading[one.name] = facts_.without(
+            self._reading[one.name] = without(
                 one.entered, one.left, [*one.unable, *one.unread])
 
     def _has(self, process: str, job: str, at: int) -> bool:

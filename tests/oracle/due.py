@@ -21,13 +21,15 @@ from typing import NamedTuple
 from typing import TypeVar
 
 from distperiodic.core import due
-from distperiodic.core import job as job_
 from distperiodic.core import ring
 from distperiodic.core.claim import EARLIEST
-from tests.oracle import facts as facts_
+from distperiodic.core.job import Job
 from tests.oracle.facts import FOREVER
+from tests.oracle.facts import Entry
 from tests.oracle.facts import Facts
+from tests.oracle.facts import Listed
 from tests.oracle.facts import Pair
+from tests.oracle.facts import Reading
 from tests.oracle.facts import Span
 
 _What = TypeVar('_What')
@@ -46,7 +48,7 @@ class Due(NamedTuple):
     #: Whether it has to be decided, and not only may be.
     must: bool
     plan: due.Plan
-    job: job_.Job
+    job: Job
     #: From when on the store knows it: it was read, or had to be.
     known: int
     #: The first instant for which it may be claimed: where its schedule was
@@ -60,7 +62,7 @@ class Due(NamedTuple):
 class Piece:
     """A time in which one schedule of an object holds."""
 
-    job: job_.Job
+    job: Job
     plan: due.Plan
     #: What comes due in this time may run.
     may: Span
@@ -114,7 +116,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
 
 
 def _turned(owners: 'Owners', pair: Pair,
-            changes: Sequence[facts_.Listed]) -> bool:
+            changes: Sequence[Listed]) -> bool:
     """Whether an object that the store has listed got another schedule with
     the last of *changes*: perhaps it was gone, and nobody has read that.
     """
@@ -128,7 +130,7 @@ def _turned(owners: 'Owners', pair: Pair,
     return reading is None or reading.at >= last.at
 
 
-def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: job_.Job,
+def _listed(facts: Facts, owners: 'Owners', pair: Pair, job: Job,
             since: int, turned: bool) -> tuple[int, int]:
     """From when on an object that came surely counts: from the latest instant
     for which it was read, or from the tick for which it had to be. And when
@@ -220,9 +222,9 @@ class Owners:
             if entries else None for entries in self._entries]
         self._readings = facts.readings
         self._prompt = facts.bounds.prompt
-        self._known: dict[str, list[facts_.Entry | None]] = {}
+        self._known: dict[str, list[Entry | None]] = {}
 
-    def _of(self, name: str) -> list[facts_.Entry | None]:
+    def _of(self, name: str) -> list[Entry | None]:
         known = self._known.get(name)
         if known is None:
             known = self._known[name] = []
@@ -234,7 +236,7 @@ class Owners:
         return known
 
     def reading(self, pair: Pair, since: int, *,
-                there: bool) -> facts_.Reading | None:
+                there: bool) -> Reading | None:
         """The first one by the owner of an object after *since*, with the
         object in it or without, that the owner was able to record.
         """

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from distperiodic.core import job as job_
 from distperiodic.core import schedule
+from distperiodic.core.job import Job
 
 SECOND = schedule.SECOND
 FOREVER = 1 << 62
@@ -69,7 +69,7 @@ class Scheduler:
     name: str
     identity: str
     #: What it was started with.
-    jobs: Mapping[str, job_.Job]
+    jobs: Mapping[str, Job]
     #: When it first knew that it is a member. None: it never did.
     entered: int | None = None
     #: When it was killed or began to stop.
@@ -125,7 +125,7 @@ class Facts:
     rings: list[tuple[int, tuple[Entry, ...]]] = dataclasses.field(
         default_factory=list)
     #: Each change of a job: what is in force from then on.
-    in_force: dict[str, list[tuple[int, job_.Job | None]]] = (
+    in_force: dict[str, list[tuple[int, Job | None]]] = (
         dataclasses.field(default_factory=dict))
     listings: dict[Pair, list[Listed]] = dataclasses.field(
         default_factory=dict)

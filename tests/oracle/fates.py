@@ -24,9 +24,10 @@ from distperiodic.core.claim import EARLIEST
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from tests import checker
-from tests.oracle import able as able_
-from tests.oracle import due as due_
-from tests.oracle import facts as facts_
+from tests.oracle import due as oracle_due
+from tests.oracle import facts as world_facts
+from tests.oracle.able import Able
+from tests.oracle.due import Due
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Facts
@@ -43,7 +44,7 @@ class Object:
     """All that is known of one object."""
 
     pair: Pair
-    dues: list[due_.Due]
+    dues: list[Due]
     #: By tick.
     claims: dict[int, checker.Claim]
     skips: list[Skip]
@@ -88,7 +89,7 @@ class Object:
             return later, None
         return None if by is None else (at, by)
 
-    def passed_before(self, due: due_.Due) -> bool:
+    def passed_before(self, due: Due) -> bool:
         """Whether the tick was left behind before it came this time."""
         passed = self.passed(due.tick)
         return passed is not None and passed[0] < due.at
@@ -100,8 +101,8 @@ class Oracle:
     def __init__(self, facts: Facts, claims: Mapping[
             checker.Key, checker.Claim], skips: Iterable[Skip]):
         self._facts = facts
-        self._owners = due_.Owners(facts)
-        self._able = able_.Able(facts, self._owners)
+        self._owners = oracle_due.Owners(facts)
+        self._able = Able(facts, self._owners)
         self.findings: list[checker.Finding] = []
         self.fates: collections.Counter[str] = collections.Counter()
         self.objects = self._objects(claims, skips)
@@ -118,7 +119,7 @@ class Oracle:
         for pair in [*claims_of, *skips_of]:
             if pair not in self._facts.listings:
                 self._report('undue', pair, None, 'was never listed')
-        return [Object(pair, due_.dues(self._facts, self._owners, pair),
+        return [Object(pair, oracle_due.dues(self._facts, self._owners, pair),
                        claims_of[pair], skips_of[pair],
                        {tick for job, tick in self._facts.triggered
                         if job == pair[0]})
@@ -151,8 +152,8 @@ class Oracle:
 
     # -- claimed
 
-    def _claimed(self, one: Object, due: due_.Due,
-                 following: due_.Due | None, claim: checker.Claim) -> None:
+    def _claimed(self, one: Object, due: Due,
+                 following: Due | None, claim: checker.Claim) -> None:
         self.fates['claimed'] += 1
         facts = self._facts
         if facts.by_store(claim.at) < due.first - EARLIEST:
@@ -174,7 +175,7 @@ class Oracle:
                 f'claimed at {self._seconds(claim.at)}, and its policy gave '
                 f'it up at {self._seconds(end)}'))
 
-    def _deadline(self, one: Object, due: due_.Due, until: int) -> int:
+    def _deadline(self, one: Object, due: Due, until: int) -> int:
         """By when *due* had to be claimed, but not later than *until*
         matters.
         """
@@ -197,7 +198,7 @@ class Oracle:
     def _pauses(self, pair: Pair) -> list[Span]:
         return self._facts.pauses.get(pair[0], [])
 
-    def _end(self, due: due_.Due, following: due_.Due | None) -> int:
+    def _end(self, due: Due, following: Due | None) -> int:
         """When the policy of its job gives a tick up, by true time."""
         end = FOREVER if following is None else following.at
         if due.job.misfire is Misfire.SKIP:
@@ -207,8 +208,8 @@ class Oracle:
 
     # -- not claimed
 
-    def _not_claimed(self, one: Object, due: due_.Due,
-                     following: due_.Due | None) -> None:
+    def _not_claimed(self, one: Object, due: Due,
+                     following: Due | None) -> None:
         passed = one.passed(due.tick)
         if passed is None:
             deadline = self._deadline(one, due, self._facts.end)
@@ -242,11 +243,11 @@ class Oracle:
                          one.pair, due, (
                 f'skipped by {skip.by} at {self._seconds(at)}: {wrong}'))
 
-    def _wrong(self, one: Object, due: due_.Due,
-               following: due_.Due | None, skip: Skip) -> str:
+    def _wrong(self, one: Object, due: Due,
+               following: Due | None, skip: Skip) -> str:
         """What is wrong with the reason of a skip; empty: nothing is."""
         if skip.by == 'pause':
-            if facts_.within(self._pauses(one.pair), due.at, skip.at):
+            if world_facts.within(self._pauses(one.pair), due.at, skip.at):
                 return ''
             return 'it was not paused then'
         if skip.by == 'overlap':
@@ -271,8 +272,8 @@ class Oracle:
         # It says that nobody did, and that is true.
         return ''
 
-    def _wrong_misfire(self, one: Object, due: due_.Due,
-                       following: due_.Due | None, skip: Skip) -> str:
+    def _wrong_misfire(self, one: Object, due: Due,
+                       following: Due | None, skip: Skip) -> str:
         if due.until <= skip.at:
             # A change has ended it, if nobody had to claim it before.
             deadline = self._deadline(one, due, due.until)
@@ -315,7 +316,7 @@ class Oracle:
 
         :param used: pieces whose beginnings were claimed.
         """
-        return next((number for number, piece in enumerate(due_.pieces(
+        return next((number for number, piece in enumerate(oracle_due.pieces(
             self._facts, self._owners, pair))
             if number not in used and piece.plan.immediate
             and piece.may.begin <= claim.at < piece.may.end), None)
@@ -356,9 +357,9 @@ class Oracle:
             for reading in self._facts.readings[job]
             if skip.before < reading.instant <= skip.until
             and key in reading.objects
-            for piece in due_.pieces(self._facts, self._owners, pair))
+            for piece in oracle_due.pieces(self._facts, self._owners, pair))
 
-    def _report(self, kind: str, pair: Pair, due: due_.Due | None,
+    def _report(self, kind: str, pair: Pair, due: Due | None,
                 text: str) -> None:
         tick = '' if due is None else (
             f' tick {self._seconds(due.tick)}'

@@ -12,12 +12,13 @@ import time
 
 from tests import checker
 from tests.simulation import bugs
-from tests.simulation import cluster as cluster_
+from tests.simulation.cluster import SECOND
+from tests.simulation.cluster import Cluster
 
 
 def live(seed, bug=None, log=None, **given):
     """One seed: its findings, how it went, and how long it was."""
-    cluster = cluster_.Cluster(seed, bug=bug, log=log, **given)
+    cluster = Cluster(seed, bug=bug, log=log, **given)
     record = cluster.run()
     oracle = cluster.judge()
     text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
@@ -32,7 +33,7 @@ def live(seed, bug=None, log=None, **given):
         'worlds': collections.Counter([
             'long' if setup.long else 'short',
             'SQLite' if setup.sql else 'in memory']),
-        'seconds': cluster.world.t / cluster_.SECOND,
+        'seconds': cluster.world.t / SECOND,
         'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
     }
 

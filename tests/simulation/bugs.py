@@ -6,8 +6,8 @@ answers, or how a process is driven.
 """
 
 from distperiodic.adapters import memory
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
+from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from tests.simulation import ensemble
 
@@ -45,7 +45,7 @@ class NoFence(Bug):
                         self.journal.claims[
                             job, key, row.tick].counted.append(
                                 self.journal.granted.get((lease, key), 0))
-                        self._end([key], row.lease.id, claim_.Move.FINISH)
+                        self._end([key], row.lease.id, Move.FINISH)
                 super().finish(job, tick, objects, lease=lease)
                 return set(objects)
         return Store
@@ -60,7 +60,7 @@ class NoCompareAtFinish(Bug):
                 counted = super().finish(job, tick, objects, lease=lease)
                 for key in objects:
                     if key not in counted and (
-                            lease, key, claim_.Move.FINISH) not in self._ends:
+                            lease, key, Move.FINISH) not in self._ends:
                         self.journal.end(
                             job, key, tick, State.DONE.value,
                             self.journal.granted.get((lease, key), 0))

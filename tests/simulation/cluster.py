@@ -12,14 +12,17 @@ record is read::
 import collections
 import logging
 
-from distperiodic.core import job as job_
 from distperiodic.core import partition
 from distperiodic.core import schedule
+from distperiodic.core.job import Delivery
 from distperiodic.flow import scheduling
 from distperiodic.flow.scheduler import late_claims
 from tests import checker
-from tests.oracle import facts as facts_
 from tests.oracle import fates
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import Bounds
+from tests.oracle.facts import Facts
+from tests.oracle.facts import Span
 from tests.simulation import bugs
 from tests.simulation import draws
 from tests.simulation import ensemble
@@ -28,9 +31,11 @@ from tests.simulation import members
 from tests.simulation import reading
 from tests.simulation import stores
 from tests.simulation import wires
-from tests.simulation import world as world_
+from tests.simulation.world import BEGINS
+from tests.simulation.world import SECOND
+from tests.simulation.world import StoreClock
+from tests.simulation.world import World
 
-SECOND = world_.SECOND
 _Misfire, _Overlap = schedule.Misfire, schedule.Overlap
 
 
@@ -42,8 +47,8 @@ class Cluster:
     """
 
     def __init__(self, seed, *, bug=None, log=None, **given):
-        self.world = world_.World(
-            seed, log, world_.BEGINS[seed % len(world_.BEGINS)])
+        self.world = World(
+            seed, log, BEGINS[seed % len(BEGINS)])
         random = self.world.random
         self.bug = bugs.BUGS[bug] if bug else bugs.Bug()
         self.setup = setup = draws.draw(random, **given)
@@ -62,7 +67,7 @@ class Cluster:
             self.partitions['default'] = partition.Partition(
                 'default', draws.MOST)
         noise = set(setup.noise)
-        self.clock = world_.StoreClock(self.world)
+        self.clock = StoreClock(self.world)
         #: Seconds by which the store's clock may be set at once.
         self.most_step = min(2.0, setup.lease / 10)
         self.stores = stores.of(self)
@@ -134,14 +139,14 @@ class Cluster:
 
     def pause(self, job):
         if not self._pauses[job] or (
-                self._pauses[job][-1].end < facts_.FOREVER):
+                self._pauses[job][-1].end < FOREVER):
             self.operator.pause(job)
-            self._pauses[job].append(facts_.Span(
-                self.world.now, facts_.FOREVER))
+            self._pauses[job].append(Span(
+                self.world.now, FOREVER))
 
     def resume(self, job):
         last = self._pauses[job][-1]
-        if last.end == facts_.FOREVER:
+        if last.end == FOREVER:
             self.operator.resume(job)
             # Members ask at each sweep.
             self._pauses[job][-1] = last._replace(
@@ -248,7 +253,7 @@ class Cluster:
             name: checker.Policy(
                 name, every=(job.misfire is _Misfire.ALL
                              and job.overlap is _Overlap.WAIT),
-                at_most_once=job.delivery is job_.Delivery.AT_MOST_ONCE,
+                at_most_once=job.delivery is Delivery.AT_MOST_ONCE,
                 most=job.retries + 6,
                 at_once=job.max_in_flight or 1 << 30,
                 at_once_within=draws.MOST if self.partitions else 1 << 30)
@@ -268,9 +273,9 @@ class Cluster:
         """Each change of each job, as its schedules were put in force."""
         found = {name: [] for name in self.setup.jobs}
         for at, name, text in self.stores.journal.adopted:
-            found[name].append((at if found[name] else -facts_.FOREVER,
+            found[name].append((at if found[name] else -FOREVER,
                                 self._known[name, text]))
-        return {name: changes or [(-facts_.FOREVER, self.setup.jobs[name])]
+        return {name: changes or [(-FOREVER, self.setup.jobs[name])]
                 for name, changes in found.items()}
 
     @property
@@ -292,9 +297,9 @@ class Cluster:
                       if process.group == ensemble.SCHEDULERS]
         for one in schedulers:
             one.unable += self.line.outages
-        return facts_.Facts(
+        return Facts(
             self.world.begin, self.world.now,
-            facts_.Bounds(*(int(seconds * SECOND) for seconds in (
+            Bounds(*(int(seconds * SECOND) for seconds in (
                 prompt, late, setup.sweep, prompt + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,

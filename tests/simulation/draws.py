@@ -6,11 +6,13 @@ with few ticks: there a tick that is lost does not come again soon.
 """
 
 import dataclasses
-import random as random_
+from random import Random
 
 from distperiodic.core import cron
-from distperiodic.core import job as job_
 from distperiodic.core import schedule
+from distperiodic.core.job import Delivery
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 
 _Misfire, _Overlap = schedule.Misfire, schedule.Overlap
 _BERLIN = 'Europe/Berlin'
@@ -53,7 +55,7 @@ JOBS = {
     'grace': dict(misfire=_Misfire.SKIP, grace=3.0, retries=1),
     'wait': dict(overlap=_Overlap.WAIT, retries=1),
     'all': dict(misfire=_Misfire.ALL, retries=1),
-    'once': dict(delivery=job_.Delivery.AT_MOST_ONCE, retries=2),
+    'once': dict(delivery=Delivery.AT_MOST_ONCE, retries=2),
     'group': dict(group=True, misfire=_Misfire.ALL, overlap=_Overlap.WAIT,
                   retries=2),
     'nightly': dict(group=True, retries=1),
@@ -104,7 +106,7 @@ class Setup:
     late_after: float
     sweep: float
     objects: int
-    jobs: dict[str, job_.Job]
+    jobs: dict[str, Job]
     faults: list[str]
     noise: list[str]
     #: Rows of the store that are read at once.
@@ -135,11 +137,11 @@ def job_of(name, rule):
     """The job of that name, with any schedule."""
     options = dict(JOBS[name])
     if options.pop('group', False):
-        options['scope'] = job_.Scope.GROUP
+        options['scope'] = Scope.GROUP
     else:
-        options['scope'] = job_.Scope.OBJECTS
+        options['scope'] = Scope.OBJECTS
         options['objects'] = f'list_{name}'
-    return job_.Job(name, rule, **options)
+    return Job(name, rule, **options)
 
 
 def life_of(long, sql):
@@ -155,7 +157,7 @@ def schedule_of(random, life, name):
     return schedule.Every(random.choice(life.periods))
 
 
-def draw(random: random_.Random, **given):
+def draw(random: Random, **given):
     """The cluster of a seed.
 
     :param given: what is not drawn; ``without`` is faults and noise that are

@@ -4,10 +4,13 @@
 import functools
 
 from distperiodic import exceptions
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
-from tests.oracle import facts as facts_
-from tests.simulation import world as world_
+from distperiodic.core.member import View
+from distperiodic.core.member import parse_entry
+from distperiodic.core.member import resolve_entries
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
+from tests.oracle.facts import Entry
+from tests.simulation.world import SECOND
 
 SCHEDULERS = 'group'
 WORKERS = 'group.workers.default'
@@ -15,7 +18,7 @@ WORKERS = 'group.workers.default'
 
 @functools.lru_cache(maxsize=512)
 def _ring(points):
-    return ring_.Ring(dict(points))
+    return Ring(dict(points))
 
 
 class Ensemble:
@@ -67,7 +70,7 @@ class Ensemble:
         world = self.world
         process.sure_until = min(
             process.sure_until,
-            world.t + int(self.session / 2 * world_.SECOND))
+            world.t + int(self.session / 2 * SECOND))
         world.after(self.session * (0.8 + 0.2 * world.random.random()),
                     self._expire, process, group, world.t)
 
@@ -118,7 +121,7 @@ class Ensemble:
         for process in self._processes():
             process.sure_until = min(
                 process.sure_until,
-                self.world.t + int(self.session / 2 * world_.SECOND))
+                self.world.t + int(self.session / 2 * SECOND))
 
     def _processes(self):
         return [process for process in self.world.processes.values()
@@ -137,7 +140,7 @@ class Ensemble:
         self._version += 1
         if group == SCHEDULERS:
             self.rings.append((self.world.now, tuple(
-                facts_.Entry(name, one.identity, one.points)
+                Entry(name, one.identity, one.points)
                 for name, one in self._entries[group].items())))
         watchers = self._watchers[group] = [
             one for one in self._watchers[group] if one.alive]
@@ -165,11 +168,11 @@ class Ensemble:
         me = process.member
         if group == process.group:
             process.stands(any(one.same_process(me) for one in map(
-                member_.parse_entry, entries)))
-        members, _ = member_.settle(entries, me)
-        process.views[group] = member_.View(
+                parse_entry, entries)))
+        members, _ = resolve_entries(entries, me)
+        process.views[group] = View(
             group, members,
-            _ring(tuple(member_.ring_members(members).items())), version,
+            _ring(tuple(ring_members(members).items())), version,
             process.clock.monotonic(),
             me if me in members else None, float('inf'))
         process.viewed(process.views[group])

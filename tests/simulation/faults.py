@@ -6,7 +6,7 @@ A method does its harm, and sees to it that it ends after so many seconds.
 
 import dataclasses
 
-from tests.oracle import facts as facts_
+from tests.oracle.facts import Span
 from tests.simulation import draws
 
 
@@ -193,7 +193,7 @@ class Faults:
             self._world.after(seconds, self._mend, process)
 
     def _mend(self, process):
-        process.cuts.append(facts_.Span(process.cut, self._world.now, 'cut'))
+        process.cuts.append(Span(process.cut, self._world.now, 'cut'))
         process.cut = None
         if not process.frozen:
             self._cluster.ensemble.heard(process, process.group)

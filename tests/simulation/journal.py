@@ -2,7 +2,7 @@
 """What was committed in a store, told alike by every kind of store."""
 
 from tests import checker
-from tests.oracle import facts as facts_
+from tests.oracle.facts import Skip
 
 
 class Journal:
@@ -54,5 +54,5 @@ class Journal:
         self.claims[job, name, tick].endings.pop()
 
     def skip(self, job, name, before, until, by, counted=None):
-        self.skips.append(facts_.Skip(
+        self.skips.append(Skip(
             self._now(), job, name, before, until, by, counted))

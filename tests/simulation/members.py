@@ -4,22 +4,24 @@
 import collections
 import dataclasses
 
-from distperiodic.core import member as member_
 from distperiodic.core.claim import Authority
+from distperiodic.core.member import Member
+from distperiodic.core.member import parse_entry
 from distperiodic.flow import events
-from distperiodic.flow import grants as grants_
 from distperiodic.flow import leases
 from distperiodic.flow import scheduling
-from tests.oracle import facts as facts_
+from distperiodic.flow.grants import Grants
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import Scheduler as SchedulerFacts
+from tests.oracle.facts import Span
 from tests.simulation import ensemble
-from tests.simulation import pool as pool_
 from tests.simulation import reading
-from tests.simulation import world as world_
+from tests.simulation.pool import Pool
+from tests.simulation.world import SECOND
+from tests.simulation.world import Process
 
-SECOND = world_.SECOND
 
-
-class Worker(world_.Process):
+class Worker(Process):
     """A worker process."""
 
     group = ensemble.WORKERS
@@ -29,16 +31,16 @@ class Worker(world_.Process):
         self.cluster = cluster
         self.views = {}
         slots = cluster.setup.slots
-        self.member = member_.Member(
+        self.member = Member(
             identity, self.nonce, 1, slots=slots)
-        self.grants = grants_.Grants(
+        self.grants = Grants(
             cluster.newest_jobs, store=cluster.queue(self), clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
             shared=True, silent=cluster.setup.session,
             partitions=cluster.partitions)
-        self.pool = pool_.Pool(
+        self.pool = Pool(
             self, cluster, slots, may_start=self.grants.may_start,
             report=self._tell, lease_of=self.grants.lease_of)
         self._signs = 0.0
@@ -48,7 +50,7 @@ class Worker(world_.Process):
 
     def _sure(self, entry):
         """As the membership tells it: from its own clock alone."""
-        return (member_.parse_entry(entry).tenure == self.member.tenure
+        return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)
 
     def thawed(self):
@@ -92,7 +94,7 @@ class Worker(world_.Process):
         self.pool.drain()
 
 
-class Scheduler(world_.Process):
+class Scheduler(Process):
     """A scheduler process, with a pool of its own or without."""
 
     group = ensemble.SCHEDULERS
@@ -102,7 +104,7 @@ class Scheduler(world_.Process):
         self.cluster = cluster
         self.views = {}
         setup = cluster.setup
-        self.member = member_.Member(
+        self.member = Member(
             identity, self.nonce, 1, points=cluster.points[identity])
         self.jobs = cluster.jobs_of(identity)
         self.store = cluster.queue(self)
@@ -129,7 +131,7 @@ class Scheduler(world_.Process):
         self._signs = self._sweeps
         if local:
             grants = self.flow.grants_of(Authority.STORE)
-            self.pool = pool_.Pool(
+            self.pool = Pool(
                 self, cluster, setup.slots,
                 may_start=grants.may_start, report=self._tell,
                 lease_of=grants.lease_of)
@@ -147,7 +149,7 @@ class Scheduler(world_.Process):
 
     def _sure(self, entry):
         """As the membership tells it: from its own clock alone."""
-        return (member_.parse_entry(entry).tenure == self.member.tenure
+        return (parse_entry(entry).tenure == self.member.tenure
                 and self.world.t < self.sure_until)
 
     # -- the way to the workers
@@ -241,15 +243,15 @@ class Scheduler(world_.Process):
         """What the oracle must know of it."""
         unable = [*self.unable]
         if self.store.unanswered is not None:
-            unable.append(facts_.Span(
-                self.store.unanswered, facts_.FOREVER, 'no answer'))
+            unable.append(Span(
+                self.store.unanswered, FOREVER, 'no answer'))
         if self._out is not None:
-            unable.append(facts_.Span(
-                self._out, facts_.FOREVER, 'not a member'))
+            unable.append(Span(
+                self._out, FOREVER, 'not a member'))
         unaware = [*self.cuts]
         if self.cut is not None:
-            unaware.append(facts_.Span(self.cut, facts_.FOREVER, 'cut'))
-        return facts_.Scheduler(
+            unaware.append(Span(self.cut, FOREVER, 'cut'))
+        return SchedulerFacts(
             self.name, self.identity, self.jobs, self.entered, self.left,
             unable, self.reader.unread, unaware)
 

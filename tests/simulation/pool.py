@@ -6,9 +6,8 @@ import collections
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from tests import checker
-from tests.oracle import facts as facts_
+from tests.oracle.facts import SECOND
 
-SECOND = facts_.SECOND
 _REPORT_EVERY = 0.02
 
 

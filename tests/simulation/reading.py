@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catalogues: what they list, how it changes, and who reads them."""
 
-from distperiodic.core import catalogue as catalogue_
-from distperiodic.core import job as job_
+from distperiodic.core import catalogue
 from distperiodic.core import ring
+from distperiodic.core.job import Scope
 from distperiodic.flow import events
-from tests.oracle import facts as facts_
-
-SECOND = facts_.SECOND
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import SECOND
+from tests.oracle.facts import Listed
+from tests.oracle.facts import Reading
+from tests.oracle.facts import Span
 
 
 class Catalogues:
@@ -25,13 +27,13 @@ class Catalogues:
         self.readings = {name: [] for name in jobs}
         self._objects = {}
         for name, job in jobs.items():
-            if job.scope is job_.Scope.GROUP:
+            if job.scope is Scope.GROUP:
                 keys = [name]
             else:
                 keys = [f'{name}-{n}' for n in range(objects)]
             self._objects[name] = {}
             for key in keys:
-                self._list(name, key, -facts_.FOREVER)
+                self._list(name, key, -FOREVER)
 
     def _list(self, job, key, at):
         rule = None
@@ -39,7 +41,7 @@ class Catalogues:
             rule = self._world.random.choice(self._rules)
         self._objects[job][key] = rule
         self.listings.setdefault((job, key), []).append(
-            facts_.Listed(at, True, rule))
+            Listed(at, True, rule))
 
     def come(self, job, key):
         """An object is there from now on, perhaps once more."""
@@ -49,7 +51,7 @@ class Catalogues:
     def go(self, job, key):
         if self._objects[job].pop(key, self) is not self:
             self.listings[job, key].append(
-                facts_.Listed(self._world.now, False))
+                Listed(self._world.now, False))
 
     def turn(self, job, key):
         """The schedule of an object changes, if it has one of its own."""
@@ -59,7 +61,7 @@ class Catalogues:
                 [one for one in self._rules if one != rule])
             self._objects[job][key] = rule
             self.listings[job, key].append(
-                facts_.Listed(self._world.now, True, rule))
+                Listed(self._world.now, True, rule))
 
     def objects(self, job):
         return list(self._objects[job])
@@ -74,7 +76,7 @@ class Catalogues:
             objects = [key for key in objects if any(
                 low <= ring.position_of(key) <= high
                 for low, high in arcs)]
-        self.readings[job].append(facts_.Reading(
+        self.readings[job].append(Reading(
             self._world.now, identity, instant, frozenset(objects)))
         own = {key: rule for key, rule in self._objects[job].items()
                if rule is not None}
@@ -113,7 +115,7 @@ class Reader:
 
     def _unread(self, seconds):
         now = self._process.world.now
-        self.unread.append(facts_.Span(
+        self.unread.append(Span(
             now, now + int(seconds * SECOND), 'slow'))
 
     def hang(self):
@@ -124,7 +126,7 @@ class Reader:
     def go_on(self):
         if self.hangs:
             self.hangs = False
-            self.unread.append(facts_.Span(
+            self.unread.append(Span(
                 self._hung_since, self._process.world.now, 'hung'))
             waiting, self._waiting = self._waiting, []
             for asked in waiting:
@@ -135,7 +137,7 @@ class Reader:
         if self.hangs:
             self._waiting.append((job, ticket, arcs, instant))
             return
-        known = self._known.setdefault(job, catalogue_.Catalogues(keep=1))
+        known = self._known.setdefault(job, catalogue.Catalogues(keep=1))
         if (self.fails and job not in self._failed
                 and self._process.world.random.random() < self.fails):
             self._failed.add(job)
@@ -146,7 +148,7 @@ class Reader:
             self._failed.discard(job)
             objects, own, partial = self._catalogues.read(
                 job, arcs, self._process.identity, instant)
-            reading = catalogue_.Reading(known.of(objects), own, partial)
+            reading = catalogue.Reading(known.of(objects), own, partial)
         self._process.look(
             self._process.flow.handle,
             events.CatalogueRead(job, ticket, reading))

@@ -8,8 +8,8 @@ import dataclasses
 from collections.abc import Callable
 
 from distperiodic.core import schedule
-from tests.simulation import cluster as cluster_
 from tests.simulation import draws
+from tests.simulation.cluster import Cluster
 
 _HOUR = 3600
 _QUIET = dict(
@@ -26,14 +26,14 @@ class Scene:
     #: Name of each job to seconds between its ticks.
     jobs: dict[str, float]
     #: Done with the cluster before it begins to live.
-    events: Callable[[cluster_.Cluster], None]
+    events: Callable[[Cluster], None]
     given: dict[str, object] = dataclasses.field(default_factory=dict)
 
     def live(self, **given):
         """The findings; *given* is other than in the scene."""
         jobs = {name: draws.job_of(name, schedule.Every(seconds))
                 for name, seconds in self.jobs.items()}
-        cluster = cluster_.Cluster(
+        cluster = Cluster(
             2, jobs=jobs, **{**_QUIET, **self.given, **given})
         self.events(cluster)
         cluster.run()

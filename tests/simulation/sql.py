@@ -8,15 +8,16 @@ from distperiodic.adapters import pruning
 from distperiodic.adapters import sql_session
 from distperiodic.adapters import sql_store
 from distperiodic.adapters import tables
-from distperiodic.core import claim as claim_
-from tests.simulation import journal as journal_
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import State
 from tests.simulation import sqlite
 from tests.simulation import stores
+from tests.simulation.journal import Journal
 
 _SPACE = 'group'
 _STATES = {code: state for state, code in tables.STATE_CODES.items()}
 # What its handler has ended ran to its end, whenever that is counted.
-_STATES[tables.STATE_CODES[claim_.State.COMMITTED]] = claim_.State.DONE
+_STATES[tables.STATE_CODES[State.COMMITTED]] = State.DONE
 _BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
 
 
@@ -60,7 +61,7 @@ class InSqlite:
             'SELECT fence FROM distperiodic_claim WHERE object = ? AND '
             'state = ? AND job = (SELECT id FROM distperiodic_job WHERE '
             'name = ?)', (
-                name, tables.STATE_CODES[claim_.State.RUNNING],
+                name, tables.STATE_CODES[State.RUNNING],
                 job)).fetchone()
         return found and found[0]
 
@@ -99,7 +100,7 @@ class InSqlite:
         jobs = dict(self._own.execute(
             'SELECT id, name FROM distperiodic_job'))
         at = 0
-        journal = journal_.Journal(lambda: at)
+        journal = Journal(lambda: at)
         for row in self._own.execute(
                 'SELECT at, job, object, was_tick, tick, was_settled, '
                 'settled, was_state, state, was_fence, fence, was_lease, '
@@ -116,7 +117,7 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
     """Put a change of a row into *journal*."""
     before, after = _STATES.get(was_state), _STATES[state]
     if tick != was_tick:
-        if was_tick is not None and before not in claim_.ENDINGS and (
+        if was_tick is not None and before not in ENDINGS and (
                 before.value != 'listed'):
             journal.end(job, name, was_tick, 'superseded')
         if after.value != 'listed':
@@ -127,13 +128,13 @@ def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
         if not relisted:
             journal.skip(job, name, was_settled, settled, _BY.get(by, ''))
         return
-    if after is before and (after in claim_.ENDINGS or fence == was_fence):
+    if after is before and (after in ENDINGS or fence == was_fence):
         return
-    if after is claim_.State.RUNNING:
+    if after is State.RUNNING:
         journal.grant(job, name, tick, fence, lease)
-    elif after in claim_.ENDINGS:
+    elif after in ENDINGS:
         journal.end(job, name, tick, after.value, fence)
-    elif before in claim_.ENDINGS:
+    elif before in ENDINGS:
         journal.reopen(job, name, tick)
 
 

@@ -3,11 +3,14 @@
 
 from distperiodic import ports
 from distperiodic.adapters import memory
-from distperiodic.core import claim as claim_
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.claim import ENDING_MOVES
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import State
 from distperiodic.core.schedule import SECOND
 
-_END = {move: state for state, move in claim_.ENDING_MOVES.items()}
+_END = {move: state for state, move in ENDING_MOVES.items()}
 
 
 class SharedStore(memory.MemoryClaimStore):
@@ -54,10 +57,10 @@ class SharedStore(memory.MemoryClaimStore):
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
               fresh=True, rule='', due_at=None, **options):
-        early = ((tick if due_at is None else due_at) - claim_.EARLIEST
+        early = ((tick if due_at is None else due_at) - EARLIEST
                  - self.now())
         if early > 0:
-            return claim_.Claimed([], [], 0, [], [], early)
+            return Claimed([], [], 0, [], [], early)
         rows = self._rows_of(job)
         open_ = {}
         asked = []
@@ -70,7 +73,7 @@ class SharedStore(memory.MemoryClaimStore):
                                   [], at=tick)
                     continue
                 if (row.tick < tick and isinstance(row, memory._Row)
-                        and row.state not in claim_.ENDINGS):
+                        and row.state not in ENDINGS):
                     open_[key] = row.tick
             asked.append(key)
         answer = super().claim(
@@ -85,7 +88,7 @@ class SharedStore(memory.MemoryClaimStore):
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
              schedule=''):
-        if tick - claim_.EARLIEST > self.now() or not self._in_force(
+        if tick - EARLIEST > self.now() or not self._in_force(
                 job, schedule):
             return 0
         for row in self.look(job, objects):

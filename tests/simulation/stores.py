@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store that a world has: in memory, or the real one in SQLite."""
 
-from tests.simulation import journal as journal_
-from tests.simulation import store as store_
+from tests.simulation.journal import Journal
+from tests.simulation.store import SharedStore
 
 
 class InMemory:
@@ -17,8 +17,8 @@ class InMemory:
 
     def __init__(self, cluster):
         world = cluster.world
-        self.journal = journal_.Journal(lambda: world.now)
-        self._store = cluster.bug.store(store_.SharedStore)(
+        self.journal = Journal(lambda: world.now)
+        self._store = cluster.bug.store(SharedStore)(
             cluster.clock, self.journal)
         if world.log is not None:
             tell_calls(self._store, world.tell)

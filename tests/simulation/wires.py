@@ -4,10 +4,10 @@
 import dataclasses
 
 from distperiodic import exceptions
-from distperiodic.core import member as member_
-from tests.oracle import facts as facts_
+from distperiodic.core.member import process_of
+from tests.oracle.facts import SECOND
+from tests.oracle.facts import Span
 
-SECOND = facts_.SECOND
 # A call that takes longer is one that the store did not answer in time.
 _IN_TIME = SECOND // 50
 
@@ -34,7 +34,7 @@ class Line:
     def come_back(self, now):
         if self.away:
             self.away = False
-            self.outages.append(facts_.Span(self._since, now, 'away'))
+            self.outages.append(Span(self._since, now, 'away'))
 
 
 class StoreQueue:
@@ -121,7 +121,7 @@ class StoreQueue:
     def _answered(self, then, answer):
         process, now = self._process, self._world.now
         if now > self._since + _IN_TIME:
-            process.unable.append(facts_.Span(
+            process.unable.append(Span(
                 self._since, now, 'no answer'))
         self.away = False
         self._pause = 0.1
@@ -179,13 +179,13 @@ class Broker:
                 return
         else:
             sender.later(0.002, sender.sent, batch)
-        self._deliver(member_.process_of(batch.worker), _accept,
+        self._deliver(process_of(batch.worker), _accept,
                       batch, _copy_of_batch)
 
     def report(self, report, to_entry):
         if self.away:
             return
-        self._deliver(member_.process_of(to_entry), _reported, report,
+        self._deliver(process_of(to_entry), _reported, report,
                       _copy_of_report)
 
 

@@ -11,9 +11,10 @@ import itertools
 import random
 
 from tests import checker
-from tests.oracle import facts as facts_
+from tests.oracle.facts import FOREVER
+from tests.oracle.facts import SECOND
+from tests.oracle.facts import Span
 
-SECOND = facts_.SECOND
 #: Twenty minutes after midnight, UTC, of days on which Berlin's clocks go
 #: back, and forward, at 01:00: in the middle of a long world.
 BEGINS = tuple((day * 86_400 + 1_200) * SECOND for day in (19_659, 19_813))
@@ -83,7 +84,7 @@ class StoreClock:
     def __init__(self, world):
         self._world = world
         #: Each change: how far it is ahead from then on.
-        self.ahead = [(-facts_.FOREVER, 0)]
+        self.ahead = [(-FOREVER, 0)]
 
     def now(self):
         return self._world.now + self.ahead[-1][1]
@@ -134,7 +135,7 @@ class Process:
         #: Whether it is being stopped.
         self.leaving = False
         #: When it was killed or began to stop.
-        self.left = facts_.FOREVER
+        self.left = FOREVER
         #: When it first saw itself among the members. None: not yet.
         self.entered = None
         #: Times in which it stood still, or its store did not answer it.
@@ -155,7 +156,7 @@ class Process:
         if stands and self.entered is None:
             self.entered = now
         elif stands and self._out is not None:
-            self.unable.append(facts_.Span(self._out, now, 'not a member'))
+            self.unable.append(Span(self._out, now, 'not a member'))
         self._out = None if stands else now if self._out is None else (
             self._out)
 
@@ -196,7 +197,7 @@ class Process:
         until = world.now + int(seconds * SECOND)
         world.stalls.append(checker.Stall(
             self.name, world.now, until, 'frozen'))
-        self.unable.append(facts_.Span(
+        self.unable.append(Span(
             world.now, until + int(_THAWS * SECOND), 'frozen'))
         world.after(seconds, self._thaw)
 

@@ -5,13 +5,16 @@ import itertools
 
 import pytest
 
-from distperiodic.core import claim as claim_
+from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import Authority
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
-from distperiodic.flow import events as events_
-from distperiodic.flow import leases as leases_
+from distperiodic.flow.events import Released
+from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
-from tests.unit import world as world_
+from tests.unit import world as worlds
 
 SILENT = 10.0
 
@@ -42,14 +45,14 @@ def store():
 
 @pytest.fixture
 def book(store):
-    return leases_.Book(
-        claim_.Authority.STORE, {'poll': world_.job(objects=True)}, store,
+    return Book(
+        Authority.STORE, {'poll': worlds.job(objects=True)}, store,
         grants_here=False, silent=SILENT)
 
 
 @pytest.fixture
 def clock():
-    return world_.Clock()
+    return worlds.Clock()
 
 
 @pytest.fixture
@@ -66,8 +69,8 @@ def again(book, clock, hand):
 
 
 def leases(number):
-    return [claim_.Lease(f'old-{n}', 'poll', 60, [
-        claim_.Claim(f'object-{n}', 1, 1, 60)], State.CLAIMED)
+    return [Lease(f'old-{n}', 'poll', 60, [
+        Claim(f'object-{n}', 1, 1, 60)], State.CLAIMED)
             for n in range(number)]
 
 
@@ -98,11 +101,11 @@ def test_who_waits_for_an_object_is_told_that_it_is_given_up(
     again = recovery.Recovery(
         hand, book, clock, put=events.append, holder=lambda: 'me',
         new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)
-    store.ended = [claim_.Lease(
-        'l', 'poll', 1, [claim_.Claim('a', 1, claim_.UNBOUNDED, 1)],
+    store.ended = [Lease(
+        'l', 'poll', 1, [Claim('a', 1, UNBOUNDED, 1)],
         State.RUNNING)]
 
     again.take_over()
 
-    assert events == [events_.Released(hand.queues['poll'].job, ['a'])]
+    assert events == [Released(hand.queues['poll'].job, ['a'])]
     assert hand.waiting == 0

@@ -5,10 +5,11 @@ import pytest
 
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.flow.scheduler import attendance as attendance_
-from tests.unit import world as world_
+from distperiodic.flow.scheduler.attendance import Attendance
+from tests.unit.world import Clock
+from tests.unit.world import job
 
-JOB = world_.job('poll', objects=True)
+JOB = job('poll', objects=True)
 
 
 class Store:
@@ -39,8 +40,8 @@ def store():
 
 @pytest.fixture
 def attendance(store):
-    return attendance_.Attendance(
-        world_.Clock(), store, {'poll': JOB}, every=1.0)
+    return Attendance(
+        Clock(), store, {'poll': JOB}, every=1.0)
 
 
 def test_since_when_a_job_was_attended_is_known_from_the_store(

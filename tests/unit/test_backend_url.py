@@ -58,7 +58,7 @@ def file(tmp_path):
 def test_what_a_driver_would_pass_over_is_refused_in_one_line(
         url, told, file):
     with pytest.raises(exceptions.ConfigError) as raised:
-        backend_url.check(url.replace('FILE', file))
+        backend_url.check_backend_url(url.replace('FILE', file))
 
     text = str(raised.value)
     assert [part for part in told if part not in text.replace(
@@ -76,7 +76,7 @@ def test_what_a_driver_would_pass_over_is_refused_in_one_line(
     'redis://h?sentinel=m&sentinel_fallback=a:1&sentinel_fallback=b:2',
     'etcd3+https://h?ca_cert=FILE&api_version=v3', 'file:///x?timeout=4'])
 def test_what_a_driver_knows_is_taken(url, file):
-    backend_url.check(url.replace('FILE', file))
+    backend_url.check_backend_url(url.replace('FILE', file))
 
 
 @pytest.mark.parametrize(('url', 'shown'), [
@@ -97,7 +97,7 @@ def test_a_url_is_shown_without_its_passwords(url, shown):
 
 def test_a_refused_option_is_named_without_its_password():
     with pytest.raises(exceptions.ConfigError) as raised:
-        backend_url.check('redis://h?sentinel_password=hunter2&sentinel=')
+        backend_url.check_backend_url('redis://h?sentinel_password=hunter2&sentinel=')
 
     assert 'hunter2' not in str(raised.value)
 
@@ -112,7 +112,7 @@ def test_a_refused_option_is_named_without_its_password():
     ('file:///x', 'file:///x/distperiodic?timeout=4'),
     ('file:///x/?timeout=6', 'file:///x/distperiodic?timeout=6')])
 def test_a_driver_is_told_our_namespace_and_the_session_timeout(url, whole):
-    assert backend_url.complete(url, 4.0) == whole
+    assert backend_url.complete_url(url, 4.0) == whole
 
 
 @pytest.mark.parametrize(('url', 'place'), [

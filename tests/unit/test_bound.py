@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of a limit one scheduler uses."""
 
-from distperiodic.core import bound as bound_
+from distperiodic.core import bound as bounds
 
 BRIEF, LONG = 0.05, 20.0
 
@@ -10,7 +10,7 @@ class Bound:
     """A bound of 12, which three schedulers share: 4 each."""
 
     def __init__(self, shared=True):
-        self.bound = bound_.Bound(12, shared=shared)
+        self.bound = bounds.Bound(12, shared=shared)
         self.now = 0.0
         self.held = 0
 
@@ -86,7 +86,7 @@ def test_who_was_refused_asks_for_more_later():
     one.refuse()
     one.fill()
 
-    one.now += bound_._ABOVE[1] * 1.5
+    one.now += bounds._ABOVE[1] * 1.5
     one.end()
 
     assert one.fill() == 12
@@ -99,7 +99,7 @@ def test_who_has_less_than_its_share_asks_for_it_soon():
     assert one.fill() == 0
 
     for _ in range(10):
-        one.now += bound_._BELOW[1]
+        one.now += bounds._BELOW[1]
         one.fill()
 
     assert one.held == 4

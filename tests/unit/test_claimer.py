@@ -7,20 +7,20 @@ import itertools
 import pytest
 
 from distperiodic import ports
-from distperiodic.core import claim as claim_
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.flow import events
-from distperiodic.flow.scheduler import attendance as attendance_
-from distperiodic.flow.scheduler import claimer as claimer_
-from tests.unit import world as world_
+from distperiodic.flow.scheduler.attendance import Attendance
+from distperiodic.flow.scheduler.claimer import Claimer
+from tests.unit import world as worlds
 
 MINUTE = 60 * SECOND
-NOW = world_.BEGIN * SECOND + 5 * SECOND
+NOW = worlds.BEGIN * SECOND + 5 * SECOND
 #: Seconds within which a tick is claimed while schedulers attend its job.
 PROMISE = 20.0
 
@@ -55,14 +55,14 @@ class Store:
 
     def claim(self, job, tick, objects, *, schedule, until, **options):
         if schedule != self.status.schedule:
-            return claim_.Claimed([], [], 0, [], [], outdated=True)
+            return Claimed([], [], 0, [], [], outdated=True)
         now = self.clock.now() - self.behind
         if now < tick:
-            return claim_.Claimed([], [], 0, [], [], early=tick - now)
+            return Claimed([], [], 0, [], [], early=tick - now)
         if until is not None and now > until:
-            return claim_.Claimed([], [], 0, [], [], over=True)
+            return Claimed([], [], 0, [], [], over=True)
         self.claimed.append((tick, list(objects)))
-        return claim_.Claimed([], [], 0, [], [])
+        return Claimed([], [], 0, [], [])
 
     def skip(self, job, tick, objects, *, by, missed, **options):
         self.skipped.append((tick, by, 1 + missed(ALWAYS)))
@@ -78,17 +78,17 @@ class Desk:
     """A claimer of one job, beside a store that was asked how it stands."""
 
     def __init__(self, piece=100, status=None, **options):
-        self.job = world_.job('poll', objects=True, **options)
+        self.job = worlds.job('poll', objects=True, **options)
         self.events = []
-        self.clock = clock = world_.Clock()
+        self.clock = clock = worlds.Clock()
         self.store = Store(self.job, clock)
         self.store.status = self.store.status._replace(**status or {})
         clock.pass_us(5 * SECOND)
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
-        attendance = attendance_.Attendance(clock, self.store, jobs, 1.0)
+        attendance = Attendance(clock, self.store, jobs, 1.0)
         attendance.look()
-        self.claimer = claimer_.Claimer(
+        self.claimer = Claimer(
             jobs, clock=clock, store=self.store, put=self.events.append,
             holder=lambda: 'me',
             new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
@@ -290,7 +290,7 @@ def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
 def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
     desk, told = Desk(every=60.0, spread=True), []
     desk.store.claim = lambda *args, due_at, **options: (
-        told.append(due_at), claim_.Claimed([], [], 0, [], []))[1]
+        told.append(due_at), Claimed([], [], 0, [], []))[1]
 
     desk.claimer.start_tick(desk.job, tick(1), ['a', 'b', 'c'])
     desk.claimer.judge(desk.job, [

@@ -8,7 +8,10 @@ import pytest
 
 from distperiodic.cmd import ring as ring_cmd
 from distperiodic.cmd import shell
-from distperiodic.core import ring as ring_
+from distperiodic.core.ring import MAX_POSITION
+from distperiodic.core.ring import MIN_POSITION
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import position_of
 
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
 
@@ -24,7 +27,7 @@ def ask(capsys, *argv):
 
 
 def test_explain_names_the_owner_that_the_ring_has(capsys):
-    ring = ring_.Ring({'a': 40, 'b': 80, 'c': 40})
+    ring = Ring({'a': 40, 'b': 80, 'c': 40})
     for number in range(50):
         told = ask(capsys, 'ring', 'explain', 'ping', f'host-{number}',
                    '--members', 'a,b=80,c')
@@ -39,14 +42,14 @@ def test_explain_names_the_owner_that_the_ring_has(capsys):
         assert hashlib.md5(name.encode(), usedforsecurity=False
                            ).hexdigest()[:16] == told['point']
         successors = [m for _, m in ring.succession(
-            ring_.position_of(f'host-{number}'))]
+            position_of(f'host-{number}'))]
         assert told['successors'].startswith(', '.join(successors[1:]))
 
 
 def test_explain_places_a_job_without_objects_by_its_name(capsys):
     told = ask(capsys, 'ring', 'explain', 'nightly', '--members', 'a,b,c')
 
-    assert told['owner'] == ring_.Ring(
+    assert told['owner'] == Ring(
         {'a': 40, 'b': 40, 'c': 40}).owner_of('nightly')
 
 
@@ -62,8 +65,8 @@ def test_show_gives_every_member_its_share(capsys):
 def test_the_arcs_cover_every_position_once(capsys):
     told = ask(capsys, 'ring', 'show', '--arcs', '--members', 'a,b,c')
 
-    assert told[0]['low'] == ring_.MIN_POSITION
-    assert told[-1]['high'] == ring_.MAX_POSITION
+    assert told[0]['low'] == MIN_POSITION
+    assert told[-1]['high'] == MAX_POSITION
     for one, next_one in zip(told, told[1:], strict=False):
         assert next_one['low'] == one['high'] + 1
 
@@ -102,7 +105,7 @@ def test_a_simulated_change_moves_no_more_than_it_must():
 
 def test_simulated_loads_are_those_of_the_ring():
     told = ring_cmd.Simulation(5, 40, 5_000)
-    ring = ring_.Ring({f'member-{n}': 40 for n in range(1, 6)})
+    ring = Ring({f'member-{n}': 40 for n in range(1, 6)})
     loads = [0] * 5
     for number in range(5_000):
         loads[int(ring.owner_of(f'object-{number}')[7:]) - 1] += 1

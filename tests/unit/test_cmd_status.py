@@ -7,8 +7,9 @@ from oslo_config import cfg
 from distperiodic import opts
 from distperiodic.adapters import activity
 from distperiodic.cmd import status
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.member import Member
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
 
 
 def settings(**values):
@@ -21,18 +22,18 @@ def settings(**values):
 
 
 def member(name, points=40, ring_format=1):
-    return member_.Member(name, '0' * 16, 1, points=points,
-                          ring_format=ring_format)
+    return Member(name, '0' * 16, 1, points=points,
+                  ring_format=ring_format)
 
 
 def worker(name, slots=10):
-    return member_.Member(name, '0' * 16, 1, slots=slots)
+    return Member(name, '0' * 16, 1, slots=slots)
 
 
 def group(members=(), workers=None, strangers=(), groups=()):
     return status.Group(
         'nodes', tuple(members),
-        ring_.Ring(member_.ring_members(members)), workers or {}, {},
+        Ring(ring_members(members)), workers or {}, {},
         list(strangers), list(groups), {})
 
 

@@ -10,16 +10,17 @@ import pytest
 
 import distperiodic
 from distperiodic.adapters import memory
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import ring as ring_
 from distperiodic.core.claim import Authority
+from distperiodic.core.member import View
+from distperiodic.core.member import parse_entry
+from distperiodic.core.ring import Ring
 from distperiodic.flow import events
-from distperiodic.flow import grants as grants_
 from distperiodic.flow import leases
 from distperiodic.flow import scheduling
+from distperiodic.flow.grants import Grants
 from distperiodic.flow.worker import runs
-from tests.unit import world as world_
+from tests.unit import world as worlds
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
 WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
@@ -51,18 +52,18 @@ class Member:
     """A scheduler and a worker, with a store and a broker between them."""
 
     def __init__(self):
-        self.clock = world_.Clock()
+        self.clock = worlds.Clock()
         self.ran = 0
         self._to_worker, self._to_scheduler = [], []
         numbers = itertools.count()
         store = memory.Direct(memory.MemoryClaimStore(self.clock))
-        job = world_.job('poll', objects=True)
-        self._reader = world_.Reader()
+        job = worlds.job('poll', objects=True)
+        self._reader = worlds.Reader()
         self._reader.given['poll'] = ['a']
-        membership = world_.Membership()
-        me = member_.parse_entry(ENTRY)
-        membership.seen = member_.View(
-            'group', (me,), ring_.Ring({'me': 40}), version=1, since=0.0,
+        membership = worlds.Membership()
+        me = parse_entry(ENTRY)
+        membership.seen = View(
+            'group', (me,), Ring({'me': 40}), version=1, since=0.0,
             me=me, trusted_until=float('inf'))
         self.flow = scheduling.Scheduling(
             [leases.Book(Authority.STORE, {'poll': job}, store,
@@ -71,7 +72,7 @@ class Member:
             identity='me', me=lambda: ENTRY, bus=self, reader=self._reader,
             put=lambda event: self.flow.handle(event),
             new_lease=lambda: f'lease-{next(numbers)}')
-        self._grants = grants_.Grants(
+        self._grants = Grants(
             {'poll': job}, store=store, clock=self.clock, lease=60.0,
             run=lambda batch: self._shop.accept(batch), report=self._report,
             new_lease=lambda: f'lease-{next(numbers)}', shared=True)
@@ -80,7 +81,7 @@ class Member:
             {'poll': (job, self._handle)}, clock=self.clock, pool=self._pool,
             report=self._grants.reported, may_start=self._grants.may_start)
         self.flow.dispatcher.workers_changed(
-            'default', [world_.worker(slots=10)])
+            'default', [worlds.worker(slots=10)])
         self.flow.dispatcher.schedulers_changed([me])
 
     def send(self, batch):

@@ -5,10 +5,14 @@ import os
 
 import pytest
 
-from distperiodic.core import ring as ring_
-from distperiodic.demo import account as account_
+from distperiodic.core.ring import Ring
 from distperiodic.demo import pings
 from distperiodic.demo import record
+from distperiodic.demo.account import Account
+from distperiodic.demo.account import Change
+from distperiodic.demo.account import Total
+from distperiodic.demo.account import movement
+from distperiodic.demo.account import quantiles
 
 PERIOD = 2_000_000
 HOSTS = pings.hosts(3)
@@ -16,7 +20,7 @@ HOSTS = pings.hosts(3)
 
 def account(*served):
     """An account of ticks 0, 2, 4... with these (tick in s, host) runs."""
-    made = account_.Account(HOSTS, PERIOD)
+    made = Account(HOSTS, PERIOD)
     made.first, made.last = 0, 4_000_000
     for tick, host in served:
         made.add(record.Run(HOSTS[host], tick * 1_000_000,
@@ -28,17 +32,17 @@ ALL = [(t, h) for t in (0, 2, 4) for h in range(3)]
 
 
 def test_all_served_once():
-    assert account(*ALL).total() == account_.Total(3, 9, 9, 0, 0)
+    assert account(*ALL).total() == Total(3, 9, 9, 0, 0)
 
 
 def test_a_host_without_a_ping_is_missed_also_in_a_tick_without_any():
     assert account((0, 0), (0, 1), (0, 2), (4, 0)).total() == (
-        account_.Total(3, 9, 4, 0, 5))
+        Total(3, 9, 4, 0, 5))
 
 
 def test_a_second_ping_counts_the_host_twice_and_not_the_ping():
     assert account(*ALL, (2, 1), (2, 1)).total() == (
-        account_.Total(3, 9, 8, 1, 0))
+        Total(3, 9, 8, 1, 0))
 
 
 def test_ticks_before_the_first_and_after_the_last_do_not_count():
@@ -47,8 +51,8 @@ def test_ticks_before_the_first_and_after_the_last_do_not_count():
 
 def test_what_goes_wrong_is_told_of_the_change_before_it():
     made = account(*(run for run in ALL if run != (2, 1)), (4, 0))
-    one = account_.Change('one', 'a', 1_000_000)
-    two = account_.Change('two', 'b', 3_800_000)
+    one = Change('one', 'a', 1_000_000)
+    two = Change('two', 'b', 3_800_000)
     made.changes += [one, two]
 
     assert made.after(one).missed == 1
@@ -59,17 +63,17 @@ def test_what_goes_wrong_is_told_of_the_change_before_it():
 
 def test_a_tick_just_before_a_change_feels_it():
     made = account(*(run for run in ALL if run != (2, 1)))
-    made.changes.append(account_.Change('killed', 'a', 2_100_000))
+    made.changes.append(Change('killed', 'a', 2_100_000))
 
     assert made.after(made.changes[0]).missed == 1
 
 
 def test_movement_compares_two_rings():
     hosts = pings.hosts(500)
-    before = ring_.Ring({'a': 40, 'b': 40, 'c': 40})
+    before = Ring({'a': 40, 'b': 40, 'c': 40})
     after = before.changed_to({'a': 40, 'b': 40, 'c': 40, 'd': 40})
 
-    found = account_.movement(hosts, before, after, ['d'])
+    found = movement(hosts, before, after, ['d'])
 
     assert found.moved == found.least == sum(
         after.owner_of(h) == 'd' for h in hosts)
@@ -78,9 +82,9 @@ def test_movement_compares_two_rings():
 
 def test_movement_sees_what_moves_between_those_who_stay():
     hosts = pings.hosts(500)
-    found = account_.movement(
-        hosts, ring_.Ring({'a': 40, 'b': 40, 'c': 40}),
-        ring_.Ring({'a': 80, 'b': 40}), ['c'])
+    found = movement(
+        hosts, Ring({'a': 40, 'b': 40, 'c': 40}),
+        Ring({'a': 80, 'b': 40}), ['c'])
 
     assert found.between_others > 0
 
@@ -88,8 +92,8 @@ def test_movement_sees_what_moves_between_those_who_stay():
 def test_quantiles():
     values = [float(n) for n in range(100, 0, -1)]
 
-    assert account_.quantiles(values, 0.5, 0.99, 1.0) == [51.0, 100.0, 100.0]
-    assert account_.quantiles([], 0.5) == [0.0]
+    assert quantiles(values, 0.5, 0.99, 1.0) == [51.0, 100.0, 100.0]
+    assert quantiles([], 0.5) == [0.0]
 
 
 def test_a_record_is_read_as_it_grows(tmp_path):

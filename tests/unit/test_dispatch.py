@@ -11,8 +11,9 @@ from distperiodic.adapters import memory
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
-from tests.unit import world as world_
+from tests.unit.world import World
 from tests.unit.world import job
+from tests.unit.world import seconds_of
 from tests.unit.world import worker
 
 DISPATCH = 'distperiodic.flow.scheduler.dispatcher'
@@ -20,7 +21,7 @@ DISPATCH = 'distperiodic.flow.scheduler.dispatcher'
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return World()
 
 
 class Workers:
@@ -220,8 +221,8 @@ def test_a_batch_is_of_one_job_and_one_tick(world):
     for batch in me.bus.batches:
         assert len({s.tick for s in me.starts
                     if s.job == batch.job and s.object in batch.objects
-                    and world_.seconds_of(batch.tick) == s.tick}) == 1
-    assert {(b.job, world_.seconds_of(b.tick)) for b in me.bus.batches} == {
+                    and seconds_of(batch.tick) == s.tick}) == 1
+    assert {(b.job, seconds_of(b.tick)) for b in me.bus.batches} == {
         ('a', 60), ('b', 120)}
 
 
@@ -287,7 +288,7 @@ def test_max_in_flight_bounds_a_job_over_all_workers(world):
 def test_max_in_flight_is_divided_by_the_schedulers(world):
     me = at_work(world, 100, job(objects=True, max_in_flight=9))
     me.dispatcher.schedulers_changed(
-        [world_.worker(f"s{n}", slots=0, points=40) for n in range(3)])
+        [worker(f"s{n}", slots=0, points=40) for n in range(3)])
 
     me.dispatcher.workers_changed('default', [worker(slots=300)])
     me.flow.pump()
@@ -299,7 +300,7 @@ def test_schedulers_share_the_slots_of_the_workers(world):
     me = at_work(world, 100)
     me.dispatcher.workers_changed('default', [worker(slots=40)])
     me.dispatcher.schedulers_changed(
-        [world_.worker(f"s{n}", slots=0, points=40) for n in range(4)])
+        [worker(f"s{n}", slots=0, points=40) for n in range(4)])
 
     me.flow.pump()
 
@@ -867,7 +868,7 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
                 seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
                          silent=3.0, catalogues={'poll': ['a']})
-    me.dispatcher.schedulers_changed([world_.worker('me', 0, points=40)])
+    me.dispatcher.schedulers_changed([worker('me', 0, points=40)])
     if seen:
         me.dispatcher.workers_changed('default', [worker('w'), old])
 
@@ -883,7 +884,7 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
 def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
     """By whoever saw it go, long before they would have ended."""
     store = memory.MemoryClaimStore(world.clock)
-    mine, other = (world_.worker(name, 0, points=40)
+    mine, other = (worker(name, 0, points=40)
                    for name in ('me', 'other'))
     store.claim('poll', store.now(), ['a'], lease='L', holder=other.holder,
                 seconds=60, supersede=False)
@@ -908,7 +909,7 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     world.advance(10, sweep=0.25)
     assert me.count('taken over') == 0
 
-    me.dispatcher.schedulers_changed([world_.worker('me', 0, points=40)])
+    me.dispatcher.schedulers_changed([worker('me', 0, points=40)])
     world.advance(1, sweep=0.25)
 
     assert me.count('taken over') == 1

@@ -13,7 +13,7 @@ import pytest
 
 from distperiodic.core import audit
 from distperiodic.core import reason
-from distperiodic.core import ring as ring_
+from distperiodic.core.ring import Ring
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCE = ROOT / 'doc' / 'source'
@@ -193,7 +193,7 @@ def test_the_arcs_of_all_members_read_every_row_once():
         'push_down', SOURCE / 'howto' / 'push_down.py')
     push_down = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(push_down)
-    ring = ring_.Ring({'a': 40, 'b': 40, 'c': 400})
+    ring = Ring({'a': 40, 'b': 40, 'c': 400})
     volumes = [f'volume-{number}' for number in range(1000)]
     with sqlite3.connect(':memory:') as database:
         push_down.create(database)

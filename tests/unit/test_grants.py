@@ -6,22 +6,23 @@ import random
 import pytest
 
 from distperiodic.adapters import memory
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.core.claim import State
+from distperiodic.core.claim import granted_lease
+from distperiodic.core.job import Delivery
+from distperiodic.core.member import holder_of
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import grants as grants_
+from distperiodic.flow.grants import RETRY_CAP
+from distperiodic.flow.grants import Grants
 from distperiodic.flow.worker import admission
-from tests.unit import world as world_
+from tests.unit import world as worlds
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
 OTHER = 'api-2~00c0ffee00c0ffee~1~f1.t1.r40'
 WORKER = 'w~00c0ffee00c0ffee~1~f1.t1.s10'
-TICK = world_.BEGIN * schedule.SECOND
+TICK = worlds.BEGIN * schedule.SECOND
 LEASE = 60.0
 #: A part of a lease is left when its holder stops believing in it.
 TRUST = LEASE * 0.9
@@ -53,13 +54,13 @@ class Desk:
     """Grants of one worker, over a store in which a scheduler claims."""
 
     def __init__(self, *jobs, **options):
-        self.clock = world_.Clock()
+        self.clock = worlds.Clock()
         self.store = memory.MemoryClaimStore(self.clock)
         self.line = Line(self.store)
         self.runs, self.reports = [], []
         self.numbers = 0
-        self.jobs = {job.name: job for job in jobs or [world_.job('poll')]}
-        self.grants = grants_.Grants(
+        self.jobs = {job.name: job for job in jobs or [worlds.job('poll')]}
+        self.grants = Grants(
             self.jobs, store=self.line, clock=self.clock, lease=LEASE,
             run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),
@@ -136,7 +137,7 @@ def batch_of(claims, lease, batch_id='b', name='poll', worker=WORKER):
 
 
 def granted(batch):
-    return claim_.granted_lease(batch.lease, batch.id)
+    return granted_lease(batch.lease, batch.id)
 
 
 @pytest.fixture
@@ -317,7 +318,7 @@ def test_a_run_that_failed_for_the_last_time_is_dead(desk):
 
 
 def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
-    desk = Desk(world_.job('poll', retries=2, retry_backoff=1.0))
+    desk = Desk(worlds.job('poll', retries=2, retry_backoff=1.0))
     batch = desk.accept('a')
 
     for attempt in (2, 3):
@@ -325,7 +326,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
         assert told.retried == [(0, 'Boom: no')]
         assert told.failed == []
         assert desk.overdue() == []
-        desk.pass_seconds(grants_.RETRY_CAP)
+        desk.pass_seconds(RETRY_CAP)
         [lease] = desk.overdue()
         assert [one.attempt for one in lease.claims] == [attempt]
         assert lease.was is State.RETRY
@@ -339,7 +340,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
 
 def test_done_retried_and_dead_of_one_report_are_told_together():
     """Each is a write of its own, and the report comes after all of them."""
-    desk = Desk(world_.job('poll', retries=1))
+    desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
     both = desk.store.take_back(
@@ -356,8 +357,8 @@ def test_done_retried_and_dead_of_one_report_are_told_together():
 
 
 def test_what_runs_at_most_once_is_not_retried():
-    desk = Desk(world_.job('poll', retries=5,
-                           delivery=job_.Delivery.AT_MOST_ONCE))
+    desk = Desk(worlds.job('poll', retries=5,
+                           delivery=Delivery.AT_MOST_ONCE))
     batch = desk.accept('a')
 
     told = desk.report(batch, failed=[(0, 'Boom')])
@@ -370,7 +371,7 @@ def test_what_runs_at_most_once_is_not_retried():
 def waits(desk, attempt, backoff):
     """Seconds until the retry after *attempt*, as the store was told."""
     return desk.grants._results.pause(
-        world_.job('poll', retries=100, retry_backoff=backoff), attempt)
+        worlds.job('poll', retries=100, retry_backoff=backoff), attempt)
 
 
 @pytest.mark.parametrize(('attempt', 'most'), [
@@ -385,7 +386,7 @@ def test_pauses_double_up_to_a_cap_and_are_not_all_alike(
 
 
 def test_a_retry_is_due_after_its_pause_and_not_before():
-    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0))
+    desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept('a')
     desk.report(batch, failed=[(0, 'Boom')])
 
@@ -398,7 +399,7 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
 
 def test_what_failed_together_is_retried_together():
     """One lease for many objects, and not one for each."""
-    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0))
+    desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0))
     batch = desk.accept(*(f'object-{n}' for n in range(100)))
 
     desk.report(batch, failed=[(n, 'Boom') for n in range(100)])
@@ -427,8 +428,8 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
 
 def test_of_results_that_were_lost_in_part_the_others_count():
     """Each by its name: not the first so many of them."""
-    desk = Desk(world_.job('poll', retries=1, retry_backoff=8.0),
-                world_.job('tidy'))
+    desk = Desk(worlds.job('poll', retries=1, retry_backoff=8.0),
+                worlds.job('tidy'))
     lost = ['a', 'c', 'e']
     for name, kept in ('poll', 'retried'), ('tidy', 'failed'):
         batch = desk.accept('a', 'b', 'c', 'd', 'e', 'f', name=name)
@@ -455,7 +456,7 @@ def test_results_of_what_others_have_run_to_its_end_do_not_count(desk):
 
 
 def test_the_retry_of_what_was_lost_is_not_ours_to_order():
-    desk = Desk(world_.job('poll', retries=3, retry_backoff=1.0))
+    desk = Desk(worlds.job('poll', retries=3, retry_backoff=1.0))
     batch = desk.accept('a')
     desk.lose(batch)
 
@@ -558,7 +559,7 @@ def test_leases_are_renewed_under_the_name_of_who_has_them(desk):
     assert desk.grants.may_start(theirs) is None
     assert desk.store.renew(
         [granted(mine), granted(theirs)], seconds=60,
-        holder=member_.holder_of(WORKER)) == {granted(mine)}
+        holder=holder_of(WORKER)) == {granted(mine)}
 
 
 @pytest.mark.parametrize(('term', 'holds'), [
@@ -572,7 +573,7 @@ def test_a_worker_holds_its_leases_through_the_terms_of_a_tenure(
 
     later = WORKER.replace('~1~f1.t1', term)
     assert desk.store.renew(
-        [granted(batch)], holder=member_.holder_of(later),
+        [granted(batch)], holder=holder_of(later),
         seconds=60) == ({granted(batch)} if holds else set())
 
 
@@ -696,7 +697,7 @@ def test_an_ended_batch_is_not_renewed(desk):
 
 def crowd(*running):
     """A desk at which so many run already, in other hands."""
-    desk = Desk(world_.job('poll', max_in_flight=4))
+    desk = Desk(worlds.job('poll', max_in_flight=4))
     if running:
         other = desk.batch(*running)
         desk.store.start('poll', TICK, running, lease=other.lease,
@@ -742,7 +743,7 @@ def test_of_two_that_come_at_once_the_first_has_the_last_place():
 
 
 def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
-    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     first = desk.accept('a', 'b')
     waits = desk.accept('c')
     assert len(desk.runs) == 1
@@ -754,7 +755,7 @@ def test_a_batch_that_finds_no_place_has_that_of_what_ends_here():
 
 
 def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
-    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     desk.accept('a', 'b')
     waits = desk.accept('c')
 
@@ -770,7 +771,7 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
 
 
 def test_a_batch_that_waits_finds_a_place_that_others_left():
-    desk = Desk(world_.job('poll', max_in_flight=2), shared=True)
+    desk = Desk(worlds.job('poll', max_in_flight=2), shared=True)
     other = desk.batch('x', 'y')
     desk.store.start('poll', TICK, ['x', 'y'], lease=other.lease,
                      into='other', holder='w2', seconds=LEASE)
@@ -785,8 +786,8 @@ def test_a_batch_that_waits_finds_a_place_that_others_left():
 
 
 def test_the_jobs_of_a_partition_are_counted_together():
-    desk = Desk(world_.job('poll'), world_.job('other', objects=True),
-                world_.job('third', objects=True),
+    desk = Desk(worlds.job('poll'), worlds.job('other', objects=True),
+                worlds.job('third', objects=True),
                 partitions={'default': partition.Partition('default', 3)})
     running = desk.batch('x', 'y', name='other')
     desk.store.start('other', TICK, ['x', 'y'], lease=running.lease,

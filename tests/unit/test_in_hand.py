@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a scheduler has given to its workers, as it counts it."""
 
-from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import pace
+from distperiodic.core.claim import Claim
 from distperiodic.flow.scheduler import in_flight
 from tests.unit.world import worker
 
 
 def claims(*names):
-    return [claim_.Claim(name, fence, 1, 60) for fence, name
+    return [Claim(name, fence, 1, 60) for fence, name
             in enumerate(names, 1)]
 
 

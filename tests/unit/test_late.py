@@ -6,21 +6,21 @@ import collections
 import pytest
 
 from distperiodic.adapters import memory
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.claim import Claimed
+from distperiodic.core.job import Scope
 from distperiodic.flow import events
 from distperiodic.flow import scheduling
-from distperiodic.flow.scheduler import part as part_
-from tests.simulation import journal as journal_
-from tests.simulation import store as store_
-from tests.unit import world as world_
+from distperiodic.flow.scheduler.part import CIRCLE
+from tests.simulation.journal import Journal
+from tests.simulation.store import SharedStore
+from tests.unit import world as worlds
 
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return worlds.World()
 
 
 @pytest.mark.parametrize('partial', [set(), {'poll'}],
@@ -30,11 +30,11 @@ def world():
 def test_what_a_member_that_hangs_does_not_claim_others_do(
         world, partial, options):
     own = options.pop('own', False)
-    objects = [world_.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
+    objects = [worlds.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
                for n in range(60)]
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    poll = world_.job(every=20.0, objects=True, **options)
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
+    poll = worlds.job(every=20.0, objects=True, **options)
     everyone = [world.scheduler(
         poll, name=name, sees=None, store=store,
         catalogues={'poll': objects}) for name in 'abc']
@@ -59,9 +59,9 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
 
 
 def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    poll = world_.job(every=20.0, objects=True)
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
+    poll = worlds.job(every=20.0, objects=True)
     both = [world.scheduler(
         poll, name=name, sees=None, store=store,
         catalogues={'poll': [f'o-{n}' for n in range(60)]})
@@ -83,10 +83,10 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
 
 def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
     """And not only at what has become so since its last look."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one, other = (world.scheduler(
-        world_.job(every=600.0, objects=True, spread=True), name=name,
+        worlds.job(every=600.0, objects=True, spread=True), name=name,
         sees=None, store=store,
         catalogues={'poll': [f'o-{n}' for n in range(120)]})
         for name in 'ab')
@@ -109,10 +109,10 @@ def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
 
 def three_that_lose_two(world, objects, after, **options):
     """Three that read their parts alone, of which the first goes on."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     everyone = [world.scheduler(
-        world_.job(every=600.0, objects=True, **options), name=name,
+        worlds.job(every=600.0, objects=True, **options), name=name,
         sees=None, store=store, catalogues={'poll': objects})
         for name in 'abc']
     for each in everyone:
@@ -151,7 +151,7 @@ def test_a_part_that_becomes_ours_is_looked_at_from_the_beginning(world):
     """
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [
-        world_.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
+        worlds.thing(key, spacing=1600.0) if parts.owner_of(key) == 'b'
         else key for key in (f'o-{n}' for n in range(60))]
     one = three_that_lose_two(world, objects, 1400)[0]
     # It looks at the part of the one at 1800, and of the other at 2400.
@@ -174,9 +174,9 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
     """Also where its catalogue is of the arcs that it had before, and where
     it does not come to read another.
     """
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    poll = world_.job(every=3600.0, objects=True)
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
+    poll = worlds.job(every=3600.0, objects=True)
     one, other = (world.scheduler(
         poll, name=name, sees=None, store=store,
         catalogues={'poll': [f'o-{n}' for n in range(60)]})
@@ -202,8 +202,8 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
     {'spread': True}, {'own': True}], ids=['spread', 'own'])
 def test_the_looks_for_late_ones_ask_once_for_each(world, options):
     own = options.pop('own', False)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     asked = []
     claim = store.claim
 
@@ -211,10 +211,10 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
         asked.extend((key, tick) for key in objects)
         return claim(job, tick, objects, **rest)
     store.claim = told
-    objects = [world_.thing(f'o-{n}', spacing=600.0) if own else f'o-{n}'
+    objects = [worlds.thing(f'o-{n}', spacing=600.0) if own else f'o-{n}'
                for n in range(300)]
     world.scheduler(
-        world_.job(every=30.0 if own else 600.0, objects=True, **options),
+        worlds.job(every=30.0 if own else 600.0, objects=True, **options),
         store=store, catalogues={'poll': objects})
     world.advance(620)
     asked.clear()
@@ -229,9 +229,9 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
 def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
         world):
     """Whom it listed before, the store still knows."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    poll = world_.job(every=60.0, objects=True)
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
+    poll = worlds.job(every=60.0, objects=True)
     objects = [f'o-{n}' for n in range(5)]
     first = world.scheduler(poll, name='a', store=store,
                             catalogues={'poll': objects})
@@ -249,10 +249,10 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
 def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
         world):
     """The catalogue is read once more then, for the same tick."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        world_.job(every=60.0, objects=True), name='a', store=store,
+        worlds.job(every=60.0, objects=True), name='a', store=store,
         sees=['a', 'b'], catalogues={'poll': ['o-1']})
     world.advance(59)
     one.reader.given['poll'] = ...
@@ -268,10 +268,10 @@ def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
 
 def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
     """One that hangs from the start keeps none of them from its ticks."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
-    poll = world_.job(every=600.0, objects=True)
-    own = [world_.thing(f'o-{n}', spacing=10) for n in range(3)]
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
+    poll = worlds.job(every=600.0, objects=True)
+    own = [worlds.thing(f'o-{n}', spacing=10) for n in range(3)]
     first = world.scheduler(poll, name='a', store=store,
                             catalogues={'poll': own})
     world.advance(25)
@@ -288,10 +288,10 @@ def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
     """While it was none another had its part, and delisted what was gone for
     a moment.
     """
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        world_.job(every=60.0, objects=True), name='a', store=store,
+        worlds.job(every=60.0, objects=True), name='a', store=store,
         catalogues={'poll': ['o-1', 'o-2']})
     world.advance(70)
     store.sync('poll', [], ['o-1'], at=world.clock.now())
@@ -305,10 +305,10 @@ def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
 
 def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
         world):
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        world_.job(every=60.0, objects=True), name='a', store=store,
+        worlds.job(every=60.0, objects=True), name='a', store=store,
         catalogues={'poll': ['o-1']})
     world.advance(59)
     one.reader.given['poll'] = ...
@@ -331,10 +331,10 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        world_.job(every=60.0, objects=True, spread=True), store=store,
+        worlds.job(every=60.0, objects=True, spread=True), store=store,
         catalogues={'poll': [*(f'o-{n}' for n in range(200)), *last]})
     world.advance(119.8)
     with monkeypatch.context() as patch:
@@ -356,10 +356,10 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     late = [key for key in (f'late-{n}' for n in range(600))
             if 59_000_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_900_000]
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        world_.job(every=60.0, objects=True, spread=True), store=store,
+        worlds.job(every=60.0, objects=True, spread=True), store=store,
         catalogues={'poll': late})
     world.advance(119.95)
     with monkeypatch.context() as patch:
@@ -375,19 +375,19 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
 
 def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
     """Not before nothing is left over may it say that all is claimed."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     claim, refused = store.claim, []
 
     def claim_not_at_first(job, tick, objects, **options):
         if world.clock.now() - tick > 4 * schedule.SECOND and not refused:
             refused.extend(objects)
-            return claim_.Claimed([], [], 0, [], [])
+            return Claimed([], [], 0, [], [])
         return claim(job, tick, objects, **options)
     store.claim = claim_not_at_first
     objects = [f'o-{n}' for n in range(20)]
     both = [world.scheduler(
-        world_.job(every=60.0, objects=True), name=name, sees=None,
+        worlds.job(every=60.0, objects=True), name=name, sees=None,
         store=store, catalogues={'poll': objects}) for name in 'ab']
     world.show_all('ab')
     world.advance(50)
@@ -412,19 +412,19 @@ class Watched:
         return getattr(self._store, name)
 
     def settled(self, job, tick):
-        self._counted.add((world_.seconds_of(tick), self._name))
+        self._counted.add((worlds.seconds_of(tick), self._name))
         return self._store.settled(job, tick)
 
 
 def test_two_of_many_look_and_the_others_wait_for_what_they_find(
         world, monkeypatch):
     monkeypatch.setattr(scheduling, '_PAGE', 1)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     counted = set()
     for name in 'abcde':
         world.scheduler(
-            world_.job(every=60.0, objects=True), name=name, sees=None,
+            worlds.job(every=60.0, objects=True), name=name, sees=None,
             store=Watched(store, name, counted),
             catalogues={'poll': ['a', 'b']})
     world.show_all('abcde')
@@ -439,11 +439,11 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
     """More than a page of them are counted before their rows are read."""
     monkeypatch.setattr(scheduling, '_PAGE', 3)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     objects = [f'o-{n}' for n in range(9)]
     both = [world.scheduler(
-        world_.job(every=60.0, objects=True), name=name, sees=None,
+        worlds.job(every=60.0, objects=True), name=name, sees=None,
         store=store, catalogues={'poll': objects}) for name in 'ab']
     world.show_all('ab')
     world.advance(70)
@@ -460,14 +460,14 @@ def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
     """It counts among those that were claimed, and is not listed any more."""
     monkeypatch.setattr(scheduling, '_PAGE', 3)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [f'o-{n}' for n in range(20)]
     of = {name: [key for key in objects if parts.owner_of(key) == name]
           for name in 'abc'}
     looks, hangs, claims = (world.scheduler(
-        world_.job(every=60.0, objects=True), name=name, sees=None,
+        worlds.job(every=60.0, objects=True), name=name, sees=None,
         store=store, catalogues={'poll': objects}) for name in 'abc')
     world.show_all('abc')
     world.advance(70)
@@ -542,10 +542,10 @@ def arcs_of(asked):
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
     """Not only since its owner saw itself among them: views come late."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     me = world.scheduler(
-        world_.job(every=60.0, scope=job_.Scope.GROUP), sees=None,
+        worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
         store=store)
     world.advance(65)
 
@@ -557,10 +557,10 @@ def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
 
 def that_lists_two(world):
     """A member that has run the first tick of two objects, and its store."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     me = world.scheduler(
-        world_.job(every=60.0, objects=True), sees=None, store=store,
+        worlds.job(every=60.0, objects=True), sees=None, store=store,
         catalogues={'poll': ['a', 'b']})
     world.show(me, ['me'])
     world.advance(61)
@@ -610,13 +610,13 @@ def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
 def test_whoever_lost_an_object_does_not_record_its_leaving(
         world, monkeypatch):
     """Its new owner lists it by then."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     parts = ring.Ring(dict.fromkeys('ab', 40))
     key = next(key for key in map(str, range(100))
                if parts.owner_of(key) == 'b')
     one, _ = (world.scheduler(
-        world_.job(every=60.0, objects=True), name=name, sees=None,
+        worlds.job(every=60.0, objects=True), name=name, sees=None,
         store=store, catalogues={'poll': [key]}) for name in 'ab')
     world.show(one, 'a')
     world.advance(61)
@@ -638,11 +638,11 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
     from its end.
     """
     monkeypatch.setattr(scheduling, '_PAGE', 3)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     slow = slow_to_read(store, monkeypatch)
     one = world.scheduler(
-        world_.job(every=600.0, objects=True), name='a', sees='ab',
+        worlds.job(every=600.0, objects=True), name='a', sees='ab',
         store=store, catalogues={'poll': [f'o-{n}' for n in range(40)]})
     world.advance(1)
     slow.answer(10)
@@ -662,12 +662,12 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
     """Not in the period in which the walk begins, nor in the next one."""
     monkeypatch.setattr(scheduling, '_PAGE', 3)
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     slow = slow_to_read(store, monkeypatch)
     objects = [f'o-{n}' for n in range(40)]
     one = world.scheduler(
-        world_.job(every=60.0, objects=True, spread=True), store=store,
+        worlds.job(every=60.0, objects=True, spread=True), store=store,
         catalogues={'poll': objects})
     world.advance(1)
     slow.answer(10)
@@ -692,8 +692,8 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         world, monkeypatch):
     """In one piece a million objects are more than a database takes."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     sizes = []
     sync = store.sync
 
@@ -704,7 +704,7 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
     monkeypatch.setattr(scheduling, '_PAGE', 100)
     names = [f'o-{n}' for n in range(1050)]
     me = world.scheduler(
-        world_.job('poll', every=60.0, objects=True), store=store,
+        worlds.job('poll', every=60.0, objects=True), store=store,
         catalogues={'poll': names})
 
     world.advance(61)
@@ -714,13 +714,13 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
     me.reader.given['poll'] = names[:5]
     world.advance(60)
     assert max(sizes) <= 100
-    assert len(store.rows('poll', *part_.CIRCLE, before=None,
+    assert len(store.rows('poll', *CIRCLE, before=None,
                           limit=9999)) == 5
 
 
 def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     ranges = []
     rows = store.rows
 
@@ -731,7 +731,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
     store.rows = read
     names = [f'o-{n}' for n in range(300)]
     both = [world.scheduler(
-        world_.job(every=600.0, objects=True), name=name, sees=None,
+        worlds.job(every=600.0, objects=True), name=name, sees=None,
         store=store, batch_size=10, catalogues={'poll': names})
         for name in 'ab']
     world.show_all('ab')
@@ -747,7 +747,7 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
         if rest and ranges:
             busy += 1
             assert both[0].ticker._claimer.attendance.checked(
-                'poll') < (world_.BEGIN + 600) * schedule.SECOND
+                'poll') < (worlds.BEGIN + 600) * schedule.SECOND
             # What others own, and nothing of its own.
             view = ring.Ring(dict.fromkeys('ab', 40))
             assert {view.owner_at(end) for one in ranges for end in one} <= {

@@ -132,9 +132,9 @@ def test_all_readers_of_the_same_entries_settle_on_the_same_members(
     shuffled = list(entries)
     random.shuffle(shuffled)
 
-    settled, strangers = member.settle(entries)
+    settled, strangers = member.resolve_entries(entries)
 
-    assert member.settle(shuffled) == (settled, strangers)
+    assert member.resolve_entries(shuffled) == (settled, strangers)
     assert strangers == []
     assert [one.identity for one in settled] == sorted(
         {one.identity for one in members})
@@ -146,7 +146,7 @@ def test_of_two_terms_of_a_process_the_later_counts():
 
     for entries in ([earlier.entry, later.entry],
                     [later.entry, earlier.entry]):
-        settled, _ = member.settle(entries)
+        settled, _ = member.resolve_entries(entries)
         assert settled == (later,)
         assert member.ring_members(settled) == {'api-1': 80}
 
@@ -156,7 +156,7 @@ def test_of_two_processes_with_one_identity_all_others_see_the_same():
     other = a_member(nonce='f' * 16, generation=7)
 
     for entries in ([one.entry, other.entry], [other.entry, one.entry]):
-        assert member.settle(entries) == ((one,), [])
+        assert member.resolve_entries(entries) == ((one,), [])
 
 
 @pytest.mark.parametrize('generation', [1, 2])
@@ -166,14 +166,14 @@ def test_of_two_processes_with_one_identity_each_sees_itself(generation):
     entries = [one.entry, other.entry]
 
     for listed in (entries, entries[::-1]):
-        assert member.settle(listed, one)[0] == (one,)
-        assert member.settle(listed, other)[0] == (other,)
+        assert member.resolve_entries(listed, one)[0] == (one,)
+        assert member.resolve_entries(listed, other)[0] == (other,)
 
 
 def test_strange_entries_are_named_and_own_nothing():
     one = a_member()
 
-    settled, strangers = member.settle(
+    settled, strangers = member.resolve_entries(
         {one.entry, 'leader', 'h\xf4te', 'api-1~xx~1~f1.r40'})
 
     assert settled == (one,)
@@ -183,7 +183,7 @@ def test_strange_entries_are_named_and_own_nothing():
 def test_who_has_no_points_is_a_member_and_not_on_the_ring():
     worker = a_member('worker-1', points=0, slots=10)
 
-    settled, _ = member.settle([worker.entry, a_member().entry])
+    settled, _ = member.resolve_entries([worker.entry, a_member().entry])
 
     assert [one.identity for one in settled] == ['api-1', 'worker-1']
     assert member.ring_members(settled) == {'api-1': 40}

@@ -8,10 +8,10 @@ import random
 import pytest
 
 from distperiodic.adapters import memory
-from distperiodic.core import claim as claim_
+from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
-from tests.unit import world as world_
+from tests.unit.world import Clock
 
 MINUTE = 60_000_000
 TICK = 28_333_333 * MINUTE
@@ -22,7 +22,7 @@ class Owner:
     """Somebody who claims and runs in a store of his own."""
 
     def __init__(self):
-        self.clock = world_.Clock()
+        self.clock = Clock()
         self.store = memory.MemoryClaimStore(self.clock)
         self.names = 0
 
@@ -159,7 +159,7 @@ def test_the_fence_of_an_object_only_grows(seed):
 # -- a clock that is set back
 
 @pytest.mark.parametrize('state', sorted(
-    {State.CLAIMED, *claim_.ENDINGS}, key=lambda state: state.value))
+    {State.CLAIMED, *ENDINGS}, key=lambda state: state.value))
 def test_after_the_clock_was_set_back_an_object_goes_on_and_its_fence_grows(
         owner, state):
     """Refused, it would be silent until the clock is where it was."""
@@ -237,7 +237,7 @@ def test_what_is_open_is_not_forgotten(owner):
 
 def test_of_what_has_ended_no_lease_is_kept(owner):
     for number, state in enumerate([
-            State.DONE, State.DEAD, *claim_.ENDINGS]):
+            State.DONE, State.DEAD, *ENDINGS]):
         owner.end(TICK + number * MINUTE, 'a', state)
     owner.run(TICK + 1000 * MINUTE, *(f'object-{n}' for n in range(100)))
     owner.claim(TICK + 2000 * MINUTE, 'a')

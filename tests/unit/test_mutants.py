@@ -5,17 +5,20 @@ import collections
 
 import pytest
 
-from tests.mutants import bug as bug_
 from tests.mutants import known
-from tests.mutants import suite as suite_
+from tests.mutants import suite as suites
+from tests.mutants.bug import ROOT
+from tests.mutants.bug import DoesNotApply
+from tests.mutants.bug import bugs
+from tests.mutants.bug import read
 
-BUGS = bug_.bugs()
+BUGS = bugs()
 
 
 @pytest.mark.parametrize('bug', BUGS, ids=lambda bug: bug.name)
 def test_a_bug_can_still_be_planted(bug):
     """In code that a person could have written, too."""
-    compile(bug.planted(bug_.ROOT), bug.path, 'exec')
+    compile(bug.planted(ROOT), bug.path, 'exec')
 
 
 def test_each_bug_has_a_name_of_its_own():
@@ -27,15 +30,15 @@ def test_each_bug_has_a_name_of_its_own():
 @pytest.mark.parametrize('name', sorted({
     name for bug in BUGS for name in bug.suites}))
 def test_a_suite_names_a_file_of_tests(name):
-    files = [word for word in suite_.suite(name).command
+    files = [word for word in suites.suite(name).command
              if word.startswith('tests/')]
 
     assert files or name == 'simulation'
-    assert all((bug_.ROOT / path).is_file() for path in files)
+    assert all((ROOT / path).is_file() for path in files)
 
 
 def bug(text):
-    (one,) = bug_.read(text)
+    (one,) = read(text)
     return one
 
 
@@ -55,7 +58,7 @@ def test_a_bug_whose_text_does_not_stand_there_once_is_not_planted(
     (tmp_path / 'a.py').write_text(text)
     planted = bug('bug: x\nin: a.py\nsuites: unit/a.py\n-two\n+four\n')
 
-    with pytest.raises(bug_.DoesNotApply, match='no longer applies'):
+    with pytest.raises(DoesNotApply, match='no longer applies'):
         planted.plant(tmp_path)
 
 
@@ -68,14 +71,14 @@ def test_a_bug_whose_text_does_not_stand_there_once_is_not_planted(
      'test_a.py::test_b[one or two]'),
 ])
 def test_a_test_that_fails_has_caught_a_bug(code, output, caught):
-    assert suite_.suite('unit/test_a.py').caught(code, output) == caught
+    assert suites.suite('unit/test_a.py').caught(code, output) == caught
 
 
 @pytest.mark.parametrize(('code', 'output'), [
     (2, 'ERROR tests/unit/test_a.py\n'), (4, ''), (5, 'no tests ran\n')])
 def test_a_suite_that_judged_nothing_has_caught_nothing(code, output):
-    with pytest.raises(suite_.Unusable):
-        suite_.suite('unit/test_a.py').caught(code, output)
+    with pytest.raises(suites.Unusable):
+        suites.suite('unit/test_a.py').caught(code, output)
 
 
 def test_each_bug_was_caught_by_a_suite_that_it_names():
@@ -96,7 +99,7 @@ def test_what_caught_a_bug_is_there(suite, test):
     kind = suite.partition('/')[0]
     if kind != 'simulation':
         file, *_, name = test.partition('[')[0].split('::')
-        text = (bug_.ROOT / 'tests' / kind / file).read_text()
+        text = (ROOT / 'tests' / kind / file).read_text()
 
         assert f'def {name}(' in text
 

@@ -11,7 +11,9 @@ from distperiodic.core import ring
 from distperiodic.core.due import Row
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
-from distperiodic.flow.scheduler import part as part_
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import Walk
+from distperiodic.flow.scheduler.part import compare_listing
 from tests.unit.world import job
 
 #: A tick of the job, and of objects of half its period.
@@ -40,10 +42,10 @@ class Store:
 def walked(store, *ranges, page):
     """The pages of a walk, and whether it was complete."""
     pages, ends = [], []
-    part_.Walk(store, 'poll', ranges, before=None, page=page,
-               on_page=lambda low, high, rows: pages.append(
-                   (low, high, [row.position for row in rows])),
-               on_end=ends.append).go_on()
+    Walk(store, 'poll', ranges, before=None, page=page,
+         on_page=lambda low, high, rows: pages.append(
+             (low, high, [row.position for row in rows])),
+         on_end=ends.append).go_on()
     [end] = ends
     return pages, end
 
@@ -77,8 +79,8 @@ def reading(*ids, **schedules):
 
 
 def compared(read, *rows, at=TICK + 1, of=None):
-    return part_.compare(of or job(objects=True), read,
-                         range(len(read.catalogue)), rows, at)
+    return compare_listing(of or job(objects=True), read,
+                           range(len(read.catalogue)), rows, at)
 
 
 def row(key, rule='', settled=TICK):
@@ -131,7 +133,7 @@ def test_of_the_objects_of_a_job_a_member_has_those_that_the_ring_gives_it():
     names = [f'object-{n}' for n in range(100)]
     divided = ring.Ring({'me': 40, 'other': 40})
     view = member.View('group', (), divided, 1, 0.0, None, 0.0)
-    part = part_.Part(job(objects=True), 0, reading(*names))
+    part = Part(job(objects=True), 0, reading(*names))
 
     mine, others = part.ids(view, 'me'), part.ids(view, 'other')
 
@@ -147,7 +149,7 @@ def part_that_read(*readings):
 
     :param readings: each for the next second.
     """
-    part = part_.Part(job(objects=True), 0, None)
+    part = Part(job(objects=True), 0, None)
     for at, read in enumerate(readings):
         part.read(read, at * SECOND)
         part.begin_walk(None, at * SECOND)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from distperiodic.adapters import pool as pool_
+from distperiodic.adapters.pool import Pool
 from tests import waiting
 
 LIMIT = 20.0
@@ -39,7 +39,7 @@ def make():
     made = []
 
     def pool(size):
-        made.append(pool_.Pool(size, f'pool-{next(NUMBERS)}.'))
+        made.append(Pool(size, f'pool-{next(NUMBERS)}.'))
         return made[-1]
     yield pool
     for one in made:

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.core import context as context_
-from tests.unit import world as world_
+from distperiodic.core.context import MAX_PROGRESS
+from distperiodic.core.context import Context
+from tests.unit import world as worlds
 from tests.unit.test_grants import Desk
 from tests.unit.test_work import Bench
 from tests.unit.test_work import objects_job
@@ -20,12 +21,12 @@ def saved(bench):
 
 
 def context(**options):
-    return context_.Context('poll', 'a', 0, 1, 1, **options)
+    return Context('poll', 'a', 0, 1, 1, **options)
 
 
 @pytest.mark.parametrize('value, reason', [
     (object(), 'object'), ({'at': float('nan')}, 'NaN'), (b'x', 'bytes'),
-    ('x' * context_.MAX_PROGRESS, '65538 characters'),
+    ('x' * MAX_PROGRESS, '65538 characters'),
 ])
 def test_progress_that_cannot_be_saved_is_refused_where_it_is_assigned(
         value, reason):
@@ -134,7 +135,7 @@ def test_the_next_attempt_is_told_what_the_last_one_said():
 # -- beside the store
 
 def test_progress_goes_to_the_store_and_to_the_next_attempt():
-    desk = Desk(world_.job('poll', retries=2))
+    desk = Desk(worlds.job('poll', retries=2))
     desk.accept('a', 'b')
     [run] = desk.runs
 
@@ -145,7 +146,7 @@ def test_progress_goes_to_the_store_and_to_the_next_attempt():
     desk.pass_seconds(100)
     [lease] = desk.overdue()
     assert [one.object for one in lease.claims] == ['b']
-    batch = world_.message.Batch(
+    batch = worlds.message.Batch(
         'again', 'poll', lease.tick, ['b'], [lease.claims[0].fence], [2],
         run.sender, run.worker, lease.id)
     desk.grants.accept(batch)

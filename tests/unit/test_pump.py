@@ -7,22 +7,23 @@ import sys
 
 import pytest
 
-from distperiodic.core import claim as claim_
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import ring
+from distperiodic.core.claim import Failure
 from distperiodic.core.refusal import Refusal
-from tests.simulation import journal as journal_
-from tests.simulation import store as store_
-from tests.unit import world as world_
+from tests.simulation.journal import Journal
+from tests.simulation.store import SharedStore
 from tests.unit.test_dispatch import at_work
+from tests.unit.world import World
 from tests.unit.world import job
+from tests.unit.world import memory
 from tests.unit.world import worker
 
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return World()
 
 
 class Workers:
@@ -194,7 +195,7 @@ def test_suspects_of_many_are_taken_by_ever_fewer(world):
 def shared(world):
     me = world.scheduler(
         job(objects=True, max_in_flight=9), finishes=False,
-        store=world_.memory.MemoryClaimStore(world.clock),
+        store=memory.MemoryClaimStore(world.clock),
         workers=[worker(slots=300)],
         catalogues={'poll': [f'object-{n}' for n in range(500)]})
     me.dispatcher.schedulers_changed(
@@ -337,8 +338,8 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
     """Anybody may forge a refusal; the store knows what was granted."""
-    store = store_.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+    store = SharedStore(
+        world.clock, Journal(world.clock.now))
     me = world.scheduler(
         job(objects=True), finishes=False, store=store,
         catalogues={'poll': ['a']},
@@ -363,7 +364,7 @@ def test_thousands_of_retries_may_be_due_at_once(world):
                     seconds=60, supersede=False)
         store.start('poll', 0, [f'x-{n}'], lease=lease, into=into,
                     holder='w', seconds=60)
-        store.fail('poll', 0, [claim_.Failure(f'x-{n}', 'no')], lease=into,
+        store.fail('poll', 0, [Failure(f'x-{n}', 'no')], lease=into,
                    into=f'retry-{n}', seconds=1.0)
     depth = sys.getrecursionlimit()
     try:

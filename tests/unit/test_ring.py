@@ -194,7 +194,7 @@ def test_members_configured_differently_agree_on_every_owner(
                for name, n in configured.items()}
     rings = {}
     for name in configured:
-        settled, _ = member.settle(entries)
+        settled, _ = member.resolve_entries(entries)
         rings[name] = ring.Ring(member.ring_members(settled))
 
     for id_ in ids:

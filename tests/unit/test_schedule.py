@@ -512,7 +512,7 @@ class TestCronOverYears:
         self, line, zone
     ):
         cron = Cron(line, zone)
-        changes = offset.changes(
+        changes = offset.offset_changes(
             zoneinfo.ZoneInfo(zone),
             at('2007-01-01') // SECOND,
             at('2019-01-01') // SECOND,

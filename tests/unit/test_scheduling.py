@@ -7,14 +7,15 @@ import itertools
 import pytest
 
 from distperiodic.adapters import memory
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import ring as ring_
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import Scope
+from distperiodic.core.member import View
+from distperiodic.core.member import parse_entry
+from distperiodic.core.ring import Ring
 from distperiodic.flow import leases
 from distperiodic.flow import scheduling
-from tests.unit import world as world_
+from tests.unit import world as worlds
 
 ENTRY = f'me~{"0" * 16}~1~f1'
 
@@ -37,14 +38,14 @@ class Process:
     """A scheduler's flow and the pool beside it, as the service has them."""
 
     def __init__(self):
-        self.clock = world_.Clock()
-        self.bus = world_.Bus(self)
-        self.membership = world_.Membership()
+        self.clock = worlds.Clock()
+        self.bus = worlds.Bus(self)
+        self.membership = worlds.Membership()
         self.stores = {authority: Store(memory.MemoryClaimStore(self.clock))
                        for authority in Authority}
         jobs = {
-            Authority.STORE: world_.job('ours', scope=job_.Scope.GROUP),
-            Authority.RING: world_.job('mine', scope=job_.Scope.MEMBER,
+            Authority.STORE: worlds.job('ours', scope=Scope.GROUP),
+            Authority.RING: worlds.job('mine', scope=Scope.MEMBER,
                                        topic='-')}
         numbers = itertools.count()
         self.flow = scheduling.Scheduling(
@@ -53,19 +54,19 @@ class Process:
              for authority, job in jobs.items()],
             clock=self.clock, membership=self.membership, group='group',
             identity='me', me=lambda: ENTRY, bus=self.bus,
-            reader=world_.Reader(), put=lambda event: self.flow.handle(event),
+            reader=worlds.Reader(), put=lambda event: self.flow.handle(event),
             new_lease=lambda: f'lease-{next(numbers)}')
         for topic in 'default', '-':
             self.flow.dispatcher.workers_changed(
-                topic, [world_.worker(slots=100)])
+                topic, [worlds.worker(slots=100)])
 
     def note(self, batch):
         """All that is sent stays open until :meth:`finish`."""
 
     def show(self, trusted=True):
-        me = member_.parse_entry(ENTRY)
-        self.membership.seen = member_.View(
-            'group', (me,), ring_.Ring({'me': 40}), version=1, since=0.0,
+        me = parse_entry(ENTRY)
+        self.membership.seen = View(
+            'group', (me,), Ring({'me': 40}), version=1, since=0.0,
             me=me, trusted_until=float('inf') if trusted else 0.0)
         self.flow.view_changed()
 

@@ -9,27 +9,31 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import control as control_
 from distperiodic.adapters import host_clock
 from distperiodic.adapters import schema
 from distperiodic.adapters import tables
+from distperiodic.adapters.control import Control
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
-from tests.unit import world as world_
+from distperiodic.core.job import Scope
+from tests.unit.world import World
+from tests.unit.world import job
+from tests.unit.world import seconds_of
+from tests.unit.world import thing
 
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return World()
 
 
 @pytest.fixture
 def store(world, tmp_path, monkeypatch):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
-    one = control_.Control(url, space='tests')
+    one = Control(url, space='tests')
     monkeypatch.setattr(one, 'now', world.clock.now)
 
     def opened(connection, record):
@@ -51,7 +55,7 @@ def history(store, names=_ENDS):
     found = collections.defaultdict(collections.Counter)
     for row in store._database.run(lambda connection: connection.execute(
             sa.select(tables.history)).mappings().all()):
-        found[world_.seconds_of(row['tick'])].update(
+        found[seconds_of(row['tick'])].update(
             {name: row[name] for name in names if row[name]})
     return {tick: dict(counts) for tick, counts in found.items()}
 
@@ -63,7 +67,7 @@ def reasons(store):
 
 def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
         world, store):
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     both = [world.scheduler(
         poll, name=name, sees=None, store=store, finishes=False,
         catalogues={'poll': ['a', 'b', 'c', 'd']}) for name in ('m', 'n')]
@@ -86,8 +90,8 @@ def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
 
 
 def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
-    poll = world_.job(every=10.0, objects=True,
-                      overlap=schedule.Overlap.WAIT)
+    poll = job(every=10.0, objects=True,
+               overlap=schedule.Overlap.WAIT)
     me = world.scheduler(poll, store=store, finishes=False,
                          catalogues={'poll': ['a']})
     world.advance(31)
@@ -102,7 +106,7 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
 
 def test_what_a_late_claim_passes_over_is_taken_down(world, store):
     """Its owner may come to it only when a later tick was claimed."""
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     objects = [f'o-{n}' for n in range(8)]
     both = [world.scheduler(poll, name=name, sees=None, store=store,
                             catalogues={'poll': objects})
@@ -124,12 +128,12 @@ def test_what_a_late_claim_passes_over_is_taken_down(world, store):
 
 
 def test_what_waits_with_its_own_schedule_has_no_other_ticks(world, store):
-    poll = world_.job(every=2.0, objects=True,
-                      misfire=schedule.Misfire.ALL,
-                      overlap=schedule.Overlap.WAIT)
+    poll = job(every=2.0, objects=True,
+               misfire=schedule.Misfire.ALL,
+               overlap=schedule.Overlap.WAIT)
     me = world.scheduler(
         poll, store=store, finishes=False,
-        catalogues={'poll': [world_.thing('a', spacing=10.0)]})
+        catalogues={'poll': [thing('a', spacing=10.0)]})
     world.advance(35)
     for _ in range(4):
         me.finish()
@@ -139,11 +143,11 @@ def test_what_waits_with_its_own_schedule_has_no_other_ticks(world, store):
 
 
 @pytest.mark.parametrize('options', [
-    {'objects': True}, {'scope': world_.job_.Scope.GROUP}],
+    {'objects': True}, {'scope': Scope.GROUP}],
     ids=['objects', 'group'])
 def test_ticks_that_the_misfire_policy_drops_are_taken_down(
         world, store, options):
-    poll = world_.job(every=10.0, **options)
+    poll = job(every=10.0, **options)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
 
@@ -159,13 +163,13 @@ def test_ticks_that_the_misfire_policy_drops_are_taken_down(
 
 
 @pytest.mark.parametrize('options', [
-    {'objects': True}, {'scope': world_.job_.Scope.GROUP},
+    {'objects': True}, {'scope': Scope.GROUP},
     {'objects': True, 'spread': True},
     {'objects': True, 'misfire': schedule.Misfire.SKIP, 'grace': 2.0}],
     ids=['objects', 'group', 'spread', 'skip'])
 def test_what_was_due_while_nobody_was_there_is_taken_down(
         world, store, options):
-    poll = world_.job(every=10.0, **options)
+    poll = job(every=10.0, **options)
     objects = [f'o-{n}' for n in range(8)]
     world.scheduler(poll, store=store, catalogues={'poll': objects})
     world.advance(21)
@@ -192,7 +196,7 @@ def test_what_was_due_while_nobody_was_there_is_taken_down(
 
 @pytest.mark.parametrize('overlap', list(schedule.Overlap))
 def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
-    poll = world_.job(every=10.0, objects=True, overlap=overlap)
+    poll = job(every=10.0, objects=True, overlap=overlap)
     world.scheduler(poll, store=store, finishes=False, lease=3600.0,
                     catalogues={'poll': ['a']})
     world.advance(21)
@@ -214,8 +218,8 @@ def test_so_it_is_of_an_object_whose_run_was_cut_off(world, store, overlap):
 @pytest.mark.parametrize('misfire', list(schedule.Misfire))
 def test_an_object_that_waits_is_not_skipped_by_the_look_for_late_ones(
         world, store, misfire):
-    poll = world_.job(every=10.0, objects=True, misfire=misfire,
-                      overlap=schedule.Overlap.WAIT)
+    poll = job(every=10.0, objects=True, misfire=misfire,
+               overlap=schedule.Overlap.WAIT)
     me = world.scheduler(poll, store=store, finishes=False,
                          catalogues={'poll': ['a']})
     world.advance(28)
@@ -230,7 +234,7 @@ def test_an_object_that_waits_is_not_skipped_by_the_look_for_late_ones(
 
 def test_what_others_did_while_a_process_was_not_there_was_not_missed(
         world, store):
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
     world.advance(31)
 
@@ -243,9 +247,9 @@ def test_what_others_did_while_a_process_was_not_there_was_not_missed(
 
 def test_what_an_object_of_its_own_schedule_missed_is_taken_down(
         world, store):
-    poll = world_.job(every=3600.0, objects=True)
+    poll = job(every=3600.0, objects=True)
     world.scheduler(poll, store=store, catalogues={
-        'poll': [world_.thing('a', spacing=10)]})
+        'poll': [thing('a', spacing=10)]})
     world.advance(11)
 
     world.stand_still(45)
@@ -259,9 +263,9 @@ def test_what_an_object_of_its_own_schedule_missed_is_taken_down(
 @pytest.mark.parametrize('misfire', list(schedule.Misfire))
 def test_an_object_of_its_own_schedule_has_no_ticks_of_its_job(
         world, store, misfire):
-    poll = world_.job(every=10.0, objects=True, misfire=misfire)
+    poll = job(every=10.0, objects=True, misfire=misfire)
     me = world.scheduler(poll, store=store, catalogues={
-        'poll': [world_.thing('a', spacing=30), 'b']})
+        'poll': [thing('a', spacing=30), 'b']})
     world.advance(125)
 
     assert me.ticks(key='a') == [30.0, 60.0, 90.0, 120.0]
@@ -270,7 +274,7 @@ def test_an_object_of_its_own_schedule_has_no_ticks_of_its_job(
 
 
 def test_what_others_ran_meanwhile_was_not_missed(world, store):
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     slow, other = (world.scheduler(
         poll, name=name, sees=None, store=store,
         catalogues={'poll': [f'o-{n}' for n in range(20)]})
@@ -290,8 +294,8 @@ def test_what_others_ran_meanwhile_was_not_missed(world, store):
 
 def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
     """Who catches up may die over it, and the next one finds it at work."""
-    poll = world_.job(every=10.0, objects=True,
-                      misfire=schedule.Misfire.ALL)
+    poll = job(every=10.0, objects=True,
+               misfire=schedule.Misfire.ALL)
 
     def start(name):
         world.schedulers.clear()
@@ -321,8 +325,8 @@ def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
 
 
 def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
-    poll = world_.job(every=10.0, objects=True,
-                      overlap=schedule.Overlap.WAIT)
+    poll = job(every=10.0, objects=True,
+               overlap=schedule.Overlap.WAIT)
     me = world.scheduler(poll, store=store, finishes=False,
                          catalogues={'poll': ['a']})
     world.advance(51)
@@ -339,7 +343,7 @@ def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
 
 
 def test_an_object_that_is_years_behind_costs_no_time(world, store):
-    poll = world_.job(every=1.0, objects=True, misfire=schedule.Misfire.ALL)
+    poll = job(every=1.0, objects=True, misfire=schedule.Misfire.ALL)
     world.clock.set_back(2 * 365 * 86_400)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(1.5)
@@ -362,8 +366,8 @@ def test_an_object_that_is_years_behind_costs_no_time(world, store):
 
 def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
         world, store):
-    poll = world_.job(every=10.0, objects=True,
-                      overlap=schedule.Overlap.WAIT)
+    poll = job(every=10.0, objects=True,
+               overlap=schedule.Overlap.WAIT)
     one, other = (world.scheduler(
         poll, name=name, sees=None, store=store, finishes=False,
         catalogues={'poll': ['a']}) for name in ('m', 'n'))
@@ -392,8 +396,8 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
 def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         world, store, caplog):
     caplog.set_level('INFO')
-    jobs = [world_.job(name, every=10.0, objects=True,
-                       misfire=schedule.Misfire.ALL)
+    jobs = [job(name, every=10.0, objects=True,
+                misfire=schedule.Misfire.ALL)
             for name in ('poll', 'sync')]
     both = [world.scheduler(*jobs, name=name, sees=None, store=store,
                             catalogues={'poll': ['a', 'b', 'c'],
@@ -423,12 +427,12 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
 
 def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
     """Nobody was there for a tick, and then the job was paused."""
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(12)
     world.schedulers.remove(first)
     # Of another job, for the time to go on.
-    world.scheduler(world_.job('tidy', every=60.0), name='o', store=store)
+    world.scheduler(job('tidy', every=60.0), name='o', store=store)
     world.advance(22)
     store.pause('poll', by='me@here', why='disks are full')
     world.scheduler(poll, name='n', store=store, catalogues={'poll': ['a']})
@@ -440,7 +444,7 @@ def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
 
 
 def test_a_process_that_begins_knows_first_what_is_paused(world, store):
-    poll = world_.job(every=10.0, objects=True)
+    poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
     world.schedulers.clear()
@@ -454,7 +458,7 @@ def test_a_process_that_begins_knows_first_what_is_paused(world, store):
 
 
 def test_what_was_triggered_runs_at_the_next_sweep(world, store):
-    poll = world_.job(every=60.0, objects=True)
+    poll = job(every=60.0, objects=True)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
     world.advance(61)
     assert me.ticks() == [60.0, 60.0]
@@ -473,8 +477,8 @@ def test_what_was_triggered_runs_at_the_next_sweep(world, store):
         [20.0, 30.0, 40.0, 45.0], {'due': 1, 'done': 1}))])
 def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
         world, store, misfire, ran, told):
-    poll = world_.job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
-                      misfire=schedule.Misfire(misfire))
+    poll = job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
+               misfire=schedule.Misfire(misfire))
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
     world.schedulers.clear()

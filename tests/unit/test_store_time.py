@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from distperiodic.core import claim as claim_
 from distperiodic.core import schedule
+from distperiodic.core.claim import EARLIEST
 from distperiodic.flow import store_time
-from tests.simulation import journal as journal_
-from tests.simulation import store as store_
-from tests.unit import world as world_
+from tests.simulation.journal import Journal
+from tests.simulation.store import SharedStore
+from tests.unit.world import World
+from tests.unit.world import job
 
 SECOND = schedule.SECOND
 
@@ -31,7 +32,7 @@ class StoreClock:
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return World()
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def store(world):
     """A store that is a day behind the clocks of its members."""
     clock = StoreClock(world.clock)
     clock.monotonic = world.clock.monotonic
-    made = store_.SharedStore(clock, journal_.Journal(clock.now))
+    made = SharedStore(clock, Journal(clock.now))
     clock.skew = -86_400
     made.now = clock.now
     made.clock = clock
@@ -151,7 +152,7 @@ def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
         ahead.append((time.now() - store.now()) / SECOND)
 
     assert min(ahead) >= 0
-    assert max(ahead) < claim_.EARLIEST / SECOND
+    assert max(ahead) < EARLIEST / SECOND
 
 
 def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
@@ -171,7 +172,7 @@ def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
         time.sweep()
         ahead.append((time.now() - store.now()) / SECOND)
 
-    assert max(ahead) < claim_.EARLIEST / SECOND
+    assert max(ahead) < EARLIEST / SECOND
     assert 'store clock set back' not in caplog.text
 
 
@@ -179,7 +180,7 @@ def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
 @given(st.lists(st.tuples(
     st.integers(-100, 100), st.integers(0, 90)), max_size=8))
 def test_the_time_never_goes_back_nor_stops(steps):
-    world = world_.World()
+    world = World()
     clock = StoreClock(world.clock)
     clock.monotonic = world.clock.monotonic
     time = store_time.StoreTime(
@@ -221,7 +222,7 @@ def test_an_answer_that_took_long_is_asked_for_again_soon(world, store):
 
 def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
         world, store, caplog):
-    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+    me = world.scheduler(job(every=10.0, objects=True), store=store,
                          catalogues={'poll': ['a']})
 
     world.advance(25)
@@ -233,7 +234,7 @@ def test_a_wall_clock_that_differs_is_told_of_and_does_not_matter(
 
 
 def test_a_wall_clock_that_is_set_is_no_matter(world, store):
-    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+    me = world.scheduler(job(every=10.0, objects=True), store=store,
                          catalogues={'poll': ['a']})
     world.advance(15)
 
@@ -248,7 +249,7 @@ def test_a_wall_clock_that_is_set_is_no_matter(world, store):
 
 def test_a_store_set_back_takes_nothing_twice_and_loses_nothing(
         world, store, caplog):
-    me = world.scheduler(world_.job(every=10.0, objects=True), store=store,
+    me = world.scheduler(job(every=10.0, objects=True), store=store,
                          catalogues={'poll': ['a']})
     world.advance(25)
 

@@ -11,18 +11,20 @@ from distperiodic import exceptions
 from distperiodic.adapters import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
-from tests.simulation import journal as journal_
 from tests.simulation import store
-from tests.unit import world as world_
+from tests.simulation.journal import Journal
+from tests.unit.world import World
+from tests.unit.world import dataclasses
 from tests.unit.world import job
 from tests.unit.world import thing
+from tests.unit.world import worker
 
 FLOW = 'distperiodic.flow'
 
 
 @pytest.fixture
 def world():
-    return world_.World()
+    return World()
 
 
 def lines(caplog, event):
@@ -269,7 +271,7 @@ def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
     shared = store.SharedStore(
-        world.clock, journal_.Journal(world.clock.now))
+        world.clock, Journal(world.clock.now))
     members = [world.scheduler(
         poll, name=name, sees=None, store=shared, finishes=False,
         catalogues={'poll': ids(8)}) for name in 'bac']
@@ -431,7 +433,7 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
         job('group', every=600.0, scope='group'),
-        store=store.SharedStore(world.clock, journal_.Journal(
+        store=store.SharedStore(world.clock, Journal(
             world.clock.now)),
         catalogues={'plain': ['a'], 'spread': ids(30)})
     world.advance(1190)
@@ -1029,7 +1031,7 @@ def test_claims_that_wait_are_abandoned_in_a_new_tenure(world):
     world.distrust(me)
     world.show(me, ['me'], tenure=2)
     assert me.dispatcher.waiting == 1
-    me.dispatcher.workers_changed('default', [world_.worker()])
+    me.dispatcher.workers_changed('default', [worker()])
     world.advance(1)
 
     assert [s.job for s in me.starts] == ['mine']
@@ -1131,7 +1133,7 @@ def test_claims_are_not_given_out_in_doubt(world):
     world.advance(60)
 
     world.distrust(me)
-    me.dispatcher.workers_changed('default', [world_.worker()])
+    me.dispatcher.workers_changed('default', [worker()])
     world.advance(1)
     assert [s.job for s in me.starts] == ['mine']
     world.trust(me)
@@ -1148,7 +1150,7 @@ def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
 
     world.distrust(me)
     me.ticker.close()
-    me.dispatcher.workers_changed('default', [world_.worker()])
+    me.dispatcher.workers_changed('default', [worker()])
     me.flow.pump()
 
     assert len(me.starts) == 10
@@ -1159,7 +1161,7 @@ def test_a_member_that_is_not_on_its_own_ring_holds(world):
     world.show(me, ['me', 'you'])
     others = me.membership.seen
     world.show(me, ['me'])
-    me.membership.seen = world_.dataclasses.replace(
+    me.membership.seen = dataclasses.replace(
         me.membership.seen, ring=others.ring.changed_to({'you': 40}))
 
     world.advance(60)
@@ -1304,7 +1306,7 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
         job('spread', every=1.5, objects=True, spread=True),
         job('group', every=0.5, scope='group', max_in_flight=1),
         job('mine', every=0.4), finishes=False, batch_size=7, lease=6.0,
-        workers=[world_.worker('w1'), world_.worker('w2')],
+        workers=[worker('w1'), worker('w2')],
         catalogues={name: ids(20) for name in (
             'poll', 'wait', 'all', 'once', 'spread')})
     tenure = 1
@@ -1325,7 +1327,7 @@ def test_every_claim_is_in_one_place_or_came_to_one_end(world, seed):
             # What the gone one held is taken back.
             there = chance.sample(['w1', 'w2', 'w3'], chance.randint(0, 3))
             me.dispatcher.workers_changed(
-                'default', [world_.worker(name) for name in there])
+                'default', [worker(name) for name in there])
             for batch in batches:
                 if batch.worker.partition('~')[0] not in there:
                     del me.bus.open[batch.id]

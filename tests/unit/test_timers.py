@@ -6,20 +6,23 @@ import pytest
 from distperiodic.core import catalogue
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
-from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.timers import ObjectTimers
+from distperiodic.flow.scheduler.timers import SpreadCursor
 from distperiodic.flow.scheduler.timers import TimerKind
-from tests.unit import world as world_
+from distperiodic.flow.scheduler.timers import TimerQueue
+from tests.unit.world import Clock
+from tests.unit.world import job
 
 
 @pytest.fixture
 def clock():
-    return world_.Clock()
+    return Clock()
 
 
 @pytest.fixture
 def queue(clock):
-    return timers_.TimerQueue(
-        clock, {'poll': world_.job('poll', objects=True)}, shared=True)
+    return TimerQueue(
+        clock, {'poll': job('poll', objects=True)}, shared=True)
 
 
 def kinds(queue, now):
@@ -44,7 +47,7 @@ def test_after_a_stall_the_newest_tick_of_a_grid_is_due_alone(queue):
 
 def test_each_object_with_a_phase_is_due_once_between_two_looks():
     listed = catalogue.Catalogue([f'object-{n}' for n in range(100)])
-    cursor = timers_.SpreadCursor(0, listed, 60 * SECOND, -1)
+    cursor = SpreadCursor(0, listed, 60 * SECOND, -1)
 
     taken = [index for second in range(61)
              for index in cursor.take(second * SECOND)]
@@ -54,7 +57,7 @@ def test_each_object_with_a_phase_is_due_once_between_two_looks():
 
 
 def test_an_object_follows_its_new_schedule_from_the_change_on():
-    own = timers_.ObjectTimers()
+    own = ObjectTimers()
     own.replace({'a': Every(3600), 'b': Every(60)}, SECOND)
 
     own.replace({'a': Every(30), 'b': Every(60)}, SECOND)

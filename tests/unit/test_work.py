@@ -9,12 +9,13 @@ import threading
 
 import pytest
 
-from distperiodic.adapters import pool as pool_
+from distperiodic.adapters.pool import Pool
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.worker import runs
 from tests import waiting
-from tests.unit import world as world_
+from tests.unit.world import BEGIN
+from tests.unit.world import Clock
 from tests.unit.world import job
 
 LIMIT = 20.0
@@ -72,7 +73,7 @@ class Bench:
     """
 
     def __init__(self, *jobs, pool=None):
-        self.clock = world_.Clock()
+        self.clock = Clock()
         self.pool = Hand() if pool is None else pool
         self.reports = []
         self.reason = None
@@ -93,7 +94,7 @@ class Bench:
             objects = [f'object-{n}' for n in range(objects)]
         made = message.Batch(
             f'batch-{next(self.numbers)}', name,
-            world_.BEGIN * 1_000_000 + 60_000_000, objects,
+            BEGIN * 1_000_000 + 60_000_000, objects,
             [7 + n for n in range(len(objects))], [1] * len(objects),
             SENDER, WORKER, 'lease-1')
         for field, value in fields.items():
@@ -459,7 +460,7 @@ def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
     """Also if nothing else comes to the pool for a day."""
     def refuse(thread):
         raise RuntimeError("can't start new thread")
-    pool = pool_.Pool(2, 'test')
+    pool = Pool(2, 'test')
     bench = Bench((objects_job(), lambda context, key: None), pool=pool)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, 'start', refuse)
@@ -516,7 +517,7 @@ def test_the_backlog_of_one_job_does_not_keep_another_waiting():
         order.append('slow')
     bench = Bench((objects_job(), handler),
                   (job('quick'), lambda context: order.append('quick')))
-    pool = pool_.Pool(1, 'one-by-one')
+    pool = Pool(1, 'one-by-one')
     gate = threading.Event()
     pool.submit(9, _Gate(gate))
     bench.pool = bench.shop._pool = pool
@@ -662,7 +663,7 @@ def test_a_sign_of_life_is_given_for_each_batch_that_is_here():
 def test_under_contention_each_object_is_reported_exactly_once(seed):
     """Real threads; handlers that fail; batches handed back meanwhile."""
     chance = random.Random(seed)
-    pool = pool_.Pool(chance.randint(1, 8), f'shop-{seed}')
+    pool = Pool(chance.randint(1, 8), f'shop-{seed}')
     ran = collections.Counter()
     lock = threading.Lock()
 

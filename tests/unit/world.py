@@ -13,19 +13,25 @@ import types
 
 from distperiodic import exceptions
 from distperiodic.adapters import memory
-from distperiodic.core import catalogue as catalogue_
-from distperiodic.core import cron as cron_
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import partition as partition_
-from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.catalogue import Catalogues
+from distperiodic.core.catalogue import Reading
+from distperiodic.core.catalogue import id_of
 from distperiodic.core.claim import Authority
+from distperiodic.core.cron import Cron
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.job import own_schedule
+from distperiodic.core.member import Member
+from distperiodic.core.member import View
+from distperiodic.core.partition import NONE
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import position_of
 from distperiodic.flow import events
-from distperiodic.flow import leases as leases_
 from distperiodic.flow import scheduling
+from distperiodic.flow.leases import Book
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
@@ -72,9 +78,9 @@ def job(name='poll', *, every=60.0, cron=None, offset=0.0, **options):
     if options.get('objects') is True:
         options['objects'] = f'list_{name}'.replace('-', '_')
     if options.get('objects'):
-        options['scope'] = job_.Scope.OBJECTS
-    rule = cron_.Cron(cron) if cron else schedule.Every(every, offset)
-    return job_.Job(name, rule, **options)
+        options['scope'] = Scope.OBJECTS
+    rule = Cron(cron) if cron else schedule.Every(every, offset)
+    return Job(name, rule, **options)
 
 
 def thing(key, **attributes):
@@ -84,8 +90,8 @@ def thing(key, **attributes):
 
 def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
            points=0):
-    return member_.Member(name, nonce, generation, points, slots=slots,
-                          tenure=tenure)
+    return Member(name, nonce, generation, points, slots=slots,
+                  tenure=tenure)
 
 
 class Membership:
@@ -137,16 +143,16 @@ class Reader:
         partial = job.name in self.partial
         if partial:
             given = [obj for obj in given if any(
-                low <= ring_.position_of(catalogue_.id_of(obj)) <= high
+                low <= position_of(id_of(obj)) <= high
                 for low, high in arcs)]
         known = self._known.setdefault(
-            job.name, catalogue_.Catalogues(keep=1))
+            job.name, Catalogues(keep=1))
         own = {}
         for obj in given:
-            rule = job_.own_schedule(obj)
+            rule = own_schedule(obj)
             if rule is not None:
-                own[catalogue_.id_of(obj)] = rule
-        return catalogue_.Reading(known.of(given), own, partial)
+                own[id_of(obj)] = rule
+        return Reading(known.of(given), own, partial)
 
 
 class Scheduler:
@@ -160,7 +166,7 @@ class Scheduler:
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
-                 silent=0.0, partitions=partition_.NONE):
+                 silent=0.0, partitions=NONE):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -172,7 +178,7 @@ class Scheduler:
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
-        book = leases_.Book(
+        book = Book(
             Authority.RING if store is None else Authority.STORE, self.jobs,
             memory.Direct(self.store), grants_here=True, silent=silent)
         self.flow = scheduling.Scheduling(
@@ -305,12 +311,12 @@ class World:
         """
         names = tuple(sorted(names))
         ring = self._rings.setdefault(
-            names, ring_.Ring(dict.fromkeys(names, 40)))
+            names, Ring(dict.fromkeys(names, 40)))
         members = tuple(
-            member_.Member(n, '0' * 16, 1, 40, tenure=tenure) for n in names)
+            Member(n, '0' * 16, 1, 40, tenure=tenure) for n in names)
         me = next(m for m in members if m.identity == scheduler.name)
         now = self.clock.monotonic()
-        scheduler.membership.seen = member_.View(
+        scheduler.membership.seen = View(
             'group', members, ring, version=1, since=now - (since or 0.0),
             me=me, trusted_until=float('inf') if trusted else 0.0)
         scheduler.ticker.view_changed()

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.core import job as job_
+from distperiodic.core.job import Job
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 
@@ -31,7 +31,7 @@ class Attendance:
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
-                 jobs: Mapping[str, job_.Job], every: float):
+                 jobs: Mapping[str, Job], every: float):
         self._clock = clock
         self._store = store
         self._jobs = jobs

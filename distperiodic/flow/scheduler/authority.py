@@ -13,8 +13,8 @@ from typing import Protocol
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.member import View
+from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 
@@ -23,7 +23,7 @@ class Change(NamedTuple):
     """The effect of a new view on this member's part."""
 
     #: The previous ring. None: discard what is known of this member's part.
-    before: ring_.Ring | None
+    before: Ring | None
     #: Instant from which the objects of this member count, unless an earlier
     #: one was recorded.
     since: Instant
@@ -37,11 +37,11 @@ class Authority(Protocol):
     #: Whether members share a store, which records what other members claimed.
     shared: bool
 
-    def view(self) -> member_.View | None:
+    def view(self) -> View | None:
         """Return the view if the member may act on it. None: hold all ticks.
         """
 
-    def change(self, view: member_.View) -> Change | None:
+    def change(self, view: View) -> Change | None:
         """Return what changed since the last call. None: nothing did."""
 
 
@@ -53,11 +53,11 @@ class _Authority:
         self._membership = membership
         self._group = group
         self._identity = identity
-        self._ring: ring_.Ring | None = None
+        self._ring: Ring | None = None
         #: This member's tenure in the last view. None: it was not a member.
         self._tenure: int | None = None
 
-    def _known(self) -> member_.View | None:
+    def _known(self) -> View | None:
         try:
             view = self._membership.view(self._group)
         except exceptions.ViewUnknown:
@@ -70,10 +70,10 @@ class StoreAuthority(_Authority):
 
     shared = True
 
-    def view(self) -> member_.View | None:
+    def view(self) -> View | None:
         return self._known()
 
-    def change(self, view: member_.View) -> Change | None:
+    def change(self, view: View) -> Change | None:
         before, self._ring = self._ring, view.ring
         # Until it joins, a process acts for its predecessor of the same name.
         # Other members may have owned its part in between, and may have listed
@@ -95,14 +95,14 @@ class RingAuthority(_Authority):
         super().__init__(clock, membership, group, identity)
         self._began = clock.now()
 
-    def view(self) -> member_.View | None:
+    def view(self) -> View | None:
         view = self._known()
         if (view is None or view.me is None
                 or not view.trusted(self._clock.monotonic())):
             return None
         return view
 
-    def change(self, view: member_.View) -> Change | None:
+    def change(self, view: View) -> Change | None:
         assert view.me is not None
         before, self._ring = self._ring, view.ring
         tenure, self._tenure = self._tenure, view.me.tenure

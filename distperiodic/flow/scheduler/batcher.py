@@ -7,9 +7,9 @@ import logging
 from collections.abc import Container
 
 from distperiodic import ports
-from distperiodic.core import job as job_
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
+from distperiodic.core.job import Scope
 from distperiodic.flow import quiet
 from distperiodic.flow.scheduler import in_flight
 
@@ -73,7 +73,7 @@ class Batcher:
             return
         now = self._clock.monotonic()
         for queue in apart:
-            if sure or queue.job.scope is job_.Scope.MEMBER:
+            if sure or queue.job.scope is Scope.MEMBER:
                 self._give_apart(queue, workers, me, now)
         free = [w for w in workers
                 if w.back_off.over(now) and not w.window.full
@@ -87,7 +87,7 @@ class Batcher:
                 heapq.heappop(turns)
                 queue.listed = False
                 continue
-            if not sure and queue.job.scope is not job_.Scope.MEMBER:
+            if not sure and queue.job.scope is not Scope.MEMBER:
                 passed.append(heapq.heappop(turns))
                 continue
             worker = self._give(queue, free, shares, me, now)

@@ -5,8 +5,8 @@ import logging
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import job as job_
 from distperiodic.core import schedule
+from distperiodic.core.job import Job
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import quiet
 
@@ -25,11 +25,11 @@ class ClaimLog:
         self._throttle = quiet.Quiet(clock, _THROTTLE)
         #: The job, tick, first object and number of skips, by job name.
         self._skipped: dict[
-            str, tuple[job_.Job, Instant, str, int]] = {}
+            str, tuple[Job, Instant, str, int]] = {}
         #: Job name, number and reason.
         self._missed: list[tuple[str, int, str]] = []
 
-    def skipped(self, job: job_.Job, tick: Instant,
+    def skipped(self, job: Job, tick: Instant,
                 objects: Sequence[str], number: int) -> None:
         """Record skips because an earlier run went on.
 

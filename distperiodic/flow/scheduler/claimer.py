@@ -28,23 +28,23 @@ from typing import NamedTuple
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.core import claim as claim_
 from distperiodic.core import due
-from distperiodic.core import job as job_
-from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
+from distperiodic.core.claim import Claimed
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
+from distperiodic.core.job import Job
+from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.flow import events
-from distperiodic.flow.scheduler import attendance as attendance_
-from distperiodic.flow.scheduler import dropped as dropped_
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import part
+from distperiodic.flow.scheduler.attendance import Attendance
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
+from distperiodic.flow.scheduler.dropped import DroppedTicks
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ _CLOCK_PAUSE = 1.0
 class _Question(NamedTuple):
     """One claim that is requested from the store."""
 
-    job: job_.Job
+    job: Job
     plan: due.Plan
     rule: str
     tick: Instant
@@ -103,11 +103,11 @@ class Claimer:
         other schedulers.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job], *,
+    def __init__(self, jobs: Mapping[str, Job], *,
                  clock: ports.Clock, store: ports.StoreQueue, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float, piece: int, promise: float,
-                 sweep: float, attendance: attendance_.Attendance,
+                 sweep: float, attendance: Attendance,
                  dispatcher: Dispatcher):
         self._jobs = jobs
         self._clock = clock
@@ -123,7 +123,7 @@ class Claimer:
         self._dispatcher = dispatcher
         #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
-        self._dropped = dropped_.DroppedTicks(
+        self._dropped = DroppedTicks(
             clock, store, holder=holder, piece=piece, promise=promise,
             attendance=attendance, counts=self.counts)
         #: Number of store requests without an answer, by job.
@@ -168,11 +168,11 @@ class Claimer:
             return []
         return [job for job in sorted(self._refused) if self.ready(job)]
 
-    def plan(self, job: job_.Job, rule: str = '') -> due.Plan:
+    def plan(self, job: Job, rule: str = '') -> due.Plan:
         """Return the plan of the objects of *job* that follow *rule*."""
         return part.plan_of(job, rule, self.attendance.since(job.name))
 
-    def start_tick(self, job: job_.Job, tick: Instant,
+    def start_tick(self, job: Job, tick: Instant,
                    objects: Sequence[str], rule: str = '') -> None:
         """Claim objects of this member for a tick that has come. The first
         piece is claimed now, the others by :meth:`claim_rest`.
@@ -214,7 +214,7 @@ class Claimer:
         else:
             rest[0] = _Rest(question, end)
 
-    def judge(self, job: job_.Job, rows: Iterable[Row],
+    def judge(self, job: Job, rows: Iterable[Row],
               until: Instant | None = None) -> int:
         """Claim what is due of these rows, and record what is given up.
 
@@ -239,7 +239,7 @@ class Claimer:
             self._judged(job, found)
         return sum(map(len, found.values()))
 
-    def _verdicts(self, job: job_.Job, rows: Sequence[Row],
+    def _verdicts(self, job: Job, rows: Sequence[Row],
                   now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
         plans = {}
         for rule in {row.rule for row in rows} - {due.UNRECORDED}:
@@ -249,7 +249,7 @@ class Claimer:
                 LOG.error('schedule unknown: job=%s reason=%s', job.name, exc)
         return due.verdicts(rows, plans, now)
 
-    def _judged(self, job: job_.Job, found: Mapping[
+    def _judged(self, job: Job, found: Mapping[
             tuple[str, Verdict], list[Row]]) -> None:
         for (rule, verdict), rows in sorted(
                 found.items(), key=lambda one: one[0][1].run[:1]):
@@ -289,7 +289,7 @@ class Claimer:
         self._open[job.name] += 1
         due_at, until = _window(question)
 
-        def call(store: ports.ClaimStore) -> claim_.Claimed:
+        def call(store: ports.ClaimStore) -> Claimed:
             return store.claim(
                 job.name, tick, question.objects, lease=lease,
                 holder=holder, seconds=self._lease,
@@ -298,7 +298,7 @@ class Claimer:
                 most=job.most_attempts, rule=question.rule,
                 schedule=job.schedule_text(), due_at=due_at, until=until)
 
-        def claimed(answer: claim_.Claimed) -> None:
+        def claimed(answer: Claimed) -> None:
             self._open[job.name] -= 1
             if answer.over:
                 self._is_over(question, until)
@@ -335,7 +335,7 @@ class Claimer:
         self._later.append((self._clock.monotonic() + seconds, question))
 
     def _claimed(self, question: _Question, own: in_flight.Own,
-                 answer: claim_.Claimed) -> None:
+                 answer: Claimed) -> None:
         job = question.job
         if answer.outdated:
             # Read which schedule is in force, and claim nothing more.
@@ -364,7 +364,7 @@ class Claimer:
             self.counts[job.name, 'claimed'] += len(answer.won)
             self._dispatcher.offer(job, own, answer.won, answer.superseded)
 
-    def forgo(self, job: job_.Job, rows: Iterable[Row],
+    def forgo(self, job: Job, rows: Iterable[Row],
               at: Instant) -> None:
         """Record that delisted objects do not run for what they were due.
 
@@ -379,7 +379,7 @@ class Claimer:
 
     # -- what waits
 
-    def released(self, job: job_.Job, objects: Iterable[str]) -> None:
+    def released(self, job: Job, objects: Iterable[str]) -> None:
         """Record that runs of *objects* ended. :meth:`judge_released` judges
         those of them that wait.
         """
@@ -406,7 +406,7 @@ class Claimer:
                 judged = True
         return judged
 
-    def judge_objects(self, job: job_.Job, objects: Sequence[str]) -> None:
+    def judge_objects(self, job: Job, objects: Sequence[str]) -> None:
         """Read the rows of *objects*, and judge those without an open claim.
         """
         def looked(asked: Sequence[str], rows: list[Row]) -> None:
@@ -494,7 +494,7 @@ def _window(question: _Question) -> tuple[Instant, Instant | None]:
     plan, tick = question.plan, question.tick
     first = last = 0
     if plan.spread:
-        phases = [plan.phase(tick, ring_.position_of(key))
+        phases = [plan.phase(tick, position_of(key))
                   for key in question.objects]
         first, last = min(phases), max(phases)
     if plan.misfire is Misfire.ALL:

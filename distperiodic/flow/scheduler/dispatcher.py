@@ -27,13 +27,18 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import pace as pace_
-from distperiodic.core import partition as partition_
 from distperiodic.core.claim import Authority
+from distperiodic.core.claim import Claim
+from distperiodic.core.job import Delivery
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.member import Member
+from distperiodic.core.member import holder_of
+from distperiodic.core.pace import Pace
+from distperiodic.core.pace import Window
+from distperiodic.core.partition import NONE
+from distperiodic.core.partition import Partitions
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
@@ -64,14 +69,14 @@ class Dispatcher:
                  new_lease: Callable[[], str], batch_size: int = 500,
                  lease: float = 60.0,
                  random_: random.Random | None = None,
-                 partitions: partition_.Partitions = partition_.NONE):
+                 partitions: Partitions = NONE):
         self._clock = clock
         self._put = put
         #: Returns this scheduler's membership entry.
         self.entry = me
         self._lease = lease
         self._random = random_ or random.Random()
-        self._pace = pace_.Pace()
+        self._pace = Pace()
         self._told = quiet.Quiet(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
@@ -93,7 +98,7 @@ class Dispatcher:
             for name in book.jobs}
         self._peers: set[str] | None = None
         #: Runs that failed for good since the last sweep, by job.
-        self._dead: dict[str, list[tuple[claim_.Claim, str]]] = {}
+        self._dead: dict[str, list[tuple[Claim, str]]] = {}
         self._swept = clock.monotonic()
         self._closed = False
         self._draining = False
@@ -130,12 +135,12 @@ class Dispatcher:
 
     def holder(self) -> str:
         """Return the name under which this scheduler acquires leases now."""
-        return member_.holder_of(self.entry())
+        return holder_of(self.entry())
 
     # -- what comes in
 
-    def offer(self, job: job_.Job, own: in_flight.Own,
-              claims: list[claim_.Claim],
+    def offer(self, job: Job, own: in_flight.Own,
+              claims: list[Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump_all` gives them to workers.
         This method takes ownership of the list.
@@ -149,7 +154,7 @@ class Dispatcher:
             self._hand.put(job, own, claims, superseded)
 
     def workers_changed(self, partition: str,
-                        members: Iterable[member_.Member]) -> None:
+                        members: Iterable[Member]) -> None:
         """Set the workers of *partition*.
 
         If a worker left, even for a moment, its batches are taken back. Their
@@ -166,12 +171,12 @@ class Dispatcher:
             worker = known.get(holder)
             if worker is None:
                 worker = known[holder] = in_flight.Worker(
-                    member, pace_.Window(self._share(member), self._pace),
+                    member, Window(self._share(member), self._pace),
                     self._clock.monotonic())
             worker.member = member
             worker.window.slots = self._share(member)
 
-    def schedulers_changed(self, members: Iterable[member_.Member]) -> None:
+    def schedulers_changed(self, members: Iterable[Member]) -> None:
         """Set the schedulers that share the workers. Each scheduler uses an
         equal share of a worker's slots.
         """
@@ -191,7 +196,7 @@ class Dispatcher:
         for one in self._again:
             one.holder_gone(holder)
 
-    def _share(self, member: member_.Member) -> int:
+    def _share(self, member: Member) -> int:
         return max(1, member.slots // self._hand.schedulers)
 
     def reported(self, report: message.Report) -> None:
@@ -255,14 +260,14 @@ class Dispatcher:
         self._take_back(
             sent, refused, f'it was refused: {refusal.sentence}', ran=False)
 
-    def _take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
+    def _take_back(self, sent: in_flight.Sent, claims: list[Claim],
                    reason: str, ran: bool = True) -> None:
         self._again_of[sent.queue.job.name].take_back(
             sent, claims, reason, ran)
 
     def _settled_as(self, outcome: str, sent: in_flight.Sent,
                     told: list[tuple[int, str]]) -> list[
-                        tuple[claim_.Claim, str]]:
+                        tuple[Claim, str]]:
         if not told:
             return []
         settled = [(claim, error) for index, error in told
@@ -287,7 +292,7 @@ class Dispatcher:
                 batch.job, sent.left, worker.member.identity, reason, pause)
         self._take_back(
             sent, self._hand.recall(sent), f'not surely sent: {reason}',
-            ran=sent.queue.job.delivery is job_.Delivery.AT_MOST_ONCE)
+            ran=sent.queue.job.delivery is Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
         """Record that the broker has *batch*."""
@@ -380,7 +385,7 @@ class Dispatcher:
         Other members owned their objects while this one was out of its group.
         """
         for queue in [self._queues[name] for name in jobs]:
-            if queue.waiting and queue.job.scope is not job_.Scope.MEMBER:
+            if queue.waiting and queue.job.scope is not Scope.MEMBER:
                 for group in self._hand.clear(queue):
                     self._again_of[queue.job.name].abandon(queue.job, group)
 

@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.core import job as job_
 from distperiodic.core import schedule
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
+from distperiodic.core.job import Job
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
-from distperiodic.flow.scheduler import attendance as attendance_
 from distperiodic.flow.scheduler import claim_log
+from distperiodic.flow.scheduler.attendance import Attendance
 
 LOG = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class DroppedTicks:
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue, *,
                  holder: Callable[[], str], piece: int, promise: float,
-                 attendance: attendance_.Attendance,
+                 attendance: Attendance,
                  counts: 'collections.Counter[tuple[str, str]]'):
         self._clock = clock
         self._store = store
@@ -84,7 +84,7 @@ class DroppedTicks:
         """Log the dropped ticks that were not logged yet."""
         self._log.report()
 
-    def settle(self, job: job_.Job, plan: due.Plan, tick: Instant,
+    def settle(self, job: Job, plan: due.Plan, tick: Instant,
                after: Instant, objects: Sequence[str], by: SkippedBy,
                reason: str) -> None:
         """Record that *objects* do not run for *tick*.
@@ -94,7 +94,7 @@ class DroppedTicks:
         low = max(after, plan.since - 1)
         self._skip(job, tick, objects, by, reason, _Span(plan, low, low))
 
-    def busy(self, job: job_.Job, plan: due.Plan, tick: Instant,
+    def busy(self, job: Job, plan: due.Plan, tick: Instant,
              after: Instant, objects: Sequence[str]) -> None:
         """Record a skip because an earlier run goes on; see :meth:`settle`."""
         number = len(objects)
@@ -102,7 +102,7 @@ class DroppedTicks:
         self._counts[job.name, 'skipped'] += number
         self.settle(job, plan, tick, after, objects, SkippedBy.OVERLAP, _BUSY)
 
-    def give_up(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
+    def give_up(self, job: Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
         """Record that the objects of *rows* do not run for what they missed.
         """
@@ -143,7 +143,7 @@ class DroppedTicks:
                            _Span(plan, low, first))
                 low = until
 
-    def delisted(self, job: job_.Job, plan: due.Plan, verdict: Verdict,
+    def delisted(self, job: Job, plan: due.Plan, verdict: Verdict,
                  rows: Sequence[Row]) -> None:
         """Record that delisted objects do not run for what they were due."""
         until = verdict.run[-1] if verdict.run else verdict.until
@@ -158,7 +158,7 @@ class DroppedTicks:
             self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
                        _Span(plan, floor, first))
 
-    def _reasons(self, job: job_.Job, plan: due.Plan,
+    def _reasons(self, job: Job, plan: due.Plan,
                  until: Instant) -> list[tuple[Instant, SkippedBy]]:
         """Return the reasons for giving up ticks up to *until*, oldest first,
         each with the instant up to which it holds.
@@ -182,7 +182,7 @@ class DroppedTicks:
                  SkippedBy.MISFIRE),
                 (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
 
-    def _skip(self, job: job_.Job, tick: Instant, objects: Sequence[str],
+    def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span) -> None:
         """Record that *objects* do not run for *tick*, nor for the ticks that
         each of them missed before it.

@@ -13,20 +13,21 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from distperiodic.core import bound as bound_
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
 from distperiodic.core import message
-from distperiodic.core import pace as pace_
-from distperiodic.core import partition as partition_
+from distperiodic.core.bound import Bound
+from distperiodic.core.claim import Claim
+from distperiodic.core.job import Job
+from distperiodic.core.member import Member
+from distperiodic.core.pace import Window
+from distperiodic.core.partition import Partitions
+from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 
 # Number of claims in one batch if their runs were lost twice.
 _TOGETHER = 16
 
 
-def suspects_together(claim: claim_.Claim) -> int | None:
+def suspects_together(claim: Claim) -> int | None:
     """Return the size of the batches in which *claim* may run, given that its
     last run was lost. None: it is no suspect and may be in any batch.
     """
@@ -81,7 +82,7 @@ class Worker:
     __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
                  'member', 'paused', 'unknown', 'window')
 
-    def __init__(self, member: member_.Member, window: pace_.Window,
+    def __init__(self, member: Member, window: Window,
                  now: float):
         self.member = member
         self.window = window
@@ -129,11 +130,11 @@ class Sent:
         self.left -= len(taken)
         return taken
 
-    def claims(self, indexes: Iterable[int]) -> list[claim_.Claim]:
+    def claims(self, indexes: Iterable[int]) -> list[Claim]:
         """Return the claims of the batch at *indexes*."""
         batch = self.batch
-        return [claim_.Claim(batch.objects[i], batch.fences[i],
-                             batch.attempts[i], batch.tick)
+        return [Claim(batch.objects[i], batch.fences[i],
+                      batch.attempts[i], batch.tick)
                 for i in indexes]
 
 
@@ -150,7 +151,7 @@ class Group:
 
     __slots__ = ('claims', 'own')
 
-    def __init__(self, own: Own, claims: list[claim_.Claim]):
+    def __init__(self, own: Own, claims: list[Claim]):
         self.own = own
         self.claims = claims
 
@@ -161,8 +162,8 @@ class Queue:
     __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'suspects',
                  'void')
 
-    def __init__(self, job: job_.Job,
-                 bounds: Mapping[Refusal, bound_.Bound]):
+    def __init__(self, job: Job,
+                 bounds: Mapping[Refusal, Bound]):
         self.job = job
         #: The limits of the job and of its partition, by the refusal for each.
         self.bounds = bounds
@@ -178,7 +179,7 @@ class Queue:
         #: Whether the queue is in the heap of its partition.
         self.listed = False
 
-    def put(self, own: Own, claims: list[claim_.Claim]) -> None:
+    def put(self, own: Own, claims: list[Claim]) -> None:
         self.groups.append(Group(own, claims))
         self.size += len(claims)
 
@@ -234,7 +235,7 @@ class Queue:
         return groups
 
     def _keep(self, kept: Callable[
-            [Group], list[claim_.Claim]]) -> int:
+            [Group], list[Claim]]) -> int:
         before = self.waiting
         for group in (*self.groups, *self.suspects):
             group.claims = kept(group)
@@ -253,13 +254,13 @@ class InFlight:
     :param shared: Jobs whose runs are counted in a store for all schedulers.
     """
 
-    def __init__(self, jobs: Mapping[str, job_.Job],
-                 partitions: partition_.Partitions, *,
+    def __init__(self, jobs: Mapping[str, Job],
+                 partitions: Partitions, *,
                  shared: Container[str]):
         self._order = itertools.count()
-        limits = partition_.limits_of(jobs, partitions)
+        limits = limits_of(jobs, partitions)
         # The jobs of a partition share one limit, and so one bound.
-        bounds = {limit: bound_.Bound(
+        bounds = {limit: Bound(
             limit.most, shared=limit.jobs[0] in shared)
                   for some in limits.values() for limit in some}
         self.queues = {
@@ -285,7 +286,7 @@ class InFlight:
         self.counts: collections.Counter[
             tuple[str, str]] = collections.Counter()
 
-    def put(self, job: job_.Job, own: Own, claims: list[claim_.Claim],
+    def put(self, job: Job, own: Own, claims: list[Claim],
             superseded: int = 0) -> None:
         """Queue claims of one lease. This method takes ownership of the list.
 
@@ -304,8 +305,8 @@ class InFlight:
             queue.listed = True
             self.next_turn(queue)
 
-    def put_apart(self, job: job_.Job, own: Own,
-                  claims: list[claim_.Claim], size: int) -> None:
+    def put_apart(self, job: Job, own: Own,
+                  claims: list[Claim], size: int) -> None:
         """Queue claims of one lease as suspects, in groups of up to *size*."""
         self.waiting += len(claims)
         queue = self._apart[job.name] = self.queues[job.name]
@@ -331,7 +332,7 @@ class InFlight:
         self.waiting -= number
         self.lost(queue.job, number)
 
-    def lost(self, job: job_.Job, number: int) -> None:
+    def lost(self, job: Job, number: int) -> None:
         """Count claims that were lost to a later claim of their objects."""
         if number:
             self.counts[job.name, 'superseded'] += number
@@ -346,7 +347,7 @@ class InFlight:
             del self.sent[sent.batch.id]
             sent.worker.batches.pop(sent.batch.id, None)
 
-    def recall(self, sent: Sent) -> list[claim_.Claim]:
+    def recall(self, sent: Sent) -> list[Claim]:
         """Settle all that is left of a batch, and return its claims. Later
         reports of its worker change nothing.
         """

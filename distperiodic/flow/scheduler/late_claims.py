@@ -21,16 +21,19 @@ from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core import due
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
 from distperiodic.core.due import Row
+from distperiodic.core.job import Job
+from distperiodic.core.member import View
+from distperiodic.core.ring import minus
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow.scheduler import claimer as claimer_
-from distperiodic.flow.scheduler import part as part_
-from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.claimer import Claimer
+from distperiodic.flow.scheduler.part import CIRCLE
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import Walk
+from distperiodic.flow.scheduler.timers import RETRY_AFTER
 from distperiodic.flow.scheduler.timers import TimerKind
+from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of members that look at the same time. If one of them hangs, the other
 # one is not delayed.
@@ -50,8 +53,8 @@ class LateClaimer:
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
-                 claimer: claimer_.Claimer, timers: timers_.TimerQueue,
-                 parts: Mapping[str, part_.Part], *, identity: str,
+                 claimer: Claimer, timers: TimerQueue,
+                 parts: Mapping[str, Part], *, identity: str,
                  after: float, page: int):
         self._clock = clock
         self._store = store
@@ -64,18 +67,18 @@ class LateClaimer:
         #: Jobs with a look under way.
         self._looking: set[str] = set()
 
-    def grace(self, job: job_.Job, now: Instant) -> Instant:
+    def grace(self, job: Job, now: Instant) -> Instant:
         """Return the microseconds after which members other than the owner
         claim a tick.
         """
         return min(self._after, job.schedule.period_us(now) // 2)
 
-    def start(self, job: job_.Job) -> None:
+    def start(self, job: Job) -> None:
         """Start the late looks of *job*."""
         self._timers.push(self._clock.now() + self._after, job.name,
                           TimerKind.LATE)
 
-    def scan(self, name: str, now: Instant, view: member_.View) -> None:
+    def scan(self, name: str, now: Instant, view: View) -> None:
         """Look for what is late, if it is this member's turn."""
         part = self._parts[name]
         job = part.job
@@ -108,7 +111,7 @@ class LateClaimer:
             self._walk(part, until, view)
 
     @staticmethod
-    def _alike(part: part_.Part) -> bool:
+    def _alike(part: Part) -> bool:
         """Return whether all objects of the job are known to be due at the
         same instants.
         """
@@ -116,17 +119,17 @@ class LateClaimer:
             part.job.spread or part.own.schedules or part.reading.partial)
 
     def _again(self, name: str, at: Instant, now: Instant) -> None:
-        self._timers.push(max(at, now + timers_.RETRY_AFTER), name,
+        self._timers.push(max(at, now + RETRY_AFTER), name,
                           TimerKind.LATE)
 
-    def _rank(self, name: str, view: member_.View) -> int:
+    def _rank(self, name: str, view: View) -> int:
         """Return the number of members that look before this one."""
         members = sorted(view.ring.members)
         first = members.index(view.ring.owner_of(name))
         return (members.index(self._identity) - first) % len(members)
 
-    def _count(self, part: part_.Part, tick: Instant, until: Instant,
-               view: member_.View) -> None:
+    def _count(self, part: Part, tick: Instant, until: Instant,
+               view: View) -> None:
         """Compare the number of objects that were settled for *tick* with the
         expected number, and read rows if it is lower. Objects that left the
         catalogue since are expected, too, since they may have been settled
@@ -150,8 +153,8 @@ class LateClaimer:
         self._store.ask(lambda store: store.settled(name, tick), counted,
                         failed)
 
-    def _walk(self, part: part_.Part, until: Instant,
-              view: member_.View) -> None:
+    def _walk(self, part: Part, until: Instant,
+              view: View) -> None:
         """Judge the rows of all members. This member's own rows are left out
         while it has not claimed the rest of a large tick.
         """
@@ -179,9 +182,9 @@ class LateClaimer:
                 pause = max(pause, int(min(rest, _LONGEST_REST) * SECOND))
             self._again(name, now + pause, now)
         newest = job.schedule.at_or_before(until)
-        part_.Walk(
+        Walk(
             self._store, name,
-            ring_.minus([part_.CIRCLE], view.ring.arcs(self._identity))
-            if of_others else [part_.CIRCLE],
+            minus([CIRCLE], view.ring.arcs(self._identity))
+            if of_others else [CIRCLE],
             before=due.ALWAYS if newest is None else newest,
             page=self._page, on_page=page, on_end=end).go_on()

@@ -16,17 +16,25 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from distperiodic import ports
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.member import View
+from distperiodic.core.ring import Arc
+from distperiodic.core.ring import Ring
+from distperiodic.core.ring import minus
+from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow.scheduler import claimer as claimer_
-from distperiodic.flow.scheduler import part as part_
-from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.claimer import Claimer
+from distperiodic.flow.scheduler.part import CIRCLE
+from distperiodic.flow.scheduler.part import Differences
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import Walk
+from distperiodic.flow.scheduler.part import compare_listing
 from distperiodic.flow.scheduler.timers import TimerKind
+from distperiodic.flow.scheduler.timers import TimerQueue
 
 
 class Listing:
@@ -38,12 +46,12 @@ class Listing:
         for which it was walked, and the view.
     """
 
-    def __init__(self, parts: Mapping[str, part_.Part], *,
+    def __init__(self, parts: Mapping[str, Part], *,
                  clock: ports.Clock, identity: str, store: ports.StoreQueue,
-                 shared: bool, timers: timers_.TimerQueue,
-                 claimer: claimer_.Claimer, page: int,
+                 shared: bool, timers: TimerQueue,
+                 claimer: Claimer, page: int,
                  walked: Callable[
-                     [part_.Part, Instant, member_.View | None], None]):
+                     [Part, Instant, View | None], None]):
         self._parts = parts
         self._clock = clock
         self._identity = identity
@@ -54,7 +62,7 @@ class Listing:
         self._page = page
         self._walked = walked
 
-    def walk_gained(self, part: part_.Part, at: Instant, view: member_.View,
+    def walk_gained(self, part: Part, at: Instant, view: View,
                     anew: bool = False) -> None:
         """Walk the arcs that this member gained since the last walk.
 
@@ -66,12 +74,12 @@ class Listing:
         if not self._shared:
             # Without a shared store, the walk also delists what this member
             # does not own any more. The new owners list it themselves.
-            self.walk(part, [part_.CIRCLE], part.since, view, anew)
+            self.walk(part, [CIRCLE], part.since, view, anew)
             return
         self.walk(part, self._arcs(part, view, before), at, view)
 
-    def _arcs(self, part: part_.Part, view: member_.View,
-              before: ring_.Ring | None) -> Iterable[ring_.Arc]:
+    def _arcs(self, part: Part, view: View,
+              before: Ring | None) -> Iterable[Arc]:
         """Return this member's arcs, except what was walked in the ring
         *before*.
         """
@@ -79,16 +87,16 @@ class Listing:
         if (reading is not None and not reading.partial
                 and len(reading.catalogue) <= self._page):
             # One request for all arcs is cheaper than one for each.
-            return [part_.CIRCLE]
+            return [CIRCLE]
         arcs = view.ring.arcs(self._identity)
         if before is None:
             return arcs
         rest = [] if part.walk is None else part.walk.rest()
-        return ring_.minus(
-            arcs, ring_.minus(before.arcs(self._identity), rest))
+        return minus(
+            arcs, minus(before.arcs(self._identity), rest))
 
-    def walk(self, part: part_.Part, arcs: Iterable[ring_.Arc],
-             at: Instant, view: member_.View | None,
+    def walk(self, part: Part, arcs: Iterable[Arc],
+             at: Instant, view: View | None,
              anew: bool = False) -> None:
         """Compare the rows on these arcs with the catalogue, and judge them.
 
@@ -109,7 +117,7 @@ class Listing:
             if anew:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
-            self._compared(part, part_.compare(
+            self._compared(part, compare_listing(
                 job, reading, self._indexes(part, view, low, high), rows, at,
                 functools.partial(self._listed_since, part)
                 if self._shared else None), at)
@@ -128,25 +136,25 @@ class Listing:
             # the arcs are cut by the number of objects, too.
             arcs = [piece for arc in arcs
                     for piece in reading.catalogue.pieces(arc, self._page)]
-        walk = part_.Walk(
+        walk = Walk(
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
         part.begin_walk(walk, at)
         walk.go_on()
 
-    def _listed_since(self, part: part_.Part, key: str) -> Instant:
+    def _listed_since(self, part: Part, key: str) -> Instant:
         """Return the instant from which an object without a row counts. For
         the one object of a GROUP job, this is not later than the beginning of
         the job's attendance.
         """
         since = part.listed_since(key)
-        if part.job.scope is job_.Scope.GROUP:
+        if part.job.scope is Scope.GROUP:
             attended = self._claimer.attendance.attended(part.job.name)
             if attended is not None:
                 return min(since, counts_from(part, attended))
         return since
 
-    def _indexes(self, part: part_.Part, view: member_.View | None,
+    def _indexes(self, part: Part, view: View | None,
                  low: int, high: int) -> Iterable[int]:
         """Return the indexes of this member's objects at positions *low* to
         *high*.
@@ -157,7 +165,7 @@ class Listing:
                 if part.owns(view, self._identity,
                              catalogue.positions[index])]
 
-    def _compared(self, part: part_.Part, found: part_.Differences,
+    def _compared(self, part: Part, found: Differences,
                   at: Instant) -> None:
         """Record the differences, then claim what is due."""
         if self._shared:
@@ -166,9 +174,9 @@ class Listing:
         self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
 
-    def record_differences(self, part: part_.Part, before: Reading,
+    def record_differences(self, part: Part, before: Reading,
                            reading: Reading, at: Instant,
-                           view: member_.View) -> None:
+                           view: View) -> None:
         """Record what changed between the reading *before* and *reading*."""
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
         if part.left is not None:
@@ -183,15 +191,15 @@ class Listing:
                        view, self._identity, positions[index])]
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
-                    view, self._identity, ring_.position_of(key))]
-        found = part_.compare(part.job, reading, indexes, [], at)
+                    view, self._identity, position_of(key))]
+        found = compare_listing(part.job, reading, indexes, [], at)
         self._delist(part, gone, at)
         self._record(part.job, found)
         if part.job.run_immediately:
             self._claimer.judge(part.job, [
                 row for row in found.new if row.object not in changed])
 
-    def _delist(self, part: part_.Part, objects: list[str],
+    def _delist(self, part: Part, objects: list[str],
                 at: Instant) -> None:
         """Record that the catalogue does not list *objects* any more."""
         job = part.job
@@ -214,23 +222,23 @@ class Listing:
             some = objects[start:start + self._page]
             self._store.ask(functools.partial(look, some=some), looked)
 
-    def _list_again(self, part: part_.Part, objects: list[str],
+    def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:
         """List those of *objects* that the catalogue lists again by now."""
         reading = part.reading
         assert reading is not None
         back = reading.catalogue.indexes(objects)
         if back:
-            self._record(part.job, part_.compare(
+            self._record(part.job, compare_listing(
                 part.job, reading, back, [], at,
                 functools.partial(self._listed_since, part)))
 
-    def _record(self, job: job_.Job, found: part_.Differences) -> None:
+    def _record(self, job: Job, found: Differences) -> None:
         """Record the objects to list."""
         for since, listed in found.listed.items():
             self._sync(job, listed, [], since)
 
-    def _sync(self, job: job_.Job, listed: list[ports.Listed],
+    def _sync(self, job: Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant) -> None:
         def recorded(left: list[str]) -> None:
             if left:
@@ -247,25 +255,25 @@ class Listing:
                 sync, new=listed[start:start + page],
                 gone=delisted[start:start + page]), recorded)
 
-    def _look_soon(self, job: job_.Job) -> None:
+    def _look_soon(self, job: Job) -> None:
         self._timers.push(self._clock.now() + SECOND, job.name,
                           TimerKind.LOOK)
 
-    def judge_gained(self, part: part_.Part, view: member_.View,
-                     before: ring_.Ring | None) -> None:
+    def judge_gained(self, part: Part, view: View,
+                     before: Ring | None) -> None:
         """Claim what is due on gained arcs, from the rows alone."""
         def page(low: int, high: int, rows: list[Row]) -> None:
             self._claimer.judge(part.job, [
                 row for row in rows
                 if part.owns(view, self._identity, row.position)])
-        part_.Walk(
+        Walk(
             self._store, part.job.name, self._arcs(part, view, before),
             before=None, page=self._page, on_page=page,
             # Rows that could not be read are read again, with the catalogue.
             on_end=lambda complete: None).go_on()
 
 
-def counts_from(part: part_.Part, now: Instant) -> Instant:
+def counts_from(part: Part, now: Instant) -> Instant:
     """Return the instant from which ticks count for objects that are listed at
     *now*. Without ``run_immediately`` a tick at *now* does not count.
     """

@@ -21,13 +21,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distperiodic import ports
-from distperiodic.core import catalogue as catalogue_
 from distperiodic.core import due
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
+from distperiodic.core.catalogue import Catalogue
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.due import Row
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.job import schedule_named
+from distperiodic.core.job import text_of
+from distperiodic.core.member import View
+from distperiodic.core.ring import Arc
+from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import Instant
 from distperiodic.flow.scheduler import timers
 
@@ -36,17 +40,17 @@ from distperiodic.flow.scheduler import timers
 _MOST_READINGS = 4
 
 #: All positions of the ring.
-CIRCLE = ring_.Arc(-2 ** 63, 2 ** 63 - 1)
+CIRCLE = Arc(-2 ** 63, 2 ** 63 - 1)
 
 
-def without_catalogue(job: job_.Job, identity: str) -> Reading | None:
+def without_catalogue(job: Job, identity: str) -> Reading | None:
     """Return the reading of a job without a catalogue: its one object. None:
     the job has a catalogue.
     """
-    if job.scope is job_.Scope.OBJECTS:
+    if job.scope is Scope.OBJECTS:
         return None
-    key = identity if job.scope is job_.Scope.MEMBER else job.name
-    return Reading(catalogue_.Catalogue([key]), {})
+    key = identity if job.scope is Scope.MEMBER else job.name
+    return Reading(Catalogue([key]), {})
 
 
 class Part:
@@ -60,7 +64,7 @@ class Part:
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
                  'since', 'walk', '_readings')
 
-    def __init__(self, job: job_.Job, begun: Instant,
+    def __init__(self, job: Job, begun: Instant,
                  reading: Reading | None):
         self.job = job
         #: The newest tick of the job that this member started, or that came
@@ -72,7 +76,7 @@ class Part:
         #: They may have been settled for it. None: unknown.
         self.left: int | None = 0
         #: The ring for which its rows were walked. None: they were not walked.
-        self.ring: ring_.Ring | None = None
+        self.ring: Ring | None = None
         #: Instant from which gained objects count.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
@@ -90,14 +94,14 @@ class Part:
         """True if each member has its own object of the job, independent of
         the ring.
         """
-        return self.job.scope is job_.Scope.MEMBER
+        return self.job.scope is Scope.MEMBER
 
-    def owns(self, view: member_.View | None, identity: str,
+    def owns(self, view: View | None, identity: str,
              position: int) -> bool:
         return self.of_member or (
             view is not None and view.ring.owner_at(position) == identity)
 
-    def ids(self, view: member_.View | None, identity: str) -> list[str]:
+    def ids(self, view: View | None, identity: str) -> list[str]:
         """Return this member's objects that follow the job's schedule.
 
         They are claimed in the order in which a walk lists them. A store keeps
@@ -186,7 +190,7 @@ class Part:
             self.job.schedule.period_us(tick), since)
 
 
-def plan_of(job: job_.Job, rule: str, since: Instant) -> due.Plan:
+def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
     """Return the plan of the objects that follow *rule*, the text in their
     rows.
 
@@ -195,7 +199,7 @@ def plan_of(job: job_.Job, rule: str, since: Instant) -> due.Plan:
         know.
     """
     return job.plan(since) if not rule else job.plan(
-        own=job_.schedule_named(rule))
+        own=schedule_named(rule))
 
 
 class Differences(NamedTuple):
@@ -211,9 +215,10 @@ class Differences(NamedTuple):
     new: list[Row]
 
 
-def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
-            rows: Sequence[Row], at: Instant,
-            since: Callable[[str], Instant] | None = None) -> Differences:
+def compare_listing(
+        job: Job, reading: Reading, expected: Iterable[int],
+        rows: Sequence[Row], at: Instant,
+        since: Callable[[str], Instant] | None = None) -> Differences:
     """Compare *rows* with what a catalogue lists.
 
     :param expected: Indexes of the objects in the catalogue that should have
@@ -258,7 +263,7 @@ def compare(job: job_.Job, reading: Reading, expected: Iterable[int],
 def rule_of(reading: Reading, key: str) -> str:
     """Return the text of an object's own schedule, empty if it has none."""
     rule = reading.schedules.get(key) if reading.schedules else None
-    return '' if rule is None else job_.text_of(rule)
+    return '' if rule is None else text_of(rule)
 
 
 class Walk:
@@ -276,7 +281,7 @@ class Walk:
                  '_on_page', '_ranges', '_store', 'cancelled')
 
     def __init__(self, store: ports.StoreQueue, job: str,
-                 ranges: Iterable[ring_.Arc], *, before: Instant | None,
+                 ranges: Iterable[Arc], *, before: Instant | None,
                  page: int,
                  on_page: Callable[[Instant, Instant, list[Row]], None],
                  on_end: Callable[[bool], None]):
@@ -290,7 +295,7 @@ class Walk:
         self.cancelled = False
         self._asking = self._more = False
 
-    def rest(self) -> list[ring_.Arc]:
+    def rest(self) -> list[Arc]:
         """Return the ranges that were not read yet, in the order of reading.
         """
         return self._ranges[::-1]
@@ -330,7 +335,7 @@ class Walk:
             # There may be more rows at the last position.
             while rows[-1].position == last:
                 rows.pop()
-            self._ranges.append(ring_.Arc(last, high))
+            self._ranges.append(Arc(last, high))
             high = last - 1
         self._on_page(low, high, rows)
         self.go_on()

@@ -14,8 +14,8 @@ import logging
 from typing import NamedTuple
 
 from distperiodic import ports
-from distperiodic.core import job as job_
-from distperiodic.core import ring as ring_
+from distperiodic.core.job import Job
+from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.flow import quiet
@@ -36,7 +36,7 @@ class Read(NamedTuple):
 
     ticket: int
     #: The ring whose arcs are read. None: the answer may be outdated.
-    ring: ring_.Ring | None
+    ring: Ring | None
     #: Instant for which it lists the objects.
     at: Instant
     #: Monotonic seconds of the request.
@@ -70,7 +70,7 @@ class CatalogueReads:
         """Return whether a read of *job* has not returned."""
         return job in self._reads
 
-    def ask(self, job: job_.Job, ring: ring_.Ring, at: Instant) -> None:
+    def ask(self, job: Job, ring: Ring, at: Instant) -> None:
         """Request the objects on this member's arcs."""
         read = self._reads[job.name] = Read(
             next(self._tickets), ring, at, self._clock.monotonic())
@@ -94,7 +94,7 @@ class CatalogueReads:
         """Forget the failures of *job*."""
         self._failures.pop(job, None)
 
-    def failed(self, job: job_.Job, tick: Instant, error: Exception) -> None:
+    def failed(self, job: Job, tick: Instant, error: Exception) -> None:
         """Record a failure; see :meth:`pause`."""
         known = self._failures.get(job.name)
         number = known.number if known else 0
@@ -119,7 +119,7 @@ class CatalogueReads:
             return 0.0
         return max(0.0, known.again - self._clock.monotonic())
 
-    def report_slow(self, job: job_.Job) -> None:
+    def report_slow(self, job: Job) -> None:
         """Log that a tick waits for a method that does not return."""
         seconds = self._clock.monotonic() - self._reads[job.name].began
         # A method that was called just before the tick is not slow.

@@ -19,10 +19,15 @@ import logging
 from collections.abc import Callable
 
 from distperiodic import ports
-from distperiodic.core import claim as claim_
-from distperiodic.core import job as job_
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Lease
+from distperiodic.core.claim import State
+from distperiodic.core.claim import granted_lease
+from distperiodic.core.job import Delivery
+from distperiodic.core.job import Job
 from distperiodic.flow import events
-from distperiodic.flow import leases as leases_
+from distperiodic.flow.leases import Book
+from distperiodic.flow.leases import Keeper
 from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +53,7 @@ class Recovery:
     :param lease: Seconds until a lease expires.
     """
 
-    def __init__(self, hand: in_flight.InFlight, book: leases_.Book,
+    def __init__(self, hand: in_flight.InFlight, book: Book,
                  clock: ports.Clock, *, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float):
@@ -70,7 +75,7 @@ class Recovery:
         if book.shared and book.silent:
             self._renew_every = min(lease, book.silent) / 3
             self._seek = book.silent
-        self._keeper = leases_.Keeper(store, lease)
+        self._keeper = Keeper(store, lease)
         #: Monotonic seconds of the last renewal, and of the last search for
         #: expired leases.
         self._renewed = self._looked = clock.monotonic()
@@ -169,7 +174,7 @@ class Recovery:
             lambda leases: self._taken_over(leases, holder),
             lambda: self._taken_over([], holder))
 
-    def _taken_over(self, leases: list[claim_.Lease],
+    def _taken_over(self, leases: list[Lease],
                     holder: str) -> None:
         self._asking = False
         for lease in leases:
@@ -181,7 +186,7 @@ class Recovery:
             self._more = True
             self.take_over()
 
-    def take_back(self, sent: in_flight.Sent, claims: list[claim_.Claim],
+    def take_back(self, sent: in_flight.Sent, claims: list[Claim],
                   reason: str, ran: bool = True) -> None:
         """Claim again the objects that a worker received and will not finish.
 
@@ -195,44 +200,44 @@ class Recovery:
         if not self._shared:
             # If the worker shares the store, runs that it began are its own
             # until it is silent.
-            leases.append(claim_.granted_lease(batch.lease, batch.id))
+            leases.append(granted_lease(batch.lease, batch.id))
         keys = [c.object for c in claims]
         into = self._new_lease()
         holder = self._holder()
 
-        def taken(anew: list[claim_.Claim]) -> None:
+        def taken(anew: list[Claim]) -> None:
             self._hand.lost(job, len(claims) - len(anew))
             self._offer(job, in_flight.Own(into, holder), anew, reason,
-                        claim_.State.RUNNING if ran else claim_.State.CLAIMED)
+                        State.RUNNING if ran else State.CLAIMED)
         self._store.ask(
             lambda store: store.take_back(
                 job.name, batch.tick, keys, leases=leases, into=into,
                 holder=holder, seconds=self._lease, ran=ran),
             taken)
 
-    def _offer(self, job: job_.Job, own: in_flight.Own,
-               claims: list[claim_.Claim],
-               reason: str, was: claim_.State) -> None:
+    def _offer(self, job: Job, own: in_flight.Own,
+               claims: list[Claim],
+               reason: str, was: State) -> None:
         """Queue claims that were held before and may have run."""
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
             self._give_up(job, own.lease, over, reason)
             claims = [c for c in claims if c.attempt <= most]
-        if was is claim_.State.RUNNING:
+        if was is State.RUNNING:
             self._hand.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
-        if was is not claim_.State.RETRY:
+        if was is not State.RETRY:
             # Claims that were set apart before and did not run are set apart
             # again.
             claims = self.set_apart(job, own, claims)
         if claims:
             self._hand.put(job, own, claims)
 
-    def set_apart(self, job: job_.Job, own: in_flight.Own,
-                  claims: list[claim_.Claim]) -> list[claim_.Claim]:
+    def set_apart(self, job: Job, own: in_flight.Own,
+                  claims: list[Claim]) -> list[Claim]:
         """Queue the suspects among *claims*, and return the others."""
-        apart: dict[int, list[claim_.Claim]] = {}
+        apart: dict[int, list[Claim]] = {}
         others = []
         for claim in claims:
             together = in_flight.suspects_together(claim)
@@ -244,10 +249,10 @@ class Recovery:
             self._hand.put_apart(job, own, some, together)
         return others
 
-    def _give_up(self, job: job_.Job, lease: str,
-                 claims: list[claim_.Claim], reason: str) -> None:
+    def _give_up(self, job: Job, lease: str,
+                 claims: list[Claim], reason: str) -> None:
         """End as dead the claims that may have run and must not run again."""
-        if job.delivery is not job_.Delivery.AT_MOST_ONCE:
+        if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
         def dropped(dead: int) -> None:
             self._hand.counts[job.name, 'dead'] += dead
@@ -262,10 +267,10 @@ class Recovery:
         self._store.ask(
             lambda store: store.drop(
                 job.name, claims[0].tick, keys, lease=lease,
-                ending=claim_.State.DEAD, reason=reason),
+                ending=State.DEAD, reason=reason),
             dropped)
 
-    def abandon(self, job: job_.Job, group: in_flight.Group) -> None:
+    def abandon(self, job: Job, group: in_flight.Group) -> None:
         """Give up waiting claims, since other members owned their objects
         meanwhile.
         """
@@ -277,5 +282,5 @@ class Recovery:
         self._store.ask(
             lambda store: store.drop(
                 job.name, claims[0].tick, [c.object for c in claims],
-                lease=group.own.lease, ending=claim_.State.CANCELLED),
+                lease=group.own.lease, ending=State.CANCELLED),
             dropped)

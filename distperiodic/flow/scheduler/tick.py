@@ -28,22 +28,26 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import job as job_
-from distperiodic.core import member as member_
-from distperiodic.core import ring as ring_
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Reading
+from distperiodic.core.job import Scope
+from distperiodic.core.member import View
+from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow.scheduler import authority as authority_
-from distperiodic.flow.scheduler import claimer as claimer_
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import listing
-from distperiodic.flow.scheduler import part as part_
-from distperiodic.flow.scheduler import reads as reads_
-from distperiodic.flow.scheduler import timers as timers_
+from distperiodic.flow.scheduler.authority import Authority
+from distperiodic.flow.scheduler.authority import Change
+from distperiodic.flow.scheduler.claimer import Claimer
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
+from distperiodic.flow.scheduler.part import CIRCLE
+from distperiodic.flow.scheduler.part import Part
+from distperiodic.flow.scheduler.part import rule_of
+from distperiodic.flow.scheduler.reads import CatalogueReads
+from distperiodic.flow.scheduler.reads import Read
 from distperiodic.flow.scheduler.timers import TimerKind
+from distperiodic.flow.scheduler.timers import TimerQueue
 
 LOG = logging.getLogger(__name__)
 
@@ -61,10 +65,10 @@ class Ticker:
     :param pump: Gives waiting claims to workers.
     """
 
-    def __init__(self, parts: Mapping[str, part_.Part], *,
+    def __init__(self, parts: Mapping[str, Part], *,
                  clock: ports.Clock, identity: str, store: ports.StoreQueue,
-                 authority: authority_.Authority, timers: timers_.TimerQueue,
-                 reads: reads_.CatalogueReads, claimer: claimer_.Claimer,
+                 authority: Authority, timers: TimerQueue,
+                 reads: CatalogueReads, claimer: Claimer,
                  late: late_claims.LateClaimer | None,
                  dispatcher: Dispatcher, page: int,
                  pump: Callable[[], None]):
@@ -98,7 +102,7 @@ class Ticker:
         for part in self._parts.values():
             part.restart(now)
             if part.of_member:
-                self._listing.walk(part, [part_.CIRCLE],
+                self._listing.walk(part, [CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
                 # A late look needs no catalogue. So a catalogue method that
@@ -151,8 +155,8 @@ class Ticker:
                 view = self._view()
         return done
 
-    def _turn(self, part: part_.Part, kind: TimerKind, due: Instant,
-              now: Instant, view: member_.View | None) -> None:
+    def _turn(self, part: Part, kind: TimerKind, due: Instant,
+              now: Instant, view: View | None) -> None:
         job = part.job
         if view is None and not part.of_member:
             self._hold(part, kind)
@@ -184,7 +188,7 @@ class Ticker:
 
     # -- due ─► view
 
-    def _view(self) -> member_.View | None:
+    def _view(self) -> View | None:
         """Return the view if it may be acted on now. None: hold all ticks."""
         if self._seen is None:
             return None
@@ -208,8 +212,8 @@ class Ticker:
         """Handle a change of members, or of what this member is sure of."""
         self._view()
 
-    def _ring_changed(self, view: member_.View,
-                      change: authority_.Change) -> None:
+    def _ring_changed(self, view: View,
+                      change: Change) -> None:
         """Walk the arcs that this member gained, and leave those that it lost.
         """
         now = self._clock.now()
@@ -235,16 +239,16 @@ class Ticker:
                     part, listing.counts_from(part, now), view,
                     anew=not self._authority.shared and change.before is None)
 
-    def _reads_anew(self, part: part_.Part) -> bool:
+    def _reads_anew(self, part: Part) -> bool:
         """Return whether the catalogue must be read before the rows of gained
         arcs are compared with it. The previous owner may have read the
         catalogue later than this member did.
         """
-        return part.job.scope is job_.Scope.OBJECTS and (
+        return part.job.scope is Scope.OBJECTS and (
             self._authority.shared
             or part.reading is not None and part.reading.partial)
 
-    def _hold(self, part: part_.Part,
+    def _hold(self, part: Part,
               kind: TimerKind = TimerKind.LOOK) -> None:
         name = part.job.name
         self.counts[name, 'held'] += 1
@@ -272,15 +276,15 @@ class Ticker:
 
     # -- view ─► catalogue
 
-    def _tick(self, part: part_.Part, tick: Instant, now: Instant,
-              view: member_.View | None) -> None:
+    def _tick(self, part: Part, tick: Instant, now: Instant,
+              view: View | None) -> None:
         """Handle a tick of the job."""
         job = part.job
         if not self._claimer.ready(job.name):
             # The store is slow or unreachable. When it has answered, the job
             # is ready again, and what is due then is decided.
             self.counts[job.name, 'held'] += 1
-        elif job.scope is not job_.Scope.OBJECTS:
+        elif job.scope is not Scope.OBJECTS:
             part.begun = max(part.begun, tick)
             self._start(part, tick, now, view)
         elif self._reads.under_way(job.name):
@@ -290,8 +294,8 @@ class Ticker:
             assert view is not None
             self._reads.ask(job, view.ring, tick)
 
-    def _look(self, part: part_.Part, now: Instant,
-              view: member_.View | None) -> None:
+    def _look(self, part: Part, now: Instant,
+              view: View | None) -> None:
         """Start a tick that has come, or read the catalogue, after a change.
         """
         job = part.job
@@ -361,8 +365,8 @@ class Ticker:
 
     # -- catalogue ─► owned
 
-    def _listed(self, part: part_.Part, reading: Reading, read: reads_.Read,
-                now: Instant, view: member_.View) -> None:
+    def _listed(self, part: Part, reading: Reading, read: Read,
+                now: Instant, view: View) -> None:
         """Handle a reading of the catalogue."""
         before = part.reading
         tick, at = read.at, max(read.at, part.since)
@@ -405,8 +409,8 @@ class Ticker:
 
     # -- owned ─► claim
 
-    def _start(self, part: part_.Part, tick: Instant, now: Instant,
-               view: member_.View | None) -> None:
+    def _start(self, part: Part, tick: Instant, now: Instant,
+               view: View | None) -> None:
         """Claim this member's objects for a tick that has come."""
         job = part.job
         if tick < part.since:
@@ -427,8 +431,8 @@ class Ticker:
         self._claimer.start_tick(job, tick, part.ids(view, self._identity))
         self._come_back_for_rest(part)
 
-    def _claim_own(self, part: part_.Part, now: Instant,
-                   view: member_.View | None) -> None:
+    def _claim_own(self, part: Part, now: Instant,
+                   view: View | None) -> None:
         """Claim this member's objects with a schedule of their own that are
         due.
         """
@@ -436,8 +440,8 @@ class Ticker:
         due = part.own.take(now)
         together: dict[tuple[Instant, str], list[str]] = {}
         for key, tick in due:
-            if part.owns(view, self._identity, ring_.position_of(key)):
-                rule = part_.rule_of(part.reading, key)
+            if part.owns(view, self._identity, position_of(key)):
+                rule = rule_of(part.reading, key)
                 together.setdefault((tick, rule), []).append(key)
         for (tick, rule), keys in sorted(together.items()):
             self._claimer.start_tick(part.job, tick, keys, rule)
@@ -445,8 +449,8 @@ class Ticker:
         self._timers.push_next(part.own.next, part.job.name, TimerKind.OWN,
                                now, len(due))
 
-    def _claim_spread(self, part: part_.Part, now: Instant,
-                      view: member_.View | None) -> None:
+    def _claim_spread(self, part: Part, now: Instant,
+                      view: View | None) -> None:
         """Claim this member's objects whose phase has come."""
         cursor, reading = part.cursor, part.reading
         if cursor is None or reading is None:
@@ -472,14 +476,14 @@ class Ticker:
         self._timers.push_next(cursor.next, job.name, TimerKind.SPREAD, now,
                                taken)
 
-    def _come_back_for_rest(self, part: part_.Part) -> None:
+    def _come_back_for_rest(self, part: Part) -> None:
         if self._claimer.has_rest(part.job.name):
             # One microsecond later, so that all that is due goes first.
             self._timers.push(self._clock.now() + 1, part.job.name,
                               TimerKind.REST)
 
-    def _arm(self, part: part_.Part, since: Instant,
-             view: member_.View | None) -> None:
+    def _arm(self, part: Part, since: Instant,
+             view: View | None) -> None:
         """Set the timers of objects with a time of their own.
 
         :param since: Instant before which what was due on the walked arcs was
@@ -494,7 +498,7 @@ class Ticker:
             part.spread(newest, since - 1)
         self._arm_timers(part, now)
 
-    def _arm_timers(self, part: part_.Part, now: Instant) -> None:
+    def _arm_timers(self, part: Part, now: Instant) -> None:
         name = part.job.name
         self._timers.push_next(part.own.next, name, TimerKind.OWN, now)
         if part.cursor is not None:

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 
 from distperiodic import ports
-from distperiodic.core import catalogue as catalogue_
-from distperiodic.core import job as job_
+from distperiodic.core.catalogue import Catalogue
+from distperiodic.core.job import Job
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
@@ -58,7 +58,7 @@ class SpreadCursor:
     :param since: Objects that were due up to this instant are left out.
     """
 
-    def __init__(self, tick: Instant, catalogue: catalogue_.Catalogue,
+    def __init__(self, tick: Instant, catalogue: Catalogue,
                  period_us: int, since: Instant):
         self.tick = tick
         self.catalogue = catalogue
@@ -142,7 +142,7 @@ class JobTimers:
 
     __slots__ = ('due', 'job')
 
-    def __init__(self, job: job_.Job):
+    def __init__(self, job: Job):
         self.job = job
         #: Instants of its timers, except those of the grid.
         self.due: dict[TimerKind, Instant] = {}
@@ -154,7 +154,7 @@ class TimerQueue:
     :param shared: Whether all members claim in one store.
     """
 
-    def __init__(self, clock: ports.Clock, jobs: Mapping[str, job_.Job],
+    def __init__(self, clock: ports.Clock, jobs: Mapping[str, Job],
                  shared: bool):
         self._clock = clock
         self._grain, self._most_grains = (

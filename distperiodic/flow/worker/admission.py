@@ -20,7 +20,7 @@ from typing import Generic
 from typing import NamedTuple
 from typing import TypeVar
 
-from distperiodic.core import partition as partition_
+from distperiodic.core.partition import Limit
 from distperiodic.core.refusal import Refusal
 
 #: Seconds that a batch waits before it is refused.
@@ -30,7 +30,7 @@ _MOMENT = 0.2
 
 #: Number of this process's own runs under each limit when a count was
 #: requested.
-Marks = Mapping[partition_.Limit, int]
+Marks = Mapping[Limit, int]
 
 _Item = TypeVar('_Item')
 
@@ -73,7 +73,7 @@ class Places(Generic[_Item]):
     """
 
     def __init__(self, limits: Mapping[
-            str, tuple[partition_.Limit, ...]]):
+            str, tuple[Limit, ...]]):
         self._limits = limits
         #: Number of runs that began here and have not ended.
         self._here = {limit: 0 for some in limits.values()
@@ -94,7 +94,7 @@ class Places(Generic[_Item]):
         """The jobs of the waiting batches."""
         return list(dict.fromkeys(kept.job for kept in self._kept))
 
-    def full(self, job: str) -> partition_.Limit | None:
+    def full(self, job: str) -> Limit | None:
         """Return a limit of *job* without a free place. None means that no
         limit is known to be reached.
         """

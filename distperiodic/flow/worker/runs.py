@@ -26,7 +26,7 @@ import itertools
 import json
 import logging
 import threading
-import traceback as traceback_
+import traceback as traceback_module
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -35,11 +35,13 @@ from typing import NamedTuple
 from typing import Protocol
 
 from distperiodic import ports
-from distperiodic.core import context as context_
-from distperiodic.core import job as job_
 from distperiodic.core import message
-from distperiodic.core import pace as pace_
 from distperiodic.core import schedule
+from distperiodic.core.context import Context
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.job import check_ended
+from distperiodic.core.pace import Pace
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import quiet
 
@@ -119,7 +121,7 @@ class Load:
 #: A batch, and the indexes of it that one thread runs; the next one is last.
 Part = tuple[Load, list[int]]
 #: A batch, the index that runs, and the context that its handler received.
-Run = tuple[Load, int, context_.Context]
+Run = tuple[Load, int, Context]
 
 
 class Lane:
@@ -130,7 +132,7 @@ class Lane:
 
     __slots__ = ('handler', 'job', 'loads', 'runner')
 
-    def __init__(self, job: job_.Job, handler: Callable[..., Any],
+    def __init__(self, job: Job, handler: Callable[..., Any],
                  runner: Runner):
         self.job = job
         self.handler = handler
@@ -217,7 +219,7 @@ class Workshop:
     """
 
     def __init__(self, jobs: Mapping[
-                     str, tuple[job_.Job, Callable[..., Any]]], *,
+                     str, tuple[Job, Callable[..., Any]]], *,
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], Refusal | None],
@@ -230,7 +232,7 @@ class Workshop:
         self._report = report
         self._may_start = may_start
         self._finish = finish
-        self._pace = pace_.Pace()
+        self._pace = Pace()
         self._loads: dict[tuple[str, str], Load] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
@@ -292,7 +294,7 @@ class Workshop:
     def run(self, load: Load, part: list[int]) -> None:
         """Run the objects of *part* one after the other in this thread."""
         batch, job, handler = load.batch, load.job, load.lane.handler
-        per_object = job.scope is job_.Scope.OBJECTS
+        per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None
         monotonic = self._clock.monotonic
@@ -328,7 +330,7 @@ class Workshop:
                 if timeout is not None:
                     deadline = self._clock.now() + int(
                         timeout * schedule.SECOND)
-                context = context_.Context(
+                context = Context(
                     job.name, batch.objects[index], batch.tick,
                     batch.fences[index], batch.attempts[index], deadline,
                     held, finish, json.loads(batch.progress.get(
@@ -342,7 +344,7 @@ class Workshop:
                 else:
                     returned = handler(context)
                 if returned is not None:
-                    job_.check_ended(job.name, returned)
+                    check_ended(job.name, returned)
                     returned = None
             except BaseException as exc:
                 # A handler may raise SystemExit or KeyboardInterrupt; the
@@ -520,7 +522,7 @@ class Workshop:
         now = self._clock.monotonic()
         for load in list(self._loads.values()):
             if (refusal is Refusal.NOT_A_MEMBER
-                    and load.job.scope is job_.Scope.MEMBER):
+                    and load.job.scope is Scope.MEMBER):
                 continue
             load.over.extend(
                 [Refused(i, refusal) for i in drain(load.queue)])
@@ -571,7 +573,7 @@ def _traceback(exc: BaseException) -> str:
     later.
     """
     try:
-        lines = traceback_.format_exception(exc)
+        lines = traceback_module.format_exception(exc)
     except BaseException:
         return ''
     return ''.join(lines)[-_TRACEBACK_LENGTH:]

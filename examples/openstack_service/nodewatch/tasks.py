@@ -7,7 +7,7 @@ from oslo_log import log
 
 from distperiodic import PeriodicTasks
 from distperiodic import periodic_task
-from nodewatch import conf as conf_
+from nodewatch.conf import GROUP
 
 LOG = log.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Node:
 class NodeTasks(PeriodicTasks):
 
     def _inventory(self):
-        with open(self.conf[conf_.GROUP].inventory) as inventory:
+        with open(self.conf[GROUP].inventory) as inventory:
             return [Node(**node) for node in json.load(inventory)]
 
     def nodes(self, context):

@@ -7,14 +7,15 @@ Only needed with ``[distperiodic] dispatcher = messaging``.
 import sys
 
 from distperiodic import service
-from nodewatch import conf as conf_
 from nodewatch import tasks
+from nodewatch.conf import GROUP
+from nodewatch.conf import load
 
 
 def main():
-    conf = conf_.load(sys.argv[1:])
+    conf = load(sys.argv[1:])
     service.launch(conf, service.WorkerService(conf, tasks.NodeTasks(conf)),
-                   workers=conf[conf_.GROUP].workers)
+                   workers=conf[GROUP].workers)
 
 
 if __name__ == '__main__':
