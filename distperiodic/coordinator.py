@@ -21,10 +21,10 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters import coordination
-from distperiodic.adapters import local
-from distperiodic.adapters.backend_url import check_backend_url
-from distperiodic.adapters.clock import SystemClock
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.core import catalogue
 from distperiodic.core import masking
 from distperiodic.core.member import MAX_POINTS
@@ -96,7 +96,7 @@ class Coordinator:
             check_backend_url(self.backend_url)
         self._member_id = member_id
         self._groups: list[str] = [group_id] if group_id is not None else []
-        self._membership: coordination.Membership | None = None
+        self._membership: Membership | None = None
         self._stopped = False
         #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
@@ -122,7 +122,7 @@ class Coordinator:
             if self._member_id is None or (
                     not self._named and self._named_in != os.getpid()):
                 self._named_in = os.getpid()
-                self._member_id = (f'{local.host_name()}:{os.getpid()}:'
+                self._member_id = (f'{host_name()}:{os.getpid()}:'
                                    f'{secrets.token_hex(4)}')
             return self._member_id
 
@@ -174,7 +174,7 @@ class Coordinator:
         if not self._observe:
             points = self._replicas or opts.value(
                 self._conf, 'hash_ring_replicas_count')
-        membership = coordination.Membership(
+        membership = Membership(
             self.backend_url, identity, clock=self._clock,
             points=points, session_timeout=self._session_timeout,
             heartbeat_interval=self._interval or opts.value(
@@ -275,7 +275,7 @@ class Coordinator:
             membership.wait_joined(self._patience)
         return membership.view(group_id)
 
-    def _started(self) -> coordination.Membership:
+    def _started(self) -> Membership:
         if not self._stopped:
             self._connect()
         membership = self._membership

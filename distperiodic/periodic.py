@@ -34,7 +34,7 @@ from typing import TypeVar
 from typing import cast
 from typing import overload
 
-from distperiodic.adapters.clock import SystemClock
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.context import Context
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row

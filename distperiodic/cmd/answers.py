@@ -17,11 +17,12 @@ from distperiodic.core.reason import reasons_of
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters import accounts
     from distperiodic.cmd.status import Group
     from distperiodic.core import schedule
     from distperiodic.core.due import Plan
     from distperiodic.core.job import Job
+    from distperiodic.operator.accounts import Object
+    from distperiodic.operator.accounts import Tick
 
 _moment = configured.moment
 
@@ -142,7 +143,7 @@ class Case:
 
     job: str
     object: str
-    found: 'accounts.Object'
+    found: 'Object'
     tasks: 'periodic.PeriodicTasks | None'
     group: 'Group | None'
     settings: 'opts.Settings'
@@ -296,8 +297,8 @@ def _words(case: Case, facts: Facts,
     }
 
 
-def past_rows(job: str, found: 'accounts.Object', tick: int,
-              kept: 'accounts.Tick') -> tuple[Reason, list[tuple[str, Any]]]:
+def past_rows(job: str, found: 'Object', tick: int,
+              kept: 'Tick') -> tuple[Reason, list[tuple[str, Any]]]:
     """Return the reason for an earlier tick of an object, and the evidence.
 
     :param kept: the record of that tick in the store.

@@ -24,9 +24,9 @@ from distperiodic.core.schedule import SECOND
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters.accounts import Account
-    from distperiodic.adapters.accounts import Accounts
     from distperiodic.core.job import Job
+    from distperiodic.operator.accounts import Account
+    from distperiodic.operator.accounts import Accounts
 
 # Most ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000

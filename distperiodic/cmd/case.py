@@ -21,10 +21,10 @@ from distperiodic.cmd import findings
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters import store_survey
-    from distperiodic.adapters.broker import Broker
-    from distperiodic.adapters.survey import Survey
     from distperiodic.cmd.status import Group
+    from distperiodic.operator.broker_probe import Broker
+    from distperiodic.operator.coordination_probe import Survey
+    from distperiodic.operator.store_probe import StoreSurvey
 
 
 @dataclasses.dataclass
@@ -83,22 +83,22 @@ class Case:
 
         :raises NotNow: backend_url is empty or cannot be used.
         """
-        from distperiodic.adapters import backend_url
+        from distperiodic.adapters.coordination import url
         if not self.settings.backend_url:
             raise findings.NotNow(
                 'backend_url is empty: this process is alone')
         try:
-            return backend_url.check_backend_url(self.settings.backend_url)
+            return url.check_backend_url(self.settings.backend_url)
         except exceptions.ConfigError:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
     def _survey(self) -> 'Survey | None':
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import survey
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator import coordination_probe as survey
         try:
             return self._stack.enter_context(survey.Survey(
-                self.settings.backend_url, clock=clock.SystemClock(),
+                self.settings.backend_url, clock=SystemClock(),
                 session_timeout=self.settings.session_timeout))
         except exceptions.DistperiodicError:
             return None
@@ -141,12 +141,12 @@ class Case:
         :raises NotNow: the coordination service does not answer.
         :raises CoordinationUnavailable: the group cannot be joined.
         """
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import coordination
+        from distperiodic.adapters.coordination.membership import Membership
+        from distperiodic.adapters.local.clock import SystemClock
         assert self.survey
         name = f'{self.settings.group}.doctor-{secrets.token_hex(4)}'
-        membership = coordination.Membership(
-            self.settings.backend_url, 'doctor', clock=clock.SystemClock(),
+        membership = Membership(
+            self.settings.backend_url, 'doctor', clock=SystemClock(),
             session_timeout=self.settings.session_timeout,
             heartbeat_interval=self.settings.coordinator_heartbeat_interval)
         membership.join(name)
@@ -165,7 +165,7 @@ class Case:
 
     @functools.cached_property
     def _connected(self) -> (
-            'store_survey.StoreSurvey | exceptions.DistperiodicError'):
+            'StoreSurvey | exceptions.DistperiodicError'):
         # Connect only once: a store that is unavailable may take long to fail.
         try:
             return self._connect()
@@ -173,7 +173,7 @@ class Case:
             return exc
 
     @property
-    def connected(self) -> 'store_survey.StoreSurvey':
+    def connected(self) -> 'StoreSurvey':
         """The store; it answers and has our tables.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
@@ -185,8 +185,8 @@ class Case:
             raise self._connected
         return self._connected
 
-    def _connect(self) -> 'store_survey.StoreSurvey':
-        from distperiodic.adapters import store_survey
+    def _connect(self) -> 'StoreSurvey':
+        from distperiodic.operator.store_probe import StoreSurvey
         if not self.settings.connection:
             raise findings.NotNow(
                 'connection is empty: only the ring divides the work')
@@ -196,13 +196,13 @@ class Case:
                 f'no service has made {self.settings.store_file} so far')
         configured.check_file(self.settings.connection)
         found = self._stack.enter_context(contextlib.closing(
-            store_survey.StoreSurvey(
+            StoreSurvey(
                 self.settings.connection, space=self.settings.group)))
         found.now()
         return found
 
     @property
-    def store(self) -> 'store_survey.StoreSurvey':
+    def store(self) -> 'StoreSurvey':
         """The store.
 
         :raises NotNow: no store is configured, or it cannot be used.
@@ -214,7 +214,7 @@ class Case:
 
     @functools.cached_property
     def _broker(self) -> 'Broker | exceptions.DistperiodicError':
-        from distperiodic.adapters import broker
+        from distperiodic.operator import broker_probe as broker
         try:
             return broker.Broker(self.conf)
         except exceptions.DistperiodicError as exc:

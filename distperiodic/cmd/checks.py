@@ -44,7 +44,7 @@ def options_usable(case: Case) -> Finding:
     """All options can be used, and fit together."""
     settings = case.check_settings()
     if settings.backend_url:
-        from distperiodic.adapters import backend_url
+        from distperiodic.adapters.coordination import url as backend_url
         scheme = backend_url.check_backend_url(settings.backend_url)
         beat = settings.coordinator_heartbeat_interval
         if scheme not in backend_url.PUSHING and (
@@ -135,10 +135,10 @@ def secrets_private(case: Case) -> Finding:
 @check('options', offline=True)
 def state_path_writable(case: Case) -> Finding:
     """state_path can hold the locks that number this host's processes."""
-    from distperiodic.adapters import local
+    from distperiodic.adapters.local.process_slot import Seat
     if case.settings.member_id is not None:
         return skip(f'member_id is set to {case.settings.member_id}')
-    local.Seat(case.settings.state_path, 'check').leave()
+    Seat(case.settings.state_path, 'check').leave()
     return ok(case.settings.state_path)
 
 
@@ -147,14 +147,15 @@ def connections_private(case: Case) -> Finding:
     """Connections to other hosts are encrypted, since URLs carry passwords and
     messages start work.
     """
-    from distperiodic.adapters import backend_url
-    from distperiodic.adapters import survey
+    from distperiodic.adapters.coordination import url as backend_url
+    from distperiodic.operator import coordination_probe
     settings = case.settings
     bare = []
     if settings.backend_url and case.scheme != 'file' and (
             not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
-                 for name, _ in survey.addresses(settings.backend_url)
+                 for name, _ in coordination_probe.addresses(
+                     settings.backend_url)
                  if not _loopback(name)]
     if settings.dispatcher == 'messaging' and not case.broker.tls:
         bare += [f'{h.name} (transport_url)' for h in case.broker.hosts
@@ -203,10 +204,10 @@ def messages_signed(case: Case) -> Finding:
 @check('coordination')
 def coordination_servers(case: Case) -> Finding:
     """Each server of backend_url answers."""
-    from distperiodic.adapters import survey
+    from distperiodic.operator import coordination_probe
     settings = case.settings
     if case.scheme == 'file':
-        path = survey.directory(settings.backend_url)
+        path = coordination_probe.directory(settings.backend_url)
         if os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return ok(f'{path} can be written')
         parent = os.path.dirname(path.rstrip('/')) or '/'
@@ -214,7 +215,7 @@ def coordination_servers(case: Case) -> Finding:
             return ok(f'{path} is not there yet and can be made')
         return fail(f'{path} cannot be written',
                     f'create it for this user: install -d -o $USER {path}')
-    found = survey.servers(settings.backend_url)
+    found = coordination_probe.servers(settings.backend_url)
     told = '; '.join(f'{s.address} {s.says}' for s in found)
     silent = [s.address for s in found if not s.answers]
     if len(silent) == len(found):
@@ -237,7 +238,7 @@ def coordination_join(case: Case) -> Finding:
         return warn('joined, but the session timeout is not known',
                     'look at the log of the service')
     if abs(granted - asked) > 0.05 * asked:
-        from distperiodic.adapters import backend_url
+        from distperiodic.adapters.coordination import url as backend_url
         where = ('file: and redis: take it from the URL or in whole seconds'
                  if case.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
@@ -407,16 +408,16 @@ def broker_reachable(case: Case) -> Finding:
 @check('broker')
 def broker_queues(case: Case) -> Finding:
     """Every live process has its queue, and listens to it."""
-    from distperiodic.adapters import messaging
+    from distperiodic.adapters.messaging import bus
     broker, group = case.broker, case.populated
     name = case.settings.group
     queues = {
-        f'{messaging.work_topic(name, partition)}.'
-        f'{messaging.queue_of(worker.process)}'
+        f'{bus.work_topic(name, partition)}.'
+        f'{bus.queue_of(worker.process)}'
         for partition, workers in group.workers.items()
         for worker in workers}
-    queues |= {f'{messaging.reports_topic(name)}.'
-               f'{messaging.queue_of(m.process)}'
+    queues |= {f'{bus.reports_topic(name)}.'
+               f'{bus.queue_of(m.process)}'
                for m in group.members if m.points}
     try:
         host = broker.find()
@@ -446,9 +447,9 @@ def _loopback(host: str) -> bool:
 
 
 def _away(backend_url: str) -> bool:
-    from distperiodic.adapters import survey
+    from distperiodic.operator import coordination_probe
     return any(not _loopback(name)
-               for name, _ in survey.addresses(backend_url))
+               for name, _ in coordination_probe.addresses(backend_url))
 
 
 def _ahead(skew: float) -> str:

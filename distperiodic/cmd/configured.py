@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
-    from distperiodic.adapters import accounts
-    from distperiodic.adapters import activity
-    from distperiodic.adapters import control
-    from distperiodic.adapters import pruning
+    from distperiodic.operator import accounts
+    from distperiodic.operator import activity
+    from distperiodic.operator import control
+    from distperiodic.operator.pruning import Pruner
 
     _Store = TypeVar('_Store', bound=control.Control)
 
@@ -193,7 +193,7 @@ def check_file(connection_url: str) -> None:
 
     :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
-    from distperiodic.adapters import database
+    from distperiodic.adapters.sql import database
     url = database.check(connection_url)
     if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
             not os.path.exists(url.database or '')):
@@ -264,7 +264,7 @@ class Configured:
         :raises ConfigError: an option cannot be used, or backend_url is empty.
         """
         from distperiodic import opts
-        from distperiodic.adapters.backend_url import check_backend_url
+        from distperiodic.adapters.coordination.url import check_backend_url
         conf = self.configuration(parsed)
         settings = opts.settings(conf)
         if not settings.backend_url:
@@ -306,26 +306,26 @@ class Configured:
 
         :raises ConfigError: there is no store.
         """
-        from distperiodic.adapters import control
+        from distperiodic.operator import control
         return self._store(parsed, control.Control)
 
     def accounts(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[accounts.Accounts]':
         """Return the store, with the accounts of objects and ticks."""
-        from distperiodic.adapters import accounts
+        from distperiodic.operator import accounts
         return self._store(parsed, accounts.Accounts)
 
     def activity(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[activity.Activity]':
         """Return the store, with what runs now and what is due soon."""
-        from distperiodic.adapters import activity
+        from distperiodic.operator import activity
         return self._store(parsed, activity.Activity)
 
     def pruner(self, parsed: argparse.Namespace
-               ) -> 'contextlib.closing[pruning.Pruner]':
+               ) -> 'contextlib.closing[Pruner]':
         """Return the store, with the deletion of old rows."""
-        from distperiodic.adapters import pruning
-        return self._store(parsed, pruning.Pruner)
+        from distperiodic.operator.pruning import Pruner
+        return self._store(parsed, Pruner)
 
     def _store(self, parsed: argparse.Namespace,
                kind: 'type[_Store]') -> 'contextlib.closing[_Store]':

@@ -25,8 +25,8 @@ class DbSync(configured.Configured, command.Command):
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.adapters import private
-        from distperiodic.adapters import schema
+        from distperiodic.adapters.local import private
+        from distperiodic.adapters.sql import schema
         settings = self.database(parsed, made=False)
         if settings.embedded:
             private.make_directory(settings.state_path)
@@ -50,7 +50,7 @@ class DbVersion(display.Display, show.ShowOne):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
-        from distperiodic.adapters import schema
+        from distperiodic.adapters.sql import schema
         url = self.database(parsed).connection
         found = schema.version(url)
         if found is None:

@@ -22,10 +22,10 @@ from distperiodic.core import due
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.adapters.accounts import Accounts
-    from distperiodic.adapters.control import Control
-    from distperiodic.adapters.control import Job
     from distperiodic.core import job as core_job
+    from distperiodic.operator.accounts import Accounts
+    from distperiodic.operator.control import Control
+    from distperiodic.operator.control import Job
 
 
 class JobList(display.Table, lister.Lister):
@@ -42,7 +42,7 @@ class JobList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.adapters.control import Job
+        from distperiodic.operator.control import Job
         tasks = listed.load(self, parsed)
         with self.control(parsed) as control:
             jobs = {job.name: job for job in control.jobs()}
@@ -133,8 +133,8 @@ class JobPause(_OfJobs):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.adapters import local
-        by = f'{_user()}@{local.host_name()}'
+        from distperiodic.adapters.local.process_slot import host_name
+        by = f'{_user()}@{host_name()}'
         with self.control(parsed) as control:
             for job in self.names(parsed, control):
                 control.pause(job.name, by=by, why=parsed.why)

@@ -12,9 +12,9 @@ from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from distperiodic import periodic
-    from distperiodic.adapters.accounts import Accounts
     from distperiodic.core import schedule
     from distperiodic.core.job import Job
+    from distperiodic.operator.accounts import Accounts
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
@@ -92,13 +92,13 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
     :param now: Microseconds since the epoch.
     :return: A text that gives the reason if the objects are unknown.
     """
-    from distperiodic.adapters import local
+    from distperiodic.adapters.local.reader import ThreadReader
     from distperiodic.core import ring
     from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP:
         return Listed(frozenset([job.name]), {})
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    reader = local.ThreadReader(
+    reader = ThreadReader(
         tasks.catalogue, lambda name, ticket, found: answers.put(found),
         sort=False)
     reader.read(job, job.schedule.at_or_before(now) or now, 1,

@@ -13,7 +13,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
 if TYPE_CHECKING:
-    from distperiodic.adapters.activity import Listing
+    from distperiodic.operator.activity import Listing
 
 # Most ticks of one schedule to list; the sentence names the jobs with more.
 _TICKS = 100

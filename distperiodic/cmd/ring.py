@@ -73,12 +73,12 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
     :raises ConfigError: no coordination service is configured.
     :raises CoordinationUnavailable: the service does not answer.
     """
-    from distperiodic.adapters import clock
-    from distperiodic.adapters import survey
+    from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.cmd import status
+    from distperiodic.operator.coordination_probe import Survey
     _, settings = command.backend(parsed)
-    with survey.Survey(
-            settings.backend_url, clock=clock.SystemClock(),
+    with Survey(
+            settings.backend_url, clock=SystemClock(),
             session_timeout=settings.session_timeout) as looking:
         return status.look(looking, settings.group), settings
 

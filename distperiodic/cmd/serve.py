@@ -172,7 +172,7 @@ class _Serve(configured.Configured, command.Command):
 
     def _check_backend(self, settings: 'opts.Settings',
                        workers: int) -> None:
-        from distperiodic.adapters.backend_url import check_backend_url
+        from distperiodic.adapters.coordination.url import check_backend_url
         from distperiodic.core import member
         member.check_identity(settings.group)
         if settings.backend_url:
@@ -225,13 +225,13 @@ class _Serve(configured.Configured, command.Command):
 
         :raises ConfigError: one of them cannot be used.
         """
-        from distperiodic.adapters import local
+        from distperiodic.adapters.local.process_slot import Seat
         if settings.member_id is None:
             # Release the number at once: the forked processes need it.
-            local.Seat(settings.state_path, 'check').leave()
+            Seat(settings.state_path, 'check').leave()
         if self._needs_backend(settings):
-            from distperiodic.adapters import broker
-            broker.Broker(conf)
+            from distperiodic.operator.broker_probe import Broker
+            Broker(conf)
 
     @abc.abstractmethod
     def _service(self, conf: 'cfg.ConfigOpts',

@@ -27,10 +27,10 @@ from distperiodic.cmd import display
 
 if TYPE_CHECKING:
     from distperiodic import opts
-    from distperiodic.adapters.activity import Failing
-    from distperiodic.adapters.survey import Survey
     from distperiodic.core.member import Member
     from distperiodic.core.ring import Ring
+    from distperiodic.operator.activity import Failing
+    from distperiodic.operator.coordination_probe import Survey
 
 FINE, WARNING, FAILURE = 0, 1, 2
 _RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
@@ -81,7 +81,7 @@ class Book:
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
     """Read what the store knows about the last minutes."""
-    from distperiodic.adapters.activity import Activity
+    from distperiodic.operator.activity import Activity
     if not settings.connection:
         return Book()
     try:
@@ -187,10 +187,10 @@ class Status(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import survey
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator import coordination_probe as survey
         _, settings = self.backend(parsed)
-        now = clock.SystemClock()
+        now = SystemClock()
         with survey.Survey(
                 settings.backend_url, clock=now,
                 session_timeout=settings.session_timeout) as looking:

@@ -5,7 +5,7 @@ As in checks.py, each check is a function and its docstring is shown to the
 operator. No check changes a row.
 """
 
-from distperiodic.adapters import clock
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.findings import Finding
@@ -65,7 +65,7 @@ def store_rights(case: Case) -> Finding:
 @check('store')
 def store_clock(case: Case) -> Finding:
     """This host's clock agrees with the store's clock, by which leases end."""
-    skew = case.store.skew(clock.SystemClock())
+    skew = case.store.skew(SystemClock())
     off = abs(skew.seconds)
     side = 'before' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
@@ -80,11 +80,11 @@ def store_file(case: Case) -> Finding:
     """The file of SQLite is on a disk of this host, and readers do not block
     writers.
     """
-    from distperiodic.adapters import store_survey
+    from distperiodic.operator import store_probe
     store = case.store
     if store.dialect != 'sqlite':
         return skip(f'{store.dialect} has no file of ours')
-    kind = store_survey.network_disk(store.file())
+    kind = store_probe.network_disk(store.file())
     if kind is not None:
         return fail(
             f'{store.file()} is on {kind}, whose locks do not keep other '

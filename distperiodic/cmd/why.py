@@ -15,9 +15,9 @@ from distperiodic.cmd import ring as ring_cmd
 if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
-    from distperiodic.adapters.accounts import Accounts
-    from distperiodic.adapters.accounts import Object
     from distperiodic.cmd.status import Group
+    from distperiodic.operator.accounts import Accounts
+    from distperiodic.operator.accounts import Object
 
 
 class Why(explain.Explained):

@@ -29,7 +29,7 @@ from oslo_config import cfg  # noqa: E402
 from distperiodic import exceptions  # noqa: E402
 from distperiodic import opts  # noqa: E402
 from distperiodic import service  # noqa: E402
-from distperiodic.adapters.clock import SystemClock  # noqa: E402
+from distperiodic.adapters.local.clock import SystemClock  # noqa: E402
 from distperiodic.demo import pings  # noqa: E402
 from distperiodic.demo import record  # noqa: E402
 

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from distperiodic import exceptions
-from distperiodic.adapters import coordination
-from distperiodic.adapters.clock import SystemClock
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
 from distperiodic.demo import pings
@@ -190,7 +190,7 @@ class Scene:
 
     def _watch(self, stack: contextlib.ExitStack) -> None:
         """Start to observe the group."""
-        observer = coordination.Membership(
+        observer = Membership(
             self._servers.backend_url, 'audience', clock=self._clock,
             session_timeout=servers.SESSION,
             heartbeat_interval=servers.HEARTBEAT)

@@ -15,15 +15,15 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic import service
-from distperiodic.adapters import activity
-from distperiodic.adapters import messaging
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
-from distperiodic.adapters.backend_url import check_backend_url
-from distperiodic.adapters.broker import Broker
-from distperiodic.adapters.broker import url_of
-from distperiodic.adapters.survey import Survey
-from distperiodic.adapters.survey import directory
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.messaging import bus
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.operator.activity import Activity
+from distperiodic.operator.broker_probe import Broker
+from distperiodic.operator.broker_probe import url_of
+from distperiodic.operator.coordination_probe import Survey
+from distperiodic.operator.coordination_probe import directory
 
 #: Session timeout in seconds: the others take over from a process that is
 #: silent for longer. A server may grant another value.
@@ -58,7 +58,7 @@ class Servers:
         check_backend_url(self.backend_url)
         self._broker = self._broker_of(transport_url)
         self.group = f'demo-{secrets.token_hex(4)}'
-        self._activity: activity.Activity | None = None
+        self._activity: Activity | None = None
         self.workers_group = service.worker_group(self.group, 'default')
 
     @staticmethod
@@ -110,7 +110,7 @@ class Servers:
         :raises StoreUnavailable: the database does not answer.
         """
         if self._activity is None:
-            self._activity = activity.Activity(
+            self._activity = Activity(
                 self._connection, space=self.group)
         return bool(self._activity.runs(None, 1))
 
@@ -155,18 +155,18 @@ class Servers:
             self._activity.close()
         if not self._own_store:
             with contextlib.suppress(exceptions.DistperiodicError):
-                store = sql_store.SqlClaimStore(
+                store = SqlClaimStore(
                     self._connection, space=self.group)
                 store.forget()
                 store.close()
         if self._broker is not None:
             # A member that was killed could not delete its own queue.
-            reports = messaging.reports_topic(self.group)
-            work = messaging.work_topic(self.group, 'default')
+            reports = bus.reports_topic(self.group)
+            work = bus.work_topic(self.group, 'default')
             with contextlib.suppress(exceptions.DistperiodicError):
                 self._broker.delete(self._broker.find(), [
                     f'{reports if group == self.group else work}.'
-                    f'{messaging.queue_of(process)}'
+                    f'{bus.queue_of(process)}'
                     for group, process in sorted(seen)])
 
 

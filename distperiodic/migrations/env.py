@@ -3,13 +3,13 @@
 
 from alembic import context
 
-from distperiodic.adapters import schema
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.schema import VERSION_TABLE
 
 context.configure(
     connection=context.config.attributes['connection'],
     target_metadata=tables.metadata,
-    version_table=schema.VERSION_TABLE,
+    version_table=VERSION_TABLE,
     # To change a table, SQLite must create a new one and copy the rows.
     render_as_batch=True)
 

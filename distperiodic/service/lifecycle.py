@@ -20,13 +20,14 @@ from oslo_service.backend.base import ServiceBase
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters import coordination
-from distperiodic.adapters import local
-from distperiodic.adapters import private
-from distperiodic.adapters import store_thread
-from distperiodic.adapters.backend_url import check_backend_url
-from distperiodic.adapters.clock import SystemClock
-from distperiodic.adapters.pool import Pools
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.local import private
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.local.process_slot import Seat
+from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
 from distperiodic.core.member import check_identity
 from distperiodic.flow import events
@@ -67,7 +68,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
             'find each other through it; set it, or set dispatcher = local')
     if settings.connection:
         # Load SQLAlchemy only if there is a database.
-        from distperiodic.adapters import database
+        from distperiodic.adapters.sql import database
 
         database.check(settings.connection)
     return settings
@@ -82,7 +83,7 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
     """
     if not settings.connection:
         return
-    from distperiodic.adapters import schema
+    from distperiodic.adapters.sql import schema
     if settings.embedded:
         private.make_directory(settings.state_path)
         private.make_file(settings.store_file)
@@ -122,9 +123,9 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging':
-        from distperiodic.adapters import broker
+        from distperiodic.operator.broker_probe import Broker
 
-        broker.Broker(conf)
+        Broker(conf)
 
 
 def check_backend() -> None:
@@ -194,14 +195,14 @@ class Lifecycle(ServiceBase):
         self._problem: BaseException | None = None
         #: Whether :func:`heap.freeze` was called and is not undone yet.
         self._frozen = False
-        self._seat: local.Seat | None = None
+        self._seat: Seat | None = None
         self._member_id = ''
         #: Its membership. None: it is alone.
-        self._group_member: coordination.Membership | None = None
+        self._group_member: Membership | None = None
         self._pool = Pools(0, '', [])
         #: When its main thread last went on, in monotonic seconds.
         self._turned = 0.0
-        self._store: store_thread.StoreThread | None = None
+        self._store: StoreThread | None = None
         #: Events of other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
@@ -386,25 +387,25 @@ class Lifecycle(ServiceBase):
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
             return check_identity(self._settings.member_id)
-        self._seat = local.Seat(
+        self._seat = Seat(
             self._settings.state_path, f'{self._kind}.{group}')
-        return f'{local.host_name()}:{self._seat.number}'
+        return f'{host_name()}:{self._seat.number}'
 
     def _membership(self, identity: str,
-                    **kind: int) -> coordination.Membership:
-        return coordination.Membership(
+                    **kind: int) -> Membership:
+        return Membership(
             self._settings.backend_url, identity, clock=self._clock,
             session_timeout=self._settings.session_timeout,
             heartbeat_interval=self._settings.coordinator_heartbeat_interval,
             **kind)
 
-    def _store_thread(self) -> store_thread.StoreThread:
+    def _store_thread(self) -> StoreThread:
         """Return a thread for the store; its answers come through the inbox.
         """
-        from distperiodic.adapters import pruning
+        from distperiodic.operator.pruning import Pruner
 
-        return store_thread.StoreThread(
-            lambda: pruning.Pruner(
+        return StoreThread(
+            lambda: Pruner(
                 self._settings.connection, space=self._settings.group,
                 late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(events.Called(call)))
@@ -417,12 +418,12 @@ class Lifecycle(ServiceBase):
         """
         if not self._settings.connection:
             return None
-        from distperiodic.adapters import sql_session
+        from distperiodic.adapters.sql.session import finish_in
 
         def finish(batch: message.Batch, key: str, session: Any) -> None:
             found = grants()
             lease = found and found.lease_of(batch)
-            if not lease or not sql_session.finish_in(
+            if not lease or not finish_in(
                     session, space=self._settings.group, job=batch.job,
                     key=key, lease=lease):
                 raise exceptions.RunReplaced(

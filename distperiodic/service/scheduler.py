@@ -15,11 +15,13 @@ from typing import Any
 
 from distperiodic import opts
 from distperiodic import ports
-from distperiodic.adapters import local
-from distperiodic.adapters import memory
-from distperiodic.adapters import messaging
-from distperiodic.adapters.alone import Alone
-from distperiodic.adapters.pool import Pools
+from distperiodic.adapters.coordination.solo import Alone
+from distperiodic.adapters.local.bus import LocalBus
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.local.reader import ThreadReader
+from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import catalogue
 from distperiodic.core import masking
 from distperiodic.core import message
@@ -121,10 +123,10 @@ class SchedulerService(lifecycle.Lifecycle):
             report=self._tell_report, may_start=self._may_start,
             finish=self._finisher(
                 lambda: self._flow.grants_of(Authority.STORE)))
-        self._bus: messaging.MessagingWorkBus | None = None
+        self._bus: MessagingWorkBus | None = None
         if sends:
             entry = membership.me.entry
-            self._bus = messaging.MessagingWorkBus(
+            self._bus = MessagingWorkBus(
                 self._conf, None, group=settings.group, me=entry,
                 on_report=lambda reports: self._inbox.put(
                     events.Reported(reports)),
@@ -137,14 +139,14 @@ class SchedulerService(lifecycle.Lifecycle):
                 name = lifecycle.worker_group(settings.group, topic)
                 self._partitions[name] = topic
                 membership.watch(name, self._tell_view)
-        self._reader = local.ThreadReader(
+        self._reader = ThreadReader(
             self._tasks.catalogue, self._tell_read)
         self._topics_here = {job.topic for job, _ in here.values()}
         self._flow = scheduling.Scheduling(
             self._books(shared, sends), clock=self._clock,
             membership=membership, group=settings.group,
             identity=self._member_id, me=self._entry,
-            bus=local.LocalBus(self._shop.accept, here, self._bus),
+            bus=LocalBus(self._shop.accept, here, self._bus),
             reader=self._reader, put=self._inbox.put,
             new_lease=lifecycle.new_lease,
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
@@ -184,7 +186,7 @@ class SchedulerService(lifecycle.Lifecycle):
         books.append(leases.Book(
             Authority.RING,
             self._jobs_of(members=True) if shared else self._jobs,
-            memory.Direct(memory.MemoryClaimStore(self._clock)),
+            Direct(MemoryClaimStore(self._clock)),
             grants_here=True))
         return [book for book in books if book.jobs]
 
@@ -309,8 +311,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pruning = True
 
         def step(store: ports.ClaimStore) -> int:
-            from distperiodic.adapters import pruning
-            assert isinstance(store, pruning.Pruner)
+            from distperiodic.operator.pruning import Pruner
+            assert isinstance(store, Pruner)
             return store.prune_some(days)
 
         def pruned(rows: int) -> None:
@@ -354,9 +356,9 @@ class SchedulerService(lifecycle.Lifecycle):
         settings = self._settings
         if not settings.connection:
             return
-        from distperiodic.adapters import leftover
+        from distperiodic.operator import orphans
 
-        unknown = leftover.unknown_jobs(
+        unknown = orphans.unknown_jobs(
             settings.connection, settings.group, self._jobs)
         if unknown:
             LOG.warning(

@@ -17,8 +17,8 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import periodic
-from distperiodic.adapters import messaging
-from distperiodic.adapters.pool import Pools
+from distperiodic.adapters.local.pool import Pools
+from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.core import masking
 from distperiodic.core import message
 from distperiodic.core.job import Scope
@@ -57,7 +57,7 @@ class WorkerService(lifecycle.Lifecycle):
         self._member.join(self._group)
         self._pool = Pools(
             settings.pool_size, 'distperiodic-run', [self._partition])
-        self._bus = messaging.MessagingReportBus(
+        self._bus = MessagingReportBus(
             self._conf, None, group=settings.group,
             partition=self._partition, me=self._member.me.entry,
             on_batch=lambda batch: self._accept(batch),

@@ -13,9 +13,9 @@ import psycopg
 import pymysql
 import sqlalchemy as sa
 
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import ring
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
@@ -36,8 +36,8 @@ def object_ids(number: int) -> list[str]:
                   for _ in range(number))
 
 
-def sql_store_of(url: str) -> sql_store.SqlClaimStore:
-    return sql_store.SqlClaimStore(url, space=SPACE)
+def sql_store_of(url: str) -> SqlClaimStore:
+    return SqlClaimStore(url, space=SPACE)
 
 
 def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import sql
-from distperiodic.adapters.database import make_engine
+from distperiodic.adapters.sql.database import make_engine
 from distperiodic.core import ring
 from tests.benchmarks import filled
 from tests.benchmarks import measuring

@@ -16,7 +16,7 @@ import statistics
 import time
 import uuid
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests.benchmarks import measuring
 from tests.benchmarks import test_dispatch
 

@@ -10,7 +10,7 @@ tick to the last one.
 
 import pytest
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional.cluster import Cluster
 

@@ -32,15 +32,15 @@ class Ours:
     """One member of ours, as the services make it."""
 
     def __init__(self, url, group, name, seen):
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import coordination
+        from distperiodic.adapters.coordination.membership import Membership
+        from distperiodic.adapters.local.clock import SystemClock
 
         self.name = name
         self.views = 0
         self._seen = seen
         self._known = frozenset()
-        self.membership = coordination.Membership(
-            url, name, clock=clock.SystemClock(), points=40,
+        self.membership = Membership(
+            url, name, clock=SystemClock(), points=40,
             session_timeout=SESSION)
         self.membership.join(group, self._viewed)
 
@@ -269,20 +269,20 @@ def stamped_join(crowd, number):
     name = f'late-{number}'
     one = KINDS[crowd.kind](crowd.url, crowd.group, name, None)
     if crowd.kind == OURS:
-        from distperiodic.adapters import term
+        from distperiodic.adapters.coordination.term import Term
 
-        join = term.Term.join
+        join = Term.join
 
         def stamped(self, group):
             asked.append(time.monotonic())
             join(self, group)
 
-        term.Term.join = stamped
+        Term.join = stamped
         began = time.monotonic()
         try:
             one.start()
         finally:
-            term.Term.join = join
+            Term.join = join
     else:
         began = time.monotonic()
         one.connect()

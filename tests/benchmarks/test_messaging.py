@@ -16,7 +16,8 @@ import uuid
 import oslo_messaging
 from oslo_config import cfg
 
-from distperiodic.adapters import messaging
+from distperiodic.adapters.messaging.bus import MessagingReportBus
+from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import message
 
 OBJECTS = 20_000
@@ -41,7 +42,7 @@ def our_worker(url, group, ready, over):
         bus.report(message.Report(
             batch.id, WORKER, list(range(len(batch.objects)))), batch.sender)
 
-    bus = messaging.MessagingReportBus(
+    bus = MessagingReportBus(
         configuration(), url, group=group, partition='default', me=WORKER,
         on_batch=on_batch)
     bus.start()
@@ -76,7 +77,7 @@ def our_rounds(url, objects, rounds, keys=()):
     worker.start()
     counter = Counter()
     unsent = []
-    bus = messaging.MessagingWorkBus(
+    bus = MessagingWorkBus(
         configuration(), url, group=group, me=SCHEDULER,
         on_report=lambda reports: counter.add(sum(r.size for r in reports)),
         on_sent=lambda batch: None,

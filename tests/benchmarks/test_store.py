@@ -18,8 +18,8 @@ import uuid
 
 import pytest
 
-from distperiodic.adapters import memory
-from distperiodic.adapters import tables
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import State
 from tests.benchmarks import filled
 from tests.benchmarks import measuring
@@ -182,7 +182,7 @@ def measured(ours, bare=None, indexed=None):
 
 
 def test_claims_per_second_in_memory(objects):
-    store = memory.MemoryClaimStore()
+    store = MemoryClaimStore()
     began = uuid.uuid4().hex
     store.claim(filled.JOB, filled.LAST, objects, lease=began, holder='api-1',
                 seconds=600.0, supersede=True)

@@ -17,7 +17,7 @@ import urllib.parse
 
 import psutil
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import proxy
 from tests import services
 from tests import waiting

@@ -31,9 +31,9 @@ class Point(NamedTuple):
     fruitful: bool = False
 
 
-_STORE = 'distperiodic.adapters.sql_store', 'SqlClaimStore'
-_MAKE = 'distperiodic.adapters.sql_transaction', 'Transaction', 'make'
-_CAST = 'distperiodic.adapters.link', 'Link', 'cast'
+_STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
+_MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
+_CAST = 'distperiodic.adapters.messaging.connection', 'Link', 'cast'
 
 #: Of those who claim and send.
 SCHEDULER = {
@@ -41,14 +41,14 @@ SCHEDULER = {
     'before claim commit': Point(*_MAKE, True, ('value', 'claimed')),
     'after claim commit': Point(*_STORE, 'claim', True),
     'before send': Point(
-        'distperiodic.adapters.messaging', 'MessagingWorkBus', 'send'),
+        'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', 'send'),
     'before send confirmed': Point(*_CAST, only=('kind', 'run')),
     'after send': Point(*_CAST, True, ('kind', 'run')),
     'report received': Point(
-        'distperiodic.adapters.messaging', 'MessagingWorkBus', '_take'),
+        'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', '_take'),
     'in sweep': Point(*_STORE, 'overdue'),
     'before take-over commit': Point(
-        'distperiodic.adapters.sql_overdue', '', 'take_over', True,
+        'distperiodic.adapters.sql.takeover', '', 'take_over', True,
         fruitful=True),
     'after take-over': Point(*_STORE, 'overdue', True, fruitful=True),
     'after take back': Point(*_STORE, 'take_back', True),
@@ -57,7 +57,7 @@ SCHEDULER = {
 #: Of those who run.
 WORKER = {
     'batch received': Point(
-        'distperiodic.adapters.messaging', 'MessagingReportBus', '_take'),
+        'distperiodic.adapters.messaging.bus', 'MessagingReportBus', '_take'),
     'before start': Point(*_STORE, 'start'),
     'before start commit': Point(*_MAKE, True, ('value', 'running')),
     'after start commit': Point(*_STORE, 'start', True),

@@ -8,7 +8,8 @@ what was rolled back is not, whatever the one that asked for it believes.
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql.tables import SKIPPED_CODES
+from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import State
 
 _WATCH = '''
@@ -68,7 +69,7 @@ def effects(connection):
         'SELECT object, tick, fence FROM chaos_effect')).all()
 
 
-STATES = {code: state.value for state, code in tables.STATE_CODES.items()}
-SKIPPED_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
+STATES = {code: state.value for state, code in STATE_CODES.items()}
+SKIPPED_BY = {code: by.value for by, code in SKIPPED_CODES.items()}
 # What its handler has ended ran to its end, whenever that is counted.
-STATES[tables.STATE_CODES[State.COMMITTED]] = State.DONE.value
+STATES[STATE_CODES[State.COMMITTED]] = State.DONE.value

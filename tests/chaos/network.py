@@ -6,7 +6,7 @@ import time
 
 import amqp
 
-from distperiodic.adapters import link
+from distperiodic.adapters.messaging.connection import EXCHANGE
 from tests import proxy
 
 # The seconds by which each byte is late that comes late.
@@ -66,7 +66,7 @@ class _Tap:
         self.channel = self._connection.channel()
         self._queue = self.channel.queue_declare(
             exclusive=True, auto_delete=True).queue
-        self.channel.queue_bind(self._queue, link.EXCHANGE, '#')
+        self.channel.queue_bind(self._queue, EXCHANGE, '#')
 
     def messages(self):
         """All that came since the last time."""
@@ -78,7 +78,7 @@ class _Tap:
 
     def send(self, body, to, **properties):
         self.channel.basic_publish(
-            amqp.Message(body, **properties), link.EXCHANGE, to)
+            amqp.Message(body, **properties), EXCHANGE, to)
 
     def again(self, found, body=None):
         """Send a message once more, to whom it was sent."""
@@ -86,7 +86,7 @@ class _Tap:
                   found.delivery_info['routing_key'], **found.properties)
 
     def deaf(self):
-        self.channel.queue_unbind(self._queue, link.EXCHANGE, '#')
+        self.channel.queue_unbind(self._queue, EXCHANGE, '#')
 
     def close(self):
         self._connection.close()

@@ -9,7 +9,8 @@ import types
 
 import pytest
 
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql.tables import SKIPPED_CODES
+from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from tests import checker
@@ -44,9 +45,9 @@ class Books:
         self.moves.append(types.SimpleNamespace(
             at=self.now, committed=self.now, job=self.job, object=self.key,
             tick=tick, settled=settled or tick,
-            state=tables.STATE_CODES[state], fence=fence, attempt=1, lease='',
+            state=STATE_CODES[state], fence=fence, attempt=1, lease='',
             worker=worker,
-            skipped_by=None if by is None else tables.SKIPPED_CODES[by]))
+            skipped_by=None if by is None else SKIPPED_CODES[by]))
         if count:
             self.history[count] += 1
 

@@ -26,14 +26,14 @@ from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic import ports
-from distperiodic.adapters import clock
-from distperiodic.adapters import memory
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_moves
-from distperiodic.adapters import sql_overdue
-from distperiodic.adapters import sql_session
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import takeover
+from distperiodic.adapters.sql.session import finish_in
+from distperiodic.adapters.sql.statements import COUNTED
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import claim as claims
 from distperiodic.core import due
 from distperiodic.core.claim import ENDINGS
@@ -86,19 +86,19 @@ class World:
 
 def sql(url):
     schema.sync(url)
-    return World(lambda: sql_store.SqlClaimStore(url, space='tests'))
+    return World(lambda: SqlClaimStore(url, space='tests'))
 
 
 @pytest.fixture(scope='session')
 def of_memory():
-    return World(memory.MemoryClaimStore, shared=False)
+    return World(MemoryClaimStore, shared=False)
 
 
 @pytest.fixture(scope='session')
 def of_simulation():
     """That of the simulation; all its members call the same object."""
     shared = simulated.SharedStore(
-        clock.SystemClock(), journal.Journal(clock.SystemClock().now))
+        SystemClock(), journal.Journal(SystemClock().now))
     return World(lambda: shared, shared=False)
 
 
@@ -715,7 +715,7 @@ def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
         one, another, job, tick, monkeypatch):
     """It is judged again when it is taken."""
     lease, _ = run(one, job, tick, 'a', seconds=OVER)
-    take_over = sql_overdue.take_over
+    take_over = takeover.take_over
 
     judged = []
 
@@ -725,7 +725,7 @@ def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
             until=one._dialect.now + 60 * SECOND).where(
                 tables.lease.c.id == lease))
         return take_over(tx, old=old, **options)
-    monkeypatch.setattr(sql_overdue, 'take_over', taken)
+    monkeypatch.setattr(takeover, 'take_over', taken)
 
     assert overdue(another, job) == []
     assert judged == [lease]
@@ -878,7 +878,7 @@ def history(store, job, tick=None):
     for row in rows:
         if tick in (None, row['tick']):
             found.update({counted: row[counted]
-                          for counted in sql_moves.COUNTED})
+                          for counted in COUNTED})
     return {counted: number for counted, number in found.items() if number}
 
 
@@ -997,7 +997,7 @@ def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
 
 
 def end_in_a_session(store, job, key, lease):
-    return store._database.run(lambda connection: sql_session.finish_in(
+    return store._database.run(lambda connection: finish_in(
         connection, space='tests', job=job, key=key, lease=lease))
 
 
@@ -1079,7 +1079,7 @@ def test_a_run_that_ended_under_another_lease_ended_in_no_session(
 def test_a_session_ends_no_run_of_another_service(one, job, tick):
     lease, _ = run(one, job, tick, 'a')
 
-    assert not one._database.run(lambda connection: sql_session.finish_in(
+    assert not one._database.run(lambda connection: finish_in(
         connection, space='others', job=job, key='a', lease=lease))
 
     assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
@@ -1839,7 +1839,7 @@ def kept(many_sessions, job, tick):
         # Not one that is bounded: the server would end it.
         engine = handler._database._engine
         with engine.connect() as session, session.begin() as transaction:
-            assert sql_session.finish_in(
+            assert finish_in(
                 session, space='tests', job=job, key='kept', lease=lease)
             began = time.monotonic()
             yield store, lease

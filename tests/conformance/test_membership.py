@@ -16,15 +16,15 @@ import pytest
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters import alone
-from distperiodic.adapters import clock
-from distperiodic.adapters import coordination
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.coordination.solo import Alone
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import ring
 from tests import members
 from tests.services import ports
 from tests.waiting import wait_until
 
-CLOCK = clock.SystemClock()
+CLOCK = SystemClock()
 #: Seconds; more than the least that any of the servers grants.
 SESSION = 2
 SOON = 20.0
@@ -74,7 +74,7 @@ def spawn(url, group, closing):
     return spawn
 
 
-class Noted(coordination.Membership):
+class Noted(Membership):
     """A membership that notes what it was told."""
 
     def __init__(self, url, group, identity, points, join=True, **options):
@@ -124,7 +124,7 @@ def covered(one):
 def anyhow(request, tmp_path, group, closing):
     """A membership of one process, over anything or over nothing."""
     if request.param == 'alone':
-        return alone.Alone('a', 40, clock=CLOCK)
+        return Alone('a', 40, clock=CLOCK)
     url = (f'file://{tmp_path}/state' if request.param == 'file'
            else request.getfixturevalue(request.param).url)
     one = Noted(url, group, 'a', 40)

@@ -13,8 +13,9 @@ import uuid
 import pytest
 from oslo_config import cfg
 
-from distperiodic.adapters import local
-from distperiodic.adapters import messaging
+from distperiodic.adapters.local.bus import LocalBus
+from distperiodic.adapters.messaging.bus import MessagingReportBus
+from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from tests.waiting import wait_until
@@ -33,7 +34,7 @@ class LocalWay:
         self.scheduler = entry('api-1')
         self.worker = self.scheduler
         self.batches, self.reports = [], []
-        self.work = local.LocalBus(self.batches.append, {'poll', 'ü'})
+        self.work = LocalBus(self.batches.append, {'poll', 'ü'})
 
     def report(self, report, to):
         assert to == self.scheduler
@@ -52,12 +53,12 @@ class BrokerWay:
         conf = cfg.ConfigOpts()
         conf([])
         group = uuid.uuid4().hex[:8]
-        self.work = messaging.MessagingWorkBus(
+        self.work = MessagingWorkBus(
             conf, url, group=group, me=self.scheduler,
             on_report=self.reports.extend, on_sent=lambda batch: None,
             on_unsent=lambda batch, reason: pytest.fail(reason),
             patience=10.0)
-        self.back = messaging.MessagingReportBus(
+        self.back = MessagingReportBus(
             conf, url, group=group, partition='default', me=self.worker,
             on_batch=self.batches.append)
         self.report = self.back.report

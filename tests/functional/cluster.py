@@ -188,11 +188,11 @@ class Observer(coordinator.Coordinator):
 
     def __init__(self, url, group):
         super().__init__(url, session_timeout=2)
-        from distperiodic.adapters import clock
-        from distperiodic.adapters import coordination
+        from distperiodic.adapters.coordination.membership import Membership
+        from distperiodic.adapters.local.clock import SystemClock
         self.group = group
-        self.seen = coordination.Membership(
-            url, 'observer', clock=clock.SystemClock(), session_timeout=2)
+        self.seen = Membership(
+            url, 'observer', clock=SystemClock(), session_timeout=2)
         self.seen.watch(group)
         self.seen.start()
         self.seen.wait_joined(10)

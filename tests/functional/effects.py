@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from oslo_utils import uuidutils
 
 from distperiodic import exceptions
-from distperiodic.adapters import database
+from distperiodic.adapters.sql import database
 
 _metadata = sa.MetaData()
 _effect = sa.Table(

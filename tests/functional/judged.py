@@ -11,8 +11,8 @@ import collections
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
 from tests import checker
 from tests import excused
 from tests import waiting

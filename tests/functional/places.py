@@ -10,10 +10,10 @@ import uuid
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from tests.functional import commands
 
@@ -38,7 +38,7 @@ class Place:
 
     def make_store(self, late_after=30 * DAY / SECOND):
         """What tests claim is of ticks that are long over."""
-        self.store = sql_store.SqlClaimStore(
+        self.store = SqlClaimStore(
             self.url, space=self.group, late_after=late_after)
 
     def show(self, *argv):

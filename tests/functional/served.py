@@ -24,7 +24,7 @@ from oslo_config import cfg  # noqa: E402
 from oslo_service import service  # noqa: E402
 
 from distperiodic import periodic  # noqa: E402
-from distperiodic.adapters import database  # noqa: E402
+from distperiodic.adapters.sql import database  # noqa: E402
 from distperiodic.service import SchedulerService  # noqa: E402
 from distperiodic.service import WorkerService  # noqa: E402
 from tests.functional import effects  # noqa: E402

@@ -13,11 +13,11 @@ from oslo_config import cfg
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
-from distperiodic.adapters import database
-from distperiodic.adapters import pruning
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.operator.pruning import Pruner
 from distperiodic.service import scheduler as scheduler_service
 from tests import waiting
 from tests.functional.places import DAY
@@ -246,7 +246,7 @@ def test_a_small_step_deletes_history_that_is_too_old(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - 3 * DAY, 'a')
     place.run('poll', place.now, 'a')
-    pruner = pruning.Pruner(place.url, space=place.group)
+    pruner = Pruner(place.url, space=place.group)
 
     assert pruner.prune_some(2.0) == 2
     assert pruner.prune_some(2.0) == 0

@@ -10,7 +10,7 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import proxy
 from tests import waiting
 from tests.functional import judged

@@ -7,7 +7,7 @@ import collections
 
 import pytest
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional import commands
 from tests.functional import judged

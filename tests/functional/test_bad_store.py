@@ -17,8 +17,8 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
 from distperiodic.service import SchedulerService
 from distperiodic.service import WorkerService
 from tests import waiting

@@ -3,7 +3,7 @@
 
 import time
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests.functional import judged
 from tests.functional.cluster import Cluster
 

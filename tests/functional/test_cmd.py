@@ -261,13 +261,13 @@ def test_doctor_finds_a_session_timeout_that_was_not_granted(
 
 
 def test_doctor_leaves_nothing_behind(tmp_path, zookeeper):
-    from distperiodic.adapters import clock
-    from distperiodic.adapters import survey
+    from distperiodic.adapters.local.clock import SystemClock
+    from distperiodic.operator.coordination_probe import Survey
     service = Service(tmp_path, zookeeper.url)
     service.ask('doctor')
 
-    with survey.Survey(zookeeper.url, session_timeout=2,
-                       clock=clock.SystemClock()) as looking:
+    with Survey(zookeeper.url, session_timeout=2,
+                clock=SystemClock()) as looking:
         assert not [g for g in looking.groups()
                     if g.startswith(service.group)]
 
@@ -289,13 +289,13 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
 def test_doctor_finds_a_process_that_left_its_queue(
         tmp_path, zookeeper, rabbitmq):
     """A worker that says it is there, on another broker or none."""
-    from distperiodic.adapters import clock
-    from distperiodic.adapters import coordination
+    from distperiodic.adapters.coordination.membership import Membership
+    from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.service import worker_group
     service = Service(tmp_path, zookeeper.url, rabbitmq.url)
     there = [
-        coordination.Membership(zookeeper.url, name, session_timeout=2,
-                                clock=clock.SystemClock(), **kind)
+        Membership(zookeeper.url, name, session_timeout=2,
+                   clock=SystemClock(), **kind)
         for name, kind in (('api-1', {'points': 40}),
                            ('worker-1', {'slots': 4}))]
     for membership, group in zip(there, (

@@ -18,8 +18,8 @@ import pytest
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters import clock
-from distperiodic.adapters import coordination
+from distperiodic.adapters.coordination.membership import Membership
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import member
 from tests import members
 from tests import proxy
@@ -131,12 +131,12 @@ def figure(record_property, capsys):
     return figure
 
 
-class Noted(coordination.Membership):
+class Noted(Membership):
     """A membership that notes when it saw whom."""
 
     def __init__(self, url, group, identity, points=0, **options):
         options.setdefault('session_timeout', SESSION)
-        super().__init__(url, identity, clock=clock.SystemClock(),
+        super().__init__(url, identity, clock=SystemClock(),
                          points=points, **options)
         self.group = group
         #: (monotonic seconds, view), oldest first.
@@ -163,7 +163,7 @@ class Noted(coordination.Membership):
             f'{self.now}')
 
     def sure(self):
-        return self.view(self.group).trusted(clock.SystemClock().monotonic())
+        return self.view(self.group).trusted(SystemClock().monotonic())
 
 
 def names(view):

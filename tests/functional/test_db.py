@@ -23,11 +23,11 @@ from alembic import script
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_session
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.session import finish_in
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
 from tests import proxy
@@ -200,7 +200,7 @@ def test_rows_of_the_release_before_go_on(empty):
         assert (found['since'], found['rule']) == (60, None)
         assert connection.scalar(sa.select(tables.history.c.by_lost)) == 0
     engine.dispose()
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     [listed] = store.look('old', ['a'])
     assert (listed.settled, listed.since, listed.free) == (60, 60, True)
     store.close()
@@ -229,7 +229,7 @@ def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
     with engine.begin() as connection:
         assert [tuple(row) for row in connection.execute(found)] == [
             ('a', State.COMMITTED, 'l'), ('b', State.DONE, 'l')]
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     assert store.overdue(['old'], into='mine', holder='api-1', seconds=60.0,
                          gone=[], limit=9) == []
     with engine.begin() as connection:
@@ -287,7 +287,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
         empty, version):
     schema.sync(empty)
     set_version(empty, version)
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
 
     with pytest.raises(exceptions.SchemaError) as raised:
         claim(store, 'a')
@@ -303,7 +303,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
 
 
 def test_a_database_without_tables_says_what_makes_them(empty):
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
 
     with pytest.raises(exceptions.SchemaError, match='distperiodic db sync'):
         claim(store, 'a')
@@ -328,7 +328,7 @@ def test_a_database_without_tables_says_what_makes_them(empty):
 ])
 def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
     with pytest.raises(exceptions.ConfigError, match=told) as raised:
-        sql_store.SqlClaimStore(url, space='tests')
+        SqlClaimStore(url, space='tests')
 
     assert 'sesame' not in str(raised.value)
     assert '\n' not in str(raised.value)
@@ -347,7 +347,7 @@ def test_a_driver_that_is_not_installed_is_named(
 
     with pytest.raises(exceptions.ConfigError,
                        match=re.escape(f'pip install {told}') + '$'):
-        sql_store.SqlClaimStore(f'{scheme}://me@host/db', space='tests')
+        SqlClaimStore(f'{scheme}://me@host/db', space='tests')
 
 
 @pytest.mark.parametrize(('lacks', 'driver'), [
@@ -378,7 +378,7 @@ def test_a_server_that_is_not_there_is_one_line(scheme):
     with socket.socket() as unused:
         unused.bind(('127.0.0.1', 0))
         port = unused.getsockname()[1]
-        store = sql_store.SqlClaimStore(
+        store = SqlClaimStore(
             f'{scheme}://me:sesame@127.0.0.1:{port}/db', space='tests')
 
         assert 'me:***@127.0.0.1' in unavailable(store)
@@ -395,7 +395,7 @@ def psycopg2(postgresql):
 @pytest.mark.parametrize('service', ['postgresql', 'psycopg2', 'mariadb'])
 def test_a_password_that_is_wrong_is_one_line(request, service):
     url = request.getfixturevalue(service).url
-    store = sql_store.SqlClaimStore(
+    store = SqlClaimStore(
         url.replace('loopback-only', 'sesame'), space='tests')
 
     unavailable(store)
@@ -405,7 +405,7 @@ def test_a_password_that_is_wrong_is_one_line(request, service):
 def test_a_server_that_comes_back_is_used_again(request, service):
     server = request.getfixturevalue(service)
     schema.sync(server.url)
-    store = sql_store.SqlClaimStore(server.url, space='tests')
+    store = SqlClaimStore(server.url, space='tests')
     assert len(claim(store, 'a').won) == 1
 
     server.stop()
@@ -431,7 +431,7 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
     url = sa.make_url(request.getfixturevalue(service).url)
     schema.sync(url.render_as_string(hide_password=False))
     with proxy.Proxy((url.host, url.port)) as way:
-        store = sql_store.SqlClaimStore(
+        store = SqlClaimStore(
             url.set(host=proxy.HOST, port=way.port, query=bounds)
             .render_as_string(hide_password=False), space='tests')
         job = uuid.uuid4().hex
@@ -450,7 +450,7 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
 def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
     """What the server has prepared by then, it refuses."""
     schema.sync(empty)
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     for tick in range(1, 10):
         claim(store, 'a', tick=tick)
     engine = database.make_engine(empty)
@@ -467,7 +467,7 @@ def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
 def test_what_was_planned_for_an_empty_table_does_not_read_a_full_one(
         empty):
     schema.sync(empty)
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     for tick in range(1, 10):
         claim(store, 'a', tick=tick)
 
@@ -492,7 +492,7 @@ def test_what_was_planned_for_an_empty_table_does_not_read_a_full_one(
 
 def test_a_server_that_may_only_be_read_is_one_line(postgresql):
     schema.sync(postgresql.url)
-    store = sql_store.SqlClaimStore(
+    store = SqlClaimStore(
         f'{postgresql.url}?options=-c%20default_transaction_read_only=on',
         space='tests')
 
@@ -502,7 +502,7 @@ def test_a_server_that_may_only_be_read_is_one_line(postgresql):
 
 def test_a_statement_that_takes_too_long_is_one_line(postgresql):
     schema.sync(postgresql.url)
-    store = sql_store.SqlClaimStore(
+    store = SqlClaimStore(
         f'{postgresql.url}?options=-c%20lock_timeout=200', space='tests')
     claim(store, 'locked', tick=1)
     engine = database.make_engine(postgresql.url)
@@ -561,7 +561,7 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
     url = request.getfixturevalue(service).url
     schema.sync(url)
     job = uuid.uuid4().hex
-    store = sql_store.SqlClaimStore(url, space='tests')
+    store = SqlClaimStore(url, space='tests')
     claim(store, 'a', job=job)
     engine = database.make_engine(url)
     with engine.connect() as stopped:
@@ -591,7 +591,7 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
     runs = f'runs-{job}'
-    store = sql_store.SqlClaimStore(postgresql.url, space='tests')
+    store = SqlClaimStore(postgresql.url, space='tests')
     claim(store, 'a', job=job)
     [lease] = store.overdue(
         [job], into=f'mine-{job}', holder='api-1', seconds=60.0,
@@ -601,7 +601,7 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
     engine = sa.create_engine(sa.make_url(postgresql.url).set(
         drivername='postgresql+psycopg'))
     with engine.connect() as session:
-        assert sql_session.finish_in(
+        assert finish_in(
             session, space='tests', job=job, key='a', lease=runs)
         began = time.monotonic()
         over = []
@@ -629,7 +629,7 @@ def test_a_user_without_rights_is_one_line(postgresql):
             f'GRANT SELECT ON {schema.VERSION_TABLE} TO reader'))
     engine.dispose()
     url = postgresql.url.replace('tests:loopback-only', 'reader:sesame')
-    store = sql_store.SqlClaimStore(url, space='tests')
+    store = SqlClaimStore(url, space='tests')
 
     told = unavailable(store)
     assert 'permission denied' in told
@@ -640,7 +640,7 @@ def test_a_user_without_rights_is_one_line(postgresql):
 
 
 def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
-    store = sql_store.SqlClaimStore(
+    store = SqlClaimStore(
         f'sqlite:///{tmp_path}/missing/claims.sqlite', space='tests')
 
     assert 'unable to open database file' in unavailable(store)
@@ -648,7 +648,7 @@ def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
 
 def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
-    store = sql_store.SqlClaimStore(sqlite_url, space='tests')
+    store = SqlClaimStore(sqlite_url, space='tests')
     store.now()
     store._database._connection.exec_driver_sql('PRAGMA max_page_count = 1')
     store._database._connection.rollback()
@@ -662,7 +662,7 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
 
 def test_a_store_goes_on_in_a_forked_child(empty):
     schema.sync(empty)
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     claim(store, 'a')
     answers = multiprocessing.get_context('fork').SimpleQueue()
 
@@ -681,8 +681,8 @@ def test_a_store_goes_on_in_a_forked_child(empty):
 def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
         empty):
     schema.sync(empty)
-    nodes = sql_store.SqlClaimStore(empty, space='nodes')
-    volumes = sql_store.SqlClaimStore(empty, space='volumes')
+    nodes = SqlClaimStore(empty, space='nodes')
+    volumes = SqlClaimStore(empty, space='volumes')
 
     assert len(claim(nodes, 'a').won) == 1
     assert len(claim(volumes, 'a').won) == 1
@@ -695,8 +695,8 @@ def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
 
 def test_a_space_can_be_forgotten_and_used_anew(empty):
     schema.sync(empty)
-    ours = sql_store.SqlClaimStore(empty, space='ours')
-    theirs = sql_store.SqlClaimStore(empty, space='theirs')
+    ours = SqlClaimStore(empty, space='ours')
+    theirs = SqlClaimStore(empty, space='theirs')
     claim(theirs, 'a')
     claim(ours, 'a')
 
@@ -713,7 +713,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
     for engine in database.make_engine(empty), sa.create_engine(url):
         with (engine.connect() as session,
               pytest.raises(exceptions.ConfigError) as raised):
-            sql_session.finish_in(
+            finish_in(
                 session, space='group', job='poll', key='a', lease='one')
         engine.dispose()
         told = str(raised.value)
@@ -726,7 +726,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
 
 def test_the_dead_are_kept_with_what_they_said(empty):
     schema.sync(empty)
-    store = sql_store.SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, space='tests')
     store.claim('poll', 5, ['a', 'b'], lease='one', holder='api-1',
                 seconds=60.0, supersede=False)
     store.start('poll', 5, ['a'], lease='one', into='two', holder='w-1',

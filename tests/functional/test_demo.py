@@ -91,9 +91,9 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
         stage, zookeeper, rabbitmq, postgresql):
     import sqlalchemy as sa
 
-    from distperiodic.adapters import clock
-    from distperiodic.adapters import schema
-    from distperiodic.adapters import survey
+    from distperiodic.adapters.local.clock import SystemClock
+    from distperiodic.adapters.sql import schema
+    from distperiodic.operator.coordination_probe import Survey
     schema.sync(postgresql.url)
     told = stage.play('--seconds', '36', '--objects', '60',
                       '--backend-url', zookeeper.url,
@@ -102,8 +102,8 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
 
     check_account(told, 60)
     assert 'worker-1 ' in told.stdout
-    with survey.Survey(zookeeper.url, session_timeout=2,
-                       clock=clock.SystemClock()) as looking:
+    with Survey(zookeeper.url, session_timeout=2,
+                clock=SystemClock()) as looking:
         assert not [g for g in looking.groups() if g.startswith('demo-')]
     engine = sa.create_engine(
         sa.make_url(postgresql.url).set(drivername='postgresql+psycopg2'))

@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import exceptions
-from distperiodic.adapters import clock
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
-from distperiodic.adapters import store_survey
-from distperiodic.adapters import tables
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.cmd import store_checks
+from distperiodic.operator import store_probe
 from tests.functional.places import SECOND
 from tests.functional.places import Place
 
@@ -234,8 +234,8 @@ def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
 def test_a_clock_that_is_off_is_found(
         mariadb, tmp_path, examine, monkeypatch, seconds, text):
     place = Place(mariadb.url, tmp_path)
-    now = clock.SystemClock.now
-    monkeypatch.setattr(clock.SystemClock, 'now',
+    now = SystemClock.now
+    monkeypatch.setattr(SystemClock, 'now',
                         lambda self: now(self) + seconds * SECOND)
 
     found = examine(place)
@@ -300,10 +300,10 @@ def test_a_file_that_does_not_keep_others_out_is_found(
         mounts = place_of_sqlite.config.parent / 'mounts'
         mounts.write_text('/dev/vda / ext4 rw 0 0\n'
                           f'nas:/x {mounts.parent} nfs4 rw 0 0\n')
-        monkeypatch.setattr(store_survey, '_MOUNTS', str(mounts))
+        monkeypatch.setattr(store_probe, '_MOUNTS', str(mounts))
     else:
         monkeypatch.setattr(
-            store_survey.StoreSurvey, 'journal', lambda self: 'delete')
+            store_probe.StoreSurvey, 'journal', lambda self: 'delete')
 
     found = examine(place_of_sqlite)
 
@@ -314,6 +314,6 @@ def test_the_disk_of_a_file_is_that_of_the_longest_place():
     mounts = ['/dev/vda / ext4 rw 0 0', 'nas:/x /mnt/nas nfs rw 0 0',
               '/dev/vdb /mnt/nas/local xfs rw 0 0']
 
-    assert store_survey.network_disk('/mnt/nas/db', mounts) == 'nfs'
-    assert store_survey.network_disk('/mnt/nas/local/db', mounts) is None
-    assert store_survey.network_disk('/mnt/nasty/db', mounts) is None
+    assert store_probe.network_disk('/mnt/nas/db', mounts) == 'nfs'
+    assert store_probe.network_disk('/mnt/nas/local/db', mounts) is None
+    assert store_probe.network_disk('/mnt/nasty/db', mounts) is None

@@ -18,7 +18,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional import commands
 from tests.functional import judged

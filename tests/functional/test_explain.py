@@ -8,8 +8,8 @@ import json
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
 from distperiodic.core import reason
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy

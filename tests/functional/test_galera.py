@@ -18,10 +18,10 @@ import pytest
 import sqlalchemy as sa
 
 from distperiodic import exceptions
-from distperiodic.adapters import database
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import State
 from tests import services
 from tests import waiting
@@ -68,7 +68,7 @@ def stores(cluster):
 
 @contextlib.contextmanager
 def opened(url):
-    with contextlib.closing(sql_store.SqlClaimStore(
+    with contextlib.closing(SqlClaimStore(
             url, space='tests')) as store:
         yield store
 

@@ -3,10 +3,10 @@
 
 import pytest
 
-from distperiodic.adapters import clock
-from distperiodic.adapters import host_clock
-from distperiodic.adapters import schema
-from distperiodic.adapters import sql_store
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import host_clock
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.schedule import SECOND
 
 HOUR = 3600
@@ -29,9 +29,9 @@ class Host:
 @pytest.fixture
 def host(monkeypatch):
     found = Host()
-    monkeypatch.setattr(clock.SystemClock, 'now',
+    monkeypatch.setattr(SystemClock, 'now',
                         lambda self: round(found.wall * SECOND))
-    monkeypatch.setattr(clock.SystemClock, 'monotonic',
+    monkeypatch.setattr(SystemClock, 'monotonic',
                         lambda self: found.up)
     monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
     return found
@@ -44,7 +44,7 @@ def open_store(host, tmp_path):
     made = []
 
     def opened():
-        made.append(sql_store.SqlClaimStore(url, space='tests'))
+        made.append(SqlClaimStore(url, space='tests'))
         return made[-1]
     yield opened
     for one in made:

@@ -3,7 +3,7 @@
 
 import pytest
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional.cluster import Cluster
 

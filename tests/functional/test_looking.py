@@ -5,9 +5,9 @@
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import database
-from distperiodic.adapters import store_survey
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
+from distperiodic.operator.store_probe import StoreSurvey
 from tests.functional.places import SECOND
 
 LOOKS = {
@@ -37,7 +37,7 @@ def place(place_of_sqlite):
 
 @pytest.fixture
 def looker(place):
-    one = store_survey.StoreSurvey(place.url, space=place.group)
+    one = StoreSurvey(place.url, space=place.group)
     yield one
     one.close()
 

@@ -13,12 +13,12 @@ from oslo_config import cfg
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic import service
-from distperiodic.adapters import database
-from distperiodic.adapters import tables
-from distperiodic.adapters.control import Control
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
+from distperiodic.operator.control import Control
 from tests import waiting
 from tests.functional import commands
 from tests.functional.places import DAY

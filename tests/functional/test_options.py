@@ -12,7 +12,7 @@ from oslo_config import cfg
 import distperiodic
 from distperiodic import opts
 from distperiodic import service
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 
 EXTREMES = [
     pytest.param(opt.dest, value, id=f'{opt.dest}={value:g}')

@@ -3,8 +3,8 @@
 
 import pytest
 
-from distperiodic.adapters.activity import Activity
-from distperiodic.adapters.activity import Failing
+from distperiodic.operator.activity import Activity
+from distperiodic.operator.activity import Failing
 from tests import waiting
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND

@@ -14,8 +14,8 @@ from tooz import coordination as tooz
 
 from distperiodic import coordinator
 from distperiodic import exceptions
-from distperiodic.adapters import clock
-from distperiodic.adapters import survey
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.operator.coordination_probe import Survey
 from tests import services
 from tests.services import ports
 
@@ -31,8 +31,8 @@ def refused(url, group='g'):
     finally:
         ring.stop()
     with (pytest.raises(exceptions.CoordinationUnavailable) as of_command,
-          survey.Survey(url, session_timeout=SESSION,
-                        clock=clock.SystemClock()) as looking):
+          Survey(url, session_timeout=SESSION,
+                 clock=SystemClock()) as looking):
         looking.entries(group)
     told = str(of_member.value), str(of_command.value)
     assert [text for text in told if 'time-out' in text] == []

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import waiting
 from tests.functional.cluster import Cluster
 

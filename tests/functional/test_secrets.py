@@ -18,7 +18,7 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 from distperiodic import coordinator
-from distperiodic.adapters import messaging
+from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from tests import waiting
 from tests.functional import commands
 from tests.functional import test_cmd
@@ -193,7 +193,7 @@ def test_no_library_tells_a_secret_at_any_level(
     ring = coordinator.HashRing(guarded(zookeeper), 'g', session_timeout=2)
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[])
-    bus = messaging.MessagingWorkBus(
+    bus = MessagingWorkBus(
         conf, rabbitmq.url, group=uuid.uuid4().hex, me='a~1~1~f1', keys=[KEY],
         on_report=print, on_unsent=print, on_sent=print)
     try:

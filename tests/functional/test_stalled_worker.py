@@ -8,7 +8,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
 from tests import proxy
 from tests import waiting
 from tests.functional import effects

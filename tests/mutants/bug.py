@@ -4,7 +4,7 @@
 A bug is a block of lines; blank lines part the blocks::
 
     bug: a result counts, whoever holds the lease
-    in: distperiodic/adapters/memory.py
+    in: distperiodic/adapters/local/memory.py
     suites: unit/test_memory.py, conformance/memory
      the line before, unchanged
     -the line that is replaced

@@ -5,7 +5,7 @@ None of them touches the code of the product: what is wrong is what a port
 answers, or how a process is driven.
 """
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local import memory
 from distperiodic.core import due
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State

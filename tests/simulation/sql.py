@@ -4,21 +4,22 @@
 import sqlalchemy as sa
 from sqlalchemy import pool
 
-from distperiodic.adapters import pruning
-from distperiodic.adapters import sql_session
-from distperiodic.adapters import sql_store
-from distperiodic.adapters import tables
+from distperiodic.adapters.sql.session import finish_in
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.adapters.sql.tables import SKIPPED_CODES
+from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
+from distperiodic.operator.pruning import Pruner
 from tests.simulation import sqlite
 from tests.simulation import stores
 from tests.simulation.journal import Journal
 
 _SPACE = 'group'
-_STATES = {code: state for state, code in tables.STATE_CODES.items()}
+_STATES = {code: state for state, code in STATE_CODES.items()}
 # What its handler has ended ran to its end, whenever that is counted.
-_STATES[tables.STATE_CODES[State.COMMITTED]] = State.DONE
-_BY = {code: by.value for by, code in tables.SKIPPED_CODES.items()}
+_STATES[STATE_CODES[State.COMMITTED]] = State.DONE
+_BY = {code: by.value for by, code in SKIPPED_CODES.items()}
 
 
 class InSqlite:
@@ -36,7 +37,7 @@ class InSqlite:
         self._trouble = sqlite.Trouble(cluster.world, cluster.clock, share)
         self._path = sqlite.directory().new(self._trouble)
         url = f'sqlite:///{self._path}'
-        self._store = cluster.bug.sql_store(sql_store.SqlClaimStore)(
+        self._store = cluster.bug.sql_store(SqlClaimStore)(
             url, space=_SPACE, late_after=cluster.setup.late_after)
         if self._world.log is not None:
             stores.tell_calls(self._store, self._world.tell)
@@ -61,7 +62,7 @@ class InSqlite:
             'SELECT fence FROM distperiodic_claim WHERE object = ? AND '
             'state = ? AND job = (SELECT id FROM distperiodic_job WHERE '
             'name = ?)', (
-                name, tables.STATE_CODES[State.RUNNING],
+                name, STATE_CODES[State.RUNNING],
                 job)).fetchone()
         return found and found[0]
 
@@ -71,7 +72,7 @@ class InSqlite:
         """
         try:
             with self._sessions.connect() as session:
-                counted = sql_session.finish_in(
+                counted = finish_in(
                     session, space=_SPACE, job=run.job, key=run.object,
                     lease=lease)
                 if counted and self._world.random.random() < 0.9:
@@ -142,7 +143,7 @@ class Operator:
     """Who pauses jobs, has them run at once, and tidies up."""
 
     def __init__(self, url, stores):
-        self._control = pruning.Pruner(url, space=_SPACE)
+        self._control = Pruner(url, space=_SPACE)
         self._stores = stores
 
     def close(self):

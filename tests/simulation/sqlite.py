@@ -16,8 +16,9 @@ import tempfile
 
 import sqlalchemy as sa
 
-from distperiodic.adapters import host_clock
-from distperiodic.adapters import schema
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql.host_clock import HostClock
+from distperiodic.adapters.sql.host_clock import Reading
 
 _ERRORS = 'disk I/O error', 'disk I/O error', 'database is locked'
 
@@ -60,13 +61,13 @@ class Trouble:
         self.clock = clock
         self.share = share
         # Connections of the services themselves have a clock each.
-        self._read = host_clock.HostClock.read
-        host_clock.HostClock.read = lambda _: host_clock.Reading(
+        self._read = HostClock.read
+        HostClock.read = lambda _: Reading(
             'one', self.world.t, self.clock.now())
 
     def close(self):
         """Give the host its own clocks back."""
-        host_clock.HostClock.read = self._read
+        HostClock.read = self._read
 
     def strike(self, what):
         """Fail by chance."""

@@ -2,7 +2,7 @@
 """The store of the simulated cluster that is kept in memory."""
 
 from distperiodic import ports
-from distperiodic.adapters import memory
+from distperiodic.adapters.local import memory
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS

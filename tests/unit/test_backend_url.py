@@ -7,8 +7,8 @@ import pytest
 from kazoo.protocol import serialization
 
 from distperiodic import exceptions
-from distperiodic.adapters import backend_url
-from distperiodic.adapters import driver
+from distperiodic.adapters.coordination import driver
+from distperiodic.adapters.coordination import url as backend_url
 from distperiodic.core import masking
 
 

@@ -5,11 +5,11 @@ import pytest
 from oslo_config import cfg
 
 from distperiodic import opts
-from distperiodic.adapters import activity
 from distperiodic.cmd import status
 from distperiodic.core.member import Member
 from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
+from distperiodic.operator.activity import Failing
 
 
 def settings(**values):
@@ -107,7 +107,7 @@ def test_a_fair_share_goes_by_points():
 
 
 def failing(job='poll', objects=1):
-    return activity.Failing(job, objects, 'h7')
+    return Failing(job, objects, 'h7')
 
 
 def test_fewer_than_expected_is_a_warning():

@@ -14,7 +14,7 @@ from oslo_config import cfg
 from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters import clock
+from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import catalogue
 from distperiodic.core import member
 from distperiodic.core import ring
@@ -71,7 +71,7 @@ class Told:
             group, tuple(member.Member(name, '0' * 16, 1, n)
                          for name, n in sorted(members.items())),
             ring.Ring(members), 1, 0.0, self.me if me else None,
-            clock.SystemClock().monotonic() + trusted_for)
+            SystemClock().monotonic() + trusted_for)
 
     def forget(self, group):
         del self.views[group]
@@ -102,7 +102,7 @@ class Told:
 def made(monkeypatch):
     """The memberships that were made, in order."""
     monkeypatch.setattr(Told, 'made', [])
-    monkeypatch.setattr(coordinator.coordination, 'Membership', Told)
+    monkeypatch.setattr(coordinator, 'Membership', Told)
     return Told.made
 
 

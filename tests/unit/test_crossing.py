@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import distperiodic
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.member import View
@@ -56,7 +57,7 @@ class Member:
         self.ran = 0
         self._to_worker, self._to_scheduler = [], []
         numbers = itertools.count()
-        store = memory.Direct(memory.MemoryClaimStore(self.clock))
+        store = Direct(MemoryClaimStore(self.clock))
         job = worlds.job('poll', objects=True)
         self._reader = worlds.Reader()
         self._reader.given['poll'] = ['a']

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
@@ -562,7 +563,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
         if 'renew' in asked:
             renewed.append(first)
         then(answer)
-    monkeypatch.setattr(memory.Direct, 'ask', ask)
+    monkeypatch.setattr(Direct, 'ask', ask)
     at_work(world, 10, workers=workers, lease=6.0)
 
     world.advance(10)
@@ -573,7 +574,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
 
 def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
     """Another scheduler took it over, and gives it out."""
-    store = memory.MemoryClaimStore(world.clock)
+    store = MemoryClaimStore(world.clock)
     me = at_work(world, 10, job(
         objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
     world.stand_still(61)
@@ -862,7 +863,7 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
 def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
         world, renews, seen, repeated):
     """All may have died at once: nobody is left who saw the others go."""
-    store = memory.MemoryClaimStore(world.clock)
+    store = MemoryClaimStore(world.clock)
     old = worker('old', nonce='1' * 16)
     store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
                 seconds=60, supersede=False)
@@ -883,7 +884,7 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
 
 def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
     """By whoever saw it go, long before they would have ended."""
-    store = memory.MemoryClaimStore(world.clock)
+    store = MemoryClaimStore(world.clock)
     mine, other = (worker(name, 0, points=40)
                    for name in ('me', 'other'))
     store.claim('poll', store.now(), ['a'], lease='L', holder=other.holder,
@@ -901,7 +902,7 @@ def test_the_leases_of_a_scheduler_that_left_are_taken_over(world):
 
 
 def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
-    store = memory.MemoryClaimStore(world.clock)
+    store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
@@ -919,7 +920,7 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
 def test_a_scheduler_that_drains_takes_over_no_lease_that_ended(
         world, drains):
     """It is about to leave: others would wait for that lease once more."""
-    store = memory.MemoryClaimStore(world.clock)
+    store = MemoryClaimStore(world.clock)
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=1, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,

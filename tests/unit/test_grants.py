@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import schedule
@@ -55,7 +55,7 @@ class Desk:
 
     def __init__(self, *jobs, **options):
         self.clock = worlds.Clock()
-        self.store = memory.MemoryClaimStore(self.clock)
+        self.store = MemoryClaimStore(self.clock)
         self.line = Line(self.store)
         self.runs, self.reports = [], []
         self.numbers = 0

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from distperiodic.adapters import host_clock
+from distperiodic.adapters.sql import host_clock
 from distperiodic.core.schedule import SECOND
 
 HOUR = 3600 * SECOND

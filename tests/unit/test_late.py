@@ -5,7 +5,7 @@ import collections
 
 import pytest
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.claim import Claimed
@@ -338,7 +338,7 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         catalogues={'poll': [*(f'o-{n}' for n in range(200)), *last]})
     world.advance(119.8)
     with monkeypatch.context() as patch:
-        patch.setattr(memory.Direct, 'away', True)
+        patch.setattr(Direct, 'away', True)
         world.advance(0.4)
 
     one.reader.given['poll'] = last
@@ -363,7 +363,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
         catalogues={'poll': late})
     world.advance(119.95)
     with monkeypatch.context() as patch:
-        patch.setattr(memory.Direct, 'away', True)
+        patch.setattr(Direct, 'away', True)
         world.advance(60.4)
 
     # No late look finds them that soon.
@@ -501,7 +501,7 @@ class Slow:
         self._held = held
         self._call = getattr(store, question)
         setattr(store, question, self._asked)
-        monkeypatch.setattr(memory.Direct, 'ask', self._asker())
+        monkeypatch.setattr(Direct, 'ask', self._asker())
 
     def _asked(self, *args, **options):
         if self._held(*args, **options):
@@ -509,7 +509,7 @@ class Slow:
         return self._call(*args, **options)
 
     def _asker(self):
-        ask = memory.Direct.ask
+        ask = Direct.ask
 
         def held(direct, call, then, *rest, **options):
             number = len(self.asked)

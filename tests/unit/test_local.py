@@ -10,7 +10,11 @@ import threading
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.adapters import local
+from distperiodic.adapters.local import process_slot
+from distperiodic.adapters.local.bus import LocalBus
+from distperiodic.adapters.local.process_slot import Seat
+from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core import ring
@@ -19,7 +23,7 @@ from tests.unit.world import job
 from tests.unit.world import thing
 
 LIMIT = 20.0
-LOCAL = 'distperiodic.adapters.local'
+LOCAL = 'distperiodic.adapters.local.reader'
 ARCS = (ring.Arc(ring.MIN_POSITION, 0),)
 
 
@@ -28,7 +32,7 @@ class Reading:
 
     def __init__(self, **methods):
         self.answers = queue.SimpleQueue()
-        self.reader = local.ThreadReader(
+        self.reader = ThreadReader(
             methods.get, lambda *answer: self.answers.put(answer))
         self.tickets = iter(range(1, 10 ** 6))
 
@@ -64,8 +68,8 @@ def test_work_of_this_process_goes_to_its_own_pool():
         def send(self, batch):
             self.sent.append(batch.job)
     here, further = [], Further()
-    bus = local.LocalBus(lambda batch: here.append(batch.job), {'mine'},
-                         further)
+    bus = LocalBus(lambda batch: here.append(batch.job), {'mine'},
+                   further)
 
     for name in ('mine', 'ours'):
         bus.send(message.Batch('1', name, 0, ['a'], [1], [1], 's', 'w', 'l'))
@@ -75,7 +79,7 @@ def test_work_of_this_process_goes_to_its_own_pool():
 
 def test_without_a_way_to_workers_all_work_is_done_here():
     here = []
-    bus = local.LocalBus(lambda batch: here.append(batch.job), {'mine'})
+    bus = LocalBus(lambda batch: here.append(batch.job), {'mine'})
 
     bus.send(message.Batch('1', 'ours', 0, ['a'], [1], [1], 's', 'w', 'l'))
 
@@ -316,14 +320,14 @@ def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
 # -- the number of a process on its host
 
 def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
-    seats = [local.Seat(str(tmp_path), 'scheduler') for _ in range(3)]
-    other = local.Seat(str(tmp_path), 'worker')
+    seats = [Seat(str(tmp_path), 'scheduler') for _ in range(3)]
+    other = Seat(str(tmp_path), 'worker')
     assert [s.number for s in seats] == [0, 1, 2]
     assert other.number == 0
 
     seats[1].leave()
     seats[1].leave()
-    again = local.Seat(str(tmp_path), 'scheduler')
+    again = Seat(str(tmp_path), 'scheduler')
 
     assert again.number == 1
     for seat in (seats[0], seats[2], again, other):
@@ -333,11 +337,11 @@ def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
 def test_a_process_that_ends_frees_its_seat(tmp_path):
     child = os.fork()
     if not child:
-        local.Seat(str(tmp_path), 'scheduler')
+        Seat(str(tmp_path), 'scheduler')
         os._exit(0)
     os.waitpid(child, 0)
 
-    seat = local.Seat(str(tmp_path), 'scheduler')
+    seat = Seat(str(tmp_path), 'scheduler')
 
     assert seat.number == 0
     seat.leave()
@@ -349,13 +353,13 @@ def test_a_directory_that_cannot_hold_locks_is_a_configuration_error(
     path.write_text('')
 
     with pytest.raises(exceptions.ConfigError, match='set .*state_path'):
-        local.Seat(str(path), 'scheduler')
+        Seat(str(path), 'scheduler')
 
 
 @pytest.mark.parametrize('name', [
     'node-1.example.org', 'Büro-PC', '_node', '-', '', '...', 'a b', '名'])
 def test_any_host_name_begins_an_identity(monkeypatch, name):
-    monkeypatch.setattr(local.socket, 'gethostname', lambda: name)
+    monkeypatch.setattr(process_slot.socket, 'gethostname', lambda: name)
 
-    assert re.fullmatch('[A-Za-z0-9._-]+', local.host_name())
-    assert member.check_identity(f'{local.host_name()}:0')
+    assert re.fullmatch('[A-Za-z0-9._-]+', host_name())
+    assert member.check_identity(f'{host_name()}:0')

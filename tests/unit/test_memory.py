@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import State
@@ -23,7 +24,7 @@ class Owner:
 
     def __init__(self):
         self.clock = Clock()
-        self.store = memory.MemoryClaimStore(self.clock)
+        self.store = MemoryClaimStore(self.clock)
         self.names = 0
 
     def name(self):
@@ -250,7 +251,7 @@ def test_of_what_has_ended_no_lease_is_kept(owner):
 # -- asked directly
 
 def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
-    direct = memory.Direct(owner.store)
+    direct = Direct(owner.store)
     answers = []
 
     direct.ask(lambda store: store.claim(
@@ -262,7 +263,7 @@ def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
 
 
 def test_an_answer_may_ask_again(owner):
-    direct = memory.Direct(owner.store)
+    direct = Direct(owner.store)
     asked = []
 
     direct.ask(lambda store: asked.append(1),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters import listener
+from distperiodic.adapters.messaging.consumer import LONGEST
 from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
@@ -430,7 +430,7 @@ def test_the_longest_batch_is_heard():
         objects=objects, fences=[2 ** 62] * number,
         attempts=[1] * number), ['key'])
 
-    assert len(on_the_wire(sent)) < listener.LONGEST
+    assert len(on_the_wire(sent)) < LONGEST
     assert message.decode(sent, ['key']).objects == objects
 
 
@@ -441,7 +441,7 @@ def test_the_longest_reports_are_heard(number):
 
     sent = message.encode_reports(reports, to=SCHEDULER, keys=['key'])
 
-    assert len(on_the_wire(sent)) < listener.LONGEST
+    assert len(on_the_wire(sent)) < LONGEST
     told, = {len(why) for report in message.decode(sent, ['key']).reports
              for _, why in report.failed}
     assert told == min(1_000, 1_000_000 // number)

@@ -7,7 +7,9 @@ import time
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.adapters import outbox
+from distperiodic.adapters.messaging.outbox import BatchOutbox
+from distperiodic.adapters.messaging.outbox import NobodyThere
+from distperiodic.adapters.messaging.outbox import ReportOutbox
 from distperiodic.core import message
 from tests.waiting import wait_until
 
@@ -58,7 +60,7 @@ def broker():
     broker.speak()
 
 
-class Told(outbox.BatchOutbox):
+class Told(BatchOutbox):
     """An outbox that remembers what it told."""
 
     def __init__(self, broker, capacity=100, patience=60.0):
@@ -110,7 +112,7 @@ def test_batches_are_sent_in_order_and_each_is_told(broker, box):
 
 
 @pytest.mark.parametrize('refusal', [
-    outbox.NobodyThere('no such queue'),
+    NobodyThere('no such queue'),
     exceptions.InvalidMessage('too long')])
 def test_a_batch_that_is_refused_is_told_at_once_and_once(
         broker, box, refusal):
@@ -206,7 +208,7 @@ def test_a_callback_that_raises_stops_nothing(broker, caplog):
     def broken(*what):
         raise RuntimeError('in the callback')
 
-    box = outbox.BatchOutbox(
+    box = BatchOutbox(
         broker.publish, broken, broken, capacity=10, patience=PATIENCE,
         monotonic=time.monotonic)
     box.start()
@@ -220,7 +222,7 @@ def test_a_callback_that_raises_stops_nothing(broker, caplog):
 
 # Reports.
 
-class Reports(outbox.ReportOutbox):
+class Reports(ReportOutbox):
     def __init__(self, broker, **options):
         self.lost = []
         options.setdefault('linger', 0.05)
@@ -279,7 +281,7 @@ def test_a_message_is_not_larger_than_it_must_be(broker):
 def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker):
     def publish(to, parcel):
         if to == 'gone':
-            raise outbox.NobodyThere('no queue')
+            raise NobodyThere('no queue')
         broker.published.append((to, parcel))
 
     box = Reports(broker, patience=PATIENCE)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from distperiodic.adapters.pool import Pool
+from distperiodic.adapters.local.pool import Pool
 from tests import waiting
 
 LIMIT = 20.0

@@ -9,8 +9,8 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters import local
-from distperiodic.adapters import private
+from distperiodic.adapters.local import private
+from distperiodic.adapters.local.process_slot import Seat
 from distperiodic.cmd import shell
 from distperiodic.service import lifecycle
 
@@ -30,7 +30,7 @@ def settings(tmp_path):
 
 
 def use_for_locks(settings):
-    local.Seat(settings.state_path, 'scheduler').leave()
+    Seat(settings.state_path, 'scheduler').leave()
 
 
 def use_for_claims(settings):

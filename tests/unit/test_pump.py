@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import partition
 from distperiodic.core import ring
@@ -17,7 +18,6 @@ from tests.simulation.store import SharedStore
 from tests.unit.test_dispatch import at_work
 from tests.unit.world import World
 from tests.unit.world import job
-from tests.unit.world import memory
 from tests.unit.world import worker
 
 
@@ -195,7 +195,7 @@ def test_suspects_of_many_are_taken_by_ever_fewer(world):
 def shared(world):
     me = world.scheduler(
         job(objects=True, max_in_flight=9), finishes=False,
-        store=memory.MemoryClaimStore(world.clock),
+        store=MemoryClaimStore(world.clock),
         workers=[worker(slots=300)],
         catalogues={'poll': [f'object-{n}' for n in range(500)]})
     me.dispatcher.schedulers_changed(

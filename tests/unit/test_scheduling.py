@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Scope
@@ -20,7 +21,7 @@ from tests.unit import world as worlds
 ENTRY = f'me~{"0" * 16}~1~f1'
 
 
-class Store(memory.Direct):
+class Store(Direct):
     """One that can be away; then nobody gets an answer."""
 
     is_away = False
@@ -41,7 +42,7 @@ class Process:
         self.clock = worlds.Clock()
         self.bus = worlds.Bus(self)
         self.membership = worlds.Membership()
-        self.stores = {authority: Store(memory.MemoryClaimStore(self.clock))
+        self.stores = {authority: Store(MemoryClaimStore(self.clock))
                        for authority in Authority}
         jobs = {
             Authority.STORE: worlds.job('ours', scope=Scope.GROUP),

@@ -9,15 +9,17 @@ import time
 import pytest
 import sqlalchemy as sa
 
-from distperiodic.adapters import host_clock
-from distperiodic.adapters import schema
-from distperiodic.adapters import tables
-from distperiodic.adapters.control import Control
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.host_clock import LEASE_NOW
+from distperiodic.adapters.sql.host_clock import NOW
+from distperiodic.adapters.sql.host_clock import State
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.job import Scope
+from distperiodic.operator.control import Control
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import seconds_of
@@ -37,9 +39,9 @@ def store(world, tmp_path, monkeypatch):
     monkeypatch.setattr(one, 'now', world.clock.now)
 
     def opened(connection, record):
-        for name in host_clock.NOW, host_clock.LEASE_NOW:
+        for name in NOW, LEASE_NOW:
             connection.create_function(
-                name, len(host_clock.State._fields),
+                name, len(State._fields),
                 lambda *_: world.clock.now())
     sa.event.listen(one._database._engine, 'connect', opened)
     yield one

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.adapters import store_thread
+from distperiodic.adapters.local import store_thread
 from tests.waiting import wait_until
 
 #: Seconds in which all that does not wait for anything is over.

@@ -2,19 +2,20 @@
 """The life of a tick, in a world where time passes when a test says so."""
 
 import collections
+import dataclasses
 import logging
 import random
 
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.adapters import memory
+from distperiodic.adapters.local import memory
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from tests.simulation import store
 from tests.simulation.journal import Journal
+from tests.unit import world as world_module
 from tests.unit.world import World
-from tests.unit.world import dataclasses
 from tests.unit.world import job
 from tests.unit.world import thing
 from tests.unit.world import worker
@@ -405,7 +406,7 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(
                 failed()
             else:
                 then(answer)
-    monkeypatch.setattr(memory, 'Direct', Unable)
+    monkeypatch.setattr(world_module, 'Direct', Unable)
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True),
         catalogues={'poll': ['a']})
@@ -428,7 +429,7 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
             if not Line.away:
                 return super().ask(call, then)
             line.append(lambda: super(Line, self).ask(call, then))
-    monkeypatch.setattr(memory, 'Direct', Line)
+    monkeypatch.setattr(world_module, 'Direct', Line)
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from distperiodic.adapters.pool import Pool
+from distperiodic.adapters.local.pool import Pool
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.worker import runs

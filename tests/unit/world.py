@@ -12,7 +12,8 @@ import itertools
 import types
 
 from distperiodic import exceptions
-from distperiodic.adapters import memory
+from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import schedule
 from distperiodic.core.catalogue import Catalogues
@@ -173,14 +174,14 @@ class Scheduler:
         self.finishes = finishes
         self.starts = []
         self.membership = Membership()
-        self.store = store or memory.MemoryClaimStore(world.clock)
+        self.store = store or MemoryClaimStore(world.clock)
         self.bus = Bus(self)
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
         book = Book(
             Authority.RING if store is None else Authority.STORE, self.jobs,
-            memory.Direct(self.store), grants_here=True, silent=silent)
+            Direct(self.store), grants_here=True, silent=silent)
         self.flow = scheduling.Scheduling(
             [book], clock=world.clock, membership=self.membership,
             group='group', identity=name,

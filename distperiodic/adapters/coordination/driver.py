@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tooz's drivers, with our namespace and with error messages that help.
+
+kazoo retries until its timeout, and then reports that the connection timed
+out, whatever the cause was. So this module records the error of each attempt,
+and reports the last one.
+"""
+
+import logging
+import re
+import ssl
+import warnings
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+# Imported here, by the main thread. tooz imports futurist, which imports
+# eventlet if it is installed. eventlet then replaces the object on which other
+# threads join the importing thread: a thread of ours that imported it could
+# never be joined. eventlet also warns that it is deprecated, which is no
+# concern of our users.
+with warnings.catch_warnings():
+    warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
+    from kazoo import exceptions as kazoo
+    from tooz import coordination
+
+from distperiodic import exceptions
+from distperiodic.adapters.coordination.url import NAMESPACE
+from distperiodic.adapters.coordination.url import PUSHING
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.coordination.url import complete_url
+from distperiodic.core import masking
+
+# Seconds until a failed connection is reported. Retries go on after that.
+_CONNECT = 10
+
+_NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
+
+
+def make(url: str, entry: bytes, seconds: float) -> Any:
+    """Return tooz's coordinator for *url*, confined to our namespace.
+
+    This does not connect.
+
+    :param seconds: Session timeout, unless the URL has one.
+    :raises ConfigError: the driver rejects the URL, or is not installed.
+    """
+    scheme = check_backend_url(url)
+    shown = masking.mask(url)
+    try:
+        made: Any = coordination.get_coordinator(
+            complete_url(url, seconds), entry)
+    except (coordination.ToozError, ValueError) as exc:
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r} cannot be used: {exc}; correct it'
+        ) from exc
+    except RuntimeError as exc:
+        # Raised by stevedore: an extra of tooz is not installed.
+        extra = scheme.partition('+')[0].replace('etcd3', 'etcd3gw')
+        raise exceptions.ConfigError(
+            f'backend_url {shown!r}: the driver {scheme!r} cannot be loaded; '
+            f"install it: pip install 'tooz[{extra}]'") from exc
+    if scheme.startswith('etcd3'):
+        # This driver has no option for its namespace.
+        made.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
+    elif scheme in PUSHING:
+        made.timeout = min(made.timeout, _CONNECT)
+        made._coord.logger = made._coord._connection.logger = _LOG
+    return made
+
+
+class _Masking(logging.Filter):
+    """A filter that removes credentials from log lines.
+
+    kazoo logs its requests unmasked. They contain user and password, their
+    digest (in the access rights of our nodes) and the session's password.
+    """
+
+    _SECRETS = tuple(re.compile(pattern) for pattern in (
+        # Text and bytes as repr() shows them.
+        r'''((?:\bauth|passwd)=b?)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'''(scheme='digest', id=)(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")''',
+        r'(session_passwd: )\S+'))
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = masked = record.getMessage()
+        for pattern in self._SECRETS:
+            masked = pattern.sub(r'\1***', masked)
+        if masked != text:
+            record.msg, record.args = masked, ()
+        return True
+
+
+# A child of kazoo's logger, so that it inherits the configured level.
+_LOG = logging.getLogger('kazoo.client.distperiodic')
+_LOG.addFilter(_Masking())
+
+
+class Explainer:
+    """A translator of a coordinator's errors into helpful messages.
+
+    :param coordinator: tooz's coordinator, not started yet.
+    :param url: The ``backend_url``.
+    """
+
+    def __init__(self, coordinator: Any, url: str):
+        self._shown = masking.mask(url)
+        self._last: BaseException | None = None
+        self._place = ''
+        if url.partition('://')[0] in PUSHING:
+            self._place = coordinator._base_path()
+            connection = coordinator._coord._connection
+            connection._connect = self._noting(connection._connect)
+
+    def _noting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            try:
+                answer = connect(*args, **kwargs)
+            except BaseException as exc:
+                self._last = exc
+                raise
+            self._last = None
+            return answer
+        return connect_and_note
+
+    def explain(self, exc: BaseException
+                ) -> exceptions.CoordinationUnavailable:
+        """Return an error that says what *exc* means and what to do."""
+        causes = [*_causes(exc), *_causes(self._last)]
+        return exceptions.CoordinationUnavailable(
+            self._right(causes) or self._tls(causes) or self._closed(causes)
+            or self._any(causes))
+
+    def _right(self, causes: list[BaseException]) -> str | None:
+        if not any(isinstance(one, _NO_RIGHT) for one in causes):
+            return None
+        return (f'{self._shown} does not let this user write {self._place}; '
+                'correct user and password of backend_url, have the owner of '
+                f'{self._place} grant it the rights cdrw, or name another '
+                'place in the URL, as in ?namespace=my-service')
+
+    def _tls(self, causes: list[BaseException]) -> str | None:
+        for one in causes:
+            if isinstance(one, ssl.SSLCertVerificationError):
+                return (f'the certificate of {self._shown} cannot be trusted '
+                        f'({one.verify_message}); put the certificate of its '
+                        'authority into ca=FILE of backend_url')
+            if isinstance(one, ssl.SSLError):
+                return (f'no TLS with {self._shown} '
+                        f'({one.reason or one.strerror}); give the port on '
+                        'which the server speaks TLS, or leave use_ssl out '
+                        'of backend_url; if it asks for a certificate, give '
+                        'certfile and keyfile')
+        return None
+
+    def _closed(self, causes: list[BaseException]) -> str | None:
+        """Explain a server that closes connections without an answer."""
+        if not self._place or not any(
+                isinstance(one, kazoo.ConnectionDropped) and (
+                    'broken' in str(one) or isinstance(
+                        one.__context__, ConnectionResetError
+                        | BrokenPipeError)) for one in causes):
+            return None
+        return (f'{self._shown} closes each connection before it answers; '
+                'its log says why: this host has as many connections as its '
+                'maxClientCnxns allows, it has no quorum, or it speaks TLS '
+                'on this port (add use_ssl=true to backend_url)')
+
+    def _any(self, causes: list[BaseException]) -> str:
+        """Explain any other error: quote the last attempt to connect, or else
+        the first cause that has a text.
+        """
+        told = [text for one in [self._last, *causes]
+                if (text := str(one or ''))]
+        reason = told[0] if told else type(causes[0]).__name__
+        return (f'{self._shown} does not answer: {reason}; check backend_url '
+                'and that the service runs')
+
+
+def _causes(exc: BaseException | None) -> Iterator[BaseException]:
+    while exc is not None:
+        yield exc
+        exc = exc.__cause__ or exc.__context__

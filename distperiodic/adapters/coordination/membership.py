@@ -1,0 +1,512 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Membership over tooz: the one thread that uses the coordination service.
+
+    open a term ─► join ─► confirm ─► read ◄──────┐
+         ▲                             │  a watch fired, or a probe is due
+         │                             ▼           │
+         └──── the term is lost ◄── wait ──────────┘
+
+A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
+term may end for many reasons: the session expired, somebody deleted the
+entry, the client is stuck with a server that lost its data, or the points
+changed. The remedy is always the same: the process opens its next term. If a
+process has two terms at once, every reader uses the later one, so a change of
+points leaves no gap.
+
+Entries of dead processes in ``file://`` are not cleaned up: the driver ignores
+them by age, and each is one small file.
+"""
+
+import dataclasses
+import logging
+import random
+import secrets
+import threading
+from collections.abc import Callable
+from collections.abc import Iterable
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters.coordination.term import TRUST
+from distperiodic.adapters.coordination.term import KazooTerm
+from distperiodic.adapters.coordination.term import Term
+from distperiodic.adapters.coordination.term import TermLost
+from distperiodic.adapters.coordination.url import PUSHING
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.core import masking
+from distperiodic.core.member import Member
+from distperiodic.core.member import View
+from distperiodic.core.member import check_identity
+from distperiodic.core.member import parse_entry
+from distperiodic.core.member import resolve_entries
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
+
+LOG = logging.getLogger(__name__)
+
+# Minimum seconds between two reads of one group. Two hundred joins at once
+# then cause about twenty views instead of two hundred. A single join is still
+# seen at once, since the first read does not wait.
+_COALESCE = 0.025
+
+@dataclasses.dataclass(eq=False)
+class _Group:
+    """One group that this process has joined or watches."""
+
+    name: str
+    #: True if this process is a member, False if it only watches.
+    member: bool
+    #: True if our entry is, or may be, in the group.
+    standing: bool = False
+    view: View | None = None
+    entries: frozenset[str] = frozenset()
+    strangers: frozenset[str] = frozenset()
+    read_at: float = 0.0
+    changed: bool = True
+    listeners: list[Callable[[View], None]] = dataclasses.field(
+        default_factory=list)
+
+
+class Membership:
+    """The groups of one process; see :class:`distperiodic.ports.Membership`.
+
+    :param identity: Name of this process on the ring.
+    :param points: Number of points on the ring; 0 for a process that owns
+        nothing.
+    :param slots: Number of runs that it accepts at a time; 0 for none.
+    :param jobs: Signature of the jobs that it schedules; see
+        :func:`distperiodic.core.member.sign_of`. 0 for none.
+    :param session_timeout: Seconds without a sign of life after which the
+        others take over. The server may grant another value.
+    :param heartbeat_interval: Seconds between reads of a service that cannot
+        push changes.
+    :raises ConfigError: the URL names no driver with group membership.
+    :raises InvalidMemberId: the service cannot store *identity*.
+    """
+
+    def __init__(self, backend_url: str, identity: str, *,
+                 clock: ports.Clock, points: int = 0, slots: int = 0,
+                 jobs: int = 0,
+                 session_timeout: float = 10.0,
+                 heartbeat_interval: float = 1.0):
+        self._scheme = check_backend_url(backend_url)
+        self._url = backend_url
+        self._shown = masking.mask(backend_url)
+        self._clock = clock
+        self._asked_timeout = session_timeout
+        self._interval = heartbeat_interval
+        self._me = Member(
+            check_identity(identity), secrets.token_hex(8), 0,
+            points, slots, jobs=jobs)
+        # Values for the next term. Any thread may publish them; only the
+        # membership thread writes _me.
+        self._points = points
+        self._slots = slots
+        self._lock = threading.Lock()
+        # Replaced as a whole when a group is added, since other threads
+        # iterate over it.
+        self._groups: dict[str, _Group] = {}
+        self._wake = threading.Event()
+        self._news = threading.Condition()
+        self._stopping = threading.Event()
+        self._republish = False
+        self._connected = False
+        self._thread: threading.Thread | None = None
+        #: Why this process is not in its groups. None means it is in them.
+        self.problem: exceptions.DistperiodicError | None = None
+        #: Seconds that the server granted. None means not connected yet.
+        self.session_timeout: float | None = None
+
+    @property
+    def identity(self) -> str:
+        return self._me.identity
+
+    @property
+    def me(self) -> Member:
+        """The current or next entry of this process in its groups."""
+        return self._me
+
+    def join(self, group: str,
+             listener: Callable[[View], None] | None = None) -> None:
+        """Join *group*; read its members with :meth:`view`."""
+        self._add(group, True, listener)
+
+    def watch(self, group: str,
+              listener: Callable[[View], None] | None = None) -> None:
+        """Watch *group* without joining it."""
+        self._add(group, False, listener)
+
+    def knows(self, group: str) -> bool:
+        """Return whether *group* was joined or is watched."""
+        return group in self._groups
+
+    def _add(self, name: str, member: bool,
+             listener: Callable[[View], None] | None) -> None:
+        check_identity(name, 'group id')
+        with self._lock:
+            group = self._groups.get(name)
+            if group is None:
+                group = _Group(name, False)
+                self._groups = {**self._groups, name: group}
+            if listener is not None:
+                group.listeners.append(listener)
+            if member and not group.member:
+                group.member = True
+                # Only the next term joins this group too.
+                self._republish = True
+        self._wake.set()
+
+    def start(self) -> None:
+        """Start the thread and return at once. See :meth:`wait_joined`."""
+        self._thread = threading.Thread(
+            target=self._run, name='distperiodic-membership', daemon=True)
+        self._thread.start()
+
+    def wait_joined(self, timeout: float) -> None:
+        """Wait until we are connected and have a view of every group. The
+        views of joined groups must be trusted.
+
+        :raises DuplicateMember: another live process has our identity.
+        :raises CoordinationUnavailable: no answer within *timeout* seconds.
+        """
+        with self._news:
+            self._news.wait_for(self._settled, timeout)
+        if not self.joined():
+            raise self.problem or exceptions.CoordinationUnavailable(
+                f'no answer from {self._shown} within {timeout:.0f} s; '
+                'check backend_url and that the service runs')
+
+    def _settled(self) -> bool:
+        return (self._stopping.is_set() or self.joined()
+                or isinstance(self.problem, (
+                    exceptions.DuplicateMember, exceptions.ConfigError)))
+
+    def joined(self) -> bool:
+        """Return whether we are connected and have a view of every group. The
+        views of joined groups must be trusted.
+        """
+        now = self._clock.monotonic()
+        return self._connected and all(
+            g.view is not None and (not g.member or g.view.trusted(now))
+            for g in self._groups.values())
+
+    def view(self, group: str) -> View:
+        view = self._groups[group].view
+        if view is None:
+            raise exceptions.ViewUnknown(
+                f'the members of group {group!r} are not known yet: '
+                f'{self.problem or "no answer so far"}')
+        return view
+
+    def publish(self, *, points: int | None = None,
+                slots: int | None = None) -> None:
+        """Change the points or slots that we publish to other members."""
+        with self._lock:
+            was = self._points, self._slots
+            if points is not None:
+                self._points = points
+            if slots is not None:
+                self._slots = slots
+            if (self._points, self._slots) != was:
+                self._republish = True
+        self._wake.set()
+
+    def leave(self, group: str, timeout: float = 5.0) -> None:
+        """Leave *group*, and keep watching it.
+
+        :param timeout: Maximum seconds to wait.
+        """
+        with self._lock:
+            self._groups[group].member = False
+        self._wake.set()
+        with self._news:
+            self._news.wait_for(
+                lambda: self._stopping.is_set()
+                or not self._groups[group].standing, timeout)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Leave all groups. While ZooKeeper is down our entries stay until
+        the session expires.
+
+        :param timeout: Maximum seconds to wait.
+        """
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+            if self._thread.is_alive():
+                LOG.warning(
+                    'leaving took too long: backend=%s timeout=%.1f; the '
+                    'others see this member go when its session ends',
+                    self._shown, timeout)
+        self._tell()
+
+    # -- everything below runs in the thread
+
+    def _run(self) -> None:
+        delay = 0.1
+        old: Term | None = None
+        broken = False
+        while not self._stopping.is_set():
+            with self._lock:
+                self._me = dataclasses.replace(
+                    self._me.next_term(broken=broken),
+                    points=self._points, slots=self._slots)
+                self._republish = False
+            broken = True
+            term: Term | None = None
+            try:
+                term = self._open()
+                self._serve_from(term, old)
+                delay = 0.1
+            except TermLost as exc:
+                if not self._stopping.is_set():
+                    LOG.warning(
+                        'term lost: member=%s entry=%s reason=%s; nothing is '
+                        'started until the next term, which begins now',
+                        self.identity, self._me.entry, exc)
+                delay = 0.1
+            except exceptions.DistperiodicError as exc:
+                self._report(exc, delay)
+            except Exception as exc:
+                LOG.exception('membership failed: member=%s; it is tried '
+                              'again in %.1f s', self.identity, delay)
+                self._report(exceptions.CoordinationUnavailable(str(exc)),
+                             None)
+            else:
+                if self._republish and not self._stopping.is_set():
+                    # Make before break: the next term joins before this one
+                    # ends.
+                    old = term
+                    broken = False
+                    continue
+            self._distrust()
+            for over in (old, term):
+                if over is not None:
+                    over.close()
+            old = None
+            # Do not wait on _wake: closing the old client sets it.
+            self._stopping.wait(delay * random.uniform(0.8, 1.2))
+            delay = min(delay * 2, 2.0)
+
+    def _report(self, problem: exceptions.DistperiodicError,
+                delay: float | None) -> None:
+        if str(problem) != str(self.problem) and delay is not None:
+            LOG.error('not in the group: member=%s reason=%s; it is tried '
+                      'again until it works', self.identity, problem)
+        self.problem = problem
+        self._tell()
+
+    def _tell(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def _distrust(self) -> None:
+        self._connected = False
+        for group in self._groups.values():
+            if group.view is not None and group.view.me is not None:
+                group.view = dataclasses.replace(
+                    group.view, me=None, trusted_until=0.0)
+                self._call(group)
+
+    def _open(self) -> Term:
+        pushes = self._scheme in PUSHING
+        return (KazooTerm if pushes else Term)(
+            self._url, self._me.entry, wake=self._wake,
+            stopping=self._stopping, clock=self._clock,
+            asked_timeout=self._asked_timeout, interval=self._interval)
+
+    def _serve_from(self, term: Term,
+                    old: Term | None) -> None:
+        """Join under *term*, then keep the views current until it ends."""
+        term.connect()
+        for group in self._groups.values():
+            group.standing = group.member
+            if group.member:
+                self._join(term, group)
+        if old is not None:
+            old.close()
+        self.problem = None
+        self._connected = True
+        self._tell()
+        for group in self._groups.values():
+            # A new client has no watches yet.
+            group.changed = True
+        while True:
+            # Clear first: any later change then ends the wait below.
+            self._wake.clear()
+            if self._stopping.is_set() or self._republish:
+                return
+            now = self._clock.monotonic()
+            term.check()
+            groups = list(self._groups.values())
+            self._leave_some(term, groups)
+            if not groups:
+                # Without a group there is nothing to read or renew.
+                self._wake.wait()
+                continue
+            if term.pushes:
+                changed = [g for g in groups
+                           if g.changed or term.changed(g.name)]
+                early = [g for g in changed if now - g.read_at < _COALESCE]
+                due = [g for g in changed if g not in early]
+                if not changed and now >= term.next_probe:
+                    term.confirm()
+                    self._renew(term)
+            else:
+                early = []
+                due = groups if now >= term.next_probe or any(
+                    g.changed for g in groups) else []
+            for group in due:
+                self._read(term, group)
+            if early:
+                self._wake.wait(_COALESCE)
+            else:
+                self._wake.wait(max(
+                    0.0, term.next_probe - self._clock.monotonic()))
+
+    def _leave_some(self, term: Term, groups: list[_Group]) -> None:
+        """Leave the groups that this process must no longer be a member of.
+        """
+        for group in groups:
+            if group.standing and not group.member:
+                if group.view is not None:
+                    # We must give up our part before another member owns it.
+                    group.view = dataclasses.replace(
+                        group.view, me=None, trusted_until=0.0)
+                term.leave(group.name)
+                group.standing = False
+                group.changed = True
+                self._tell()
+
+    def _join(self, term: Term, group: _Group) -> None:
+        """Join *group* once no other process in it has our identity."""
+        waited_from = self._clock.monotonic()
+        while group.member and not self._stopping.is_set():
+            rivals = self._rivals(term.read(group.name))
+            if not rivals:
+                term.join(group.name)
+                # If two processes join at once, the one that writes second
+                # sees the other's entry, so at least one of them notices.
+                rivals = self._rivals(term.read(group.name))
+                if not rivals:
+                    group.changed = True
+                    was = group.view.me if group.view is not None else None
+                    if was is not None and was.tenure == self._me.tenure:
+                        LOG.info('entry changed: group=%s member=%s entry=%s',
+                                 group.name, self.identity, self._me.entry)
+                    else:
+                        LOG.info('joined: group=%s member=%s entry=%s',
+                                 group.name, self.identity, self._me.entry)
+                    return
+                term.leave(group.name)
+            waited = self._clock.monotonic() - waited_from
+            if waited > term.timeout + 1.0:
+                # A dead process would have been removed by now.
+                self._report(exceptions.DuplicateMember(
+                    f'member id {self.identity!r} is in use in group '
+                    f'{group.name!r} by another live process '
+                    f'({", ".join(sorted(rivals))}); give each process its '
+                    'own member_id'), 0.0)
+            self._wake.wait(random.uniform(0.05, 0.25))
+            self._wake.clear()
+            term.check()
+
+    def _rivals(self, entries: Iterable[str]) -> list[str]:
+        found = []
+        for entry in entries:
+            other = parse_entry(entry)
+            if (other is not None and other.identity == self.identity
+                    and other.nonce != self._me.nonce):
+                found.append(entry)
+        return found
+
+    def _read(self, term: Term, group: _Group) -> None:
+        asked_at = self._clock.monotonic()
+        group.changed = False
+        entries = frozenset(term.read(group.name))
+        group.read_at = asked_at
+        mine = group.name in term.joined
+        if mine and self._me.entry not in entries:
+            raise TermLost(
+                f'our entry is not in group {group.name!r} any more')
+        me = self._me if mine else None
+        until = term.heard + TRUST * term.timeout
+        self.session_timeout = term.timeout
+        if group.view is not None and entries == group.entries:
+            was = group.view.me == me and (
+                me is None or group.view.trusted(asked_at))
+            group.view = dataclasses.replace(
+                group.view, me=me, trusted_until=until)
+            if not was:
+                self._call(group)
+        else:
+            self._changed(group, entries, me, until)
+        # One answer proves the session, hence our trust in all its groups.
+        for other in self._groups.values():
+            if other is not group and other.view is not None:
+                if other.view.me is not None or not other.member:
+                    other.view = dataclasses.replace(
+                        other.view, trusted_until=until)
+
+    def _renew(self, term: Term) -> None:
+        """Extend the trust in views of groups that have not changed."""
+        now = self._clock.monotonic()
+        until = term.heard + TRUST * term.timeout
+        for group in self._groups.values():
+            view = group.view
+            if (view is None or group.changed or term.changed(group.name)
+                    or view.me is None and group.member):
+                continue
+            group.view = dataclasses.replace(view, trusted_until=until)
+            if view.me is not None and not view.trusted(now):
+                self._call(group)
+
+    def _changed(self, group: _Group, entries: frozenset[str],
+                 me: Member | None, until: float) -> None:
+        members, strangers = resolve_entries(entries, me)
+        for stranger in frozenset(strangers) - group.strangers:
+            LOG.warning(
+                'entry ignored: group=%s entry=%.80r; it is none of ours and '
+                'owns nothing', group.name, stranger)
+        group.strangers = frozenset(strangers)
+        points = ring_members(members)
+        old = group.view
+        ring = old.ring.changed_to(points) if old else Ring(points)
+        now = self._clock.monotonic()
+        same = old is not None and old.members == members
+        joined = _names(entries - group.entries)
+        left = _names(group.entries - entries)
+        group.entries = entries
+        group.view = View(
+            group.name, members, ring,
+            version=(old.version if old else 0) + (not same),
+            since=old.since if same and old else now,
+            me=me, trusted_until=until)
+        if not same:
+            LOG.info(
+                'view: group=%s members=%d version=%d joined=%s left=%s',
+                group.name, len(members), group.view.version,
+                _some(joined - left), _some(left - joined))
+        self._call(group)
+
+    def _call(self, group: _Group) -> None:
+        view = group.view
+        assert view is not None
+        self._tell()
+        for listener in group.listeners:
+            try:
+                listener(view)
+            except Exception:
+                LOG.exception('a listener failed: group=%s', group.name)
+
+
+def _names(entries: Iterable[str]) -> frozenset[str]:
+    members = map(parse_entry, entries)
+    return frozenset(m.identity for m in members if m is not None)
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    more = f' and {len(listed) - 5} more' if len(listed) > 5 else ''
+    return ','.join(listed[:5]) + more if listed else '-'

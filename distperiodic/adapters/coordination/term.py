@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One term of membership: a tooz coordinator under one entry.
+
+This file adds what tooz lacks. It detects the loss of the session, knows the
+session timeout that the server granted, and receives notifications of group
+changes instead of polling ten times a second. It also closes within a limited
+time while the service is unreachable. The first three use the kazoo client
+inside tooz's driver; with any other driver this file polls at an interval.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+# Import driver first: it suppresses a warning of the other imports.
+from distperiodic.adapters.coordination import driver  # isort: skip
+from kazoo import exceptions as kazoo
+from kazoo.protocol import states
+from tooz import coordination
+from tooz import utils
+
+from distperiodic import ports
+from distperiodic.core import masking
+
+LOG = logging.getLogger(__name__)
+
+#: Fraction of the session timeout for which an answer is trusted, counted from
+#: the moment at which its request was sent. kazoo disconnects from a server
+#: that has been silent for the same fraction. That leaves a third of the
+#: session timeout before others take over.
+TRUST = 2.0 / 3.0
+
+# Maximum seconds between two attempts to reach a server.
+_LONGEST_PAUSE = 1.0
+
+class TermLost(Exception):
+    """The term is over; the text says why."""
+
+
+class Term:
+    """One tooz coordinator under one entry."""
+
+    pushes = False
+
+    def __init__(self, url: str, entry: str, *, wake: threading.Event,
+                 stopping: threading.Event, clock: ports.Clock,
+                 asked_timeout: float, interval: float):
+        self._wake = wake
+        self._stopping = stopping
+        self._clock = clock
+        self._shown = masking.mask(url)
+        self._asked = asked_timeout
+        self._interval = interval
+        self.next_probe = 0.0
+        #: Monotonic time at which the last request was sent whose answer
+        #: proved that the session is alive.
+        self.heard = clock.monotonic()
+        self._closed = False
+        #: Attributes of the entry that others may read.
+        self._capabilities: dict[str, int] = {}
+        #: Groups that this entry has joined.
+        self.joined: set[str] = set()
+        self._entry = entry.encode()
+        self._coordinator = driver.make(url, self._entry, asked_timeout)
+        self._explainer = driver.Explainer(self._coordinator, url)
+
+    @property
+    def timeout(self) -> float:
+        """Session timeout in seconds: after it others take us for dead."""
+        for name in ('_timeout', 'membership_timeout', 'timeout'):
+            value = getattr(self._coordinator, name, None)
+            if isinstance(value, (int, float)) and value > 0:
+                return float(value)
+        return self._asked
+
+    def connect(self) -> None:
+        try:
+            self._coordinator.start(start_heart=False)
+        except Exception as exc:
+            # Catch all exceptions: here tooz does not wrap those of its
+            # drivers' libraries (for example etcd3gw's, which have no text).
+            raise self._explainer.explain(exc) from exc
+        self.heard = self._clock.monotonic()
+
+    def check(self) -> None:
+        """Check that the session of this term is not over.
+
+        :raises TermLost: the session is over, or may be.
+        """
+        if self._clock.monotonic() - self.heard > TRUST * self.timeout:
+            raise TermLost('no sign of life from us for so long that the '
+                            'others may have taken over')
+
+    def changed(self, group: str) -> bool:
+        """Return whether *group* has changed since it was last read."""
+        return False
+
+    def confirm(self) -> None:
+        """Get the server's confirmation that our session is alive.
+
+        If this term pushes, all earlier changes are known afterwards.
+        """
+        now = self._clock.monotonic()
+        self._ask(self._coordinator.heartbeat)
+        self.heard = now
+        self.next_probe = now + min(self._interval, self.timeout / 5)
+
+    def read(self, group: str) -> set[str]:
+        """Return all entries of *group*; create the group if it is missing."""
+        if self._clock.monotonic() >= self.next_probe:
+            self.confirm()
+        try:
+            members = self._ask(lambda: self._coordinator.get_members(
+                group.encode()).get(timeout=self.timeout))
+        except coordination.GroupNotCreated:
+            self._create(group)
+            return set()
+        return {m.decode(errors='replace') if isinstance(m, bytes) else m
+                for m in members}
+
+    def join(self, group: str) -> None:
+        self.joined.add(group)
+        self._capabilities = {'joined': self._clock.now()}
+        for attempt in (1, 2):
+            try:
+                self._ask(lambda: self._coordinator.join_group(
+                    group.encode(), self._capabilities).get(
+                        timeout=self.timeout))
+            except coordination.MemberAlreadyExist:
+                return
+            except coordination.GroupNotCreated:
+                if attempt == 2:
+                    raise
+                self._create(group)
+
+    def leave(self, group: str) -> None:
+        with contextlib.suppress(coordination.MemberNotJoined):
+            self._ask(lambda: self._coordinator.leave_group(
+                group.encode()).get(timeout=self.timeout))
+        self.joined.discard(group)
+
+    def close(self) -> None:
+        """Leave every group and end the session; never raises."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._end()
+        except Exception as exc:
+            LOG.info('closing failed (not an error, the entry falls with its '
+                     'session): backend=%s reason=%s', self._shown, exc)
+
+    def _end(self) -> None:
+        try:
+            for group in tuple(self.joined):
+                self.leave(group)
+        finally:
+            if self._coordinator.is_started:
+                # By now stop() only shuts down the driver's threads. It waits
+                # a second for them, so another thread does that.
+                threading.Thread(target=self._coordinator.stop,
+                                 daemon=True).start()
+
+    def _create(self, group: str) -> None:
+        with contextlib.suppress(coordination.GroupAlreadyExist):
+            self._ask(lambda: self._coordinator.create_group(
+                group.encode()).get(timeout=self.timeout))
+
+    def _ask(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
+                coordination.MemberAlreadyExist, coordination.MemberNotJoined):
+            raise
+        except (coordination.ToozError, OSError) as exc:
+            raise self._explainer.explain(exc) from exc
+
+
+class KazooTerm(Term):
+    """A term on ZooKeeper, notified of group changes and session loss.
+
+    A server answers reads from its own copy, even while it is cut off from the
+    other servers and their leader expires the sessions of its clients. So
+    trust is based on a write, to which a quorum has to agree::
+
+        set our own entry ──► answer: a quorum knows our session
+        └── sent: trust     └── watches have reported all
+            counts from here    changes before this
+
+    Everything goes over one connection, in order. If no watch has reported a
+    change by the time of the answer, the members are those that were read
+    last. A process without an entry instead asks its server to catch up with
+    the leader; both may be cut off from the other servers.
+    """
+
+    pushes = True
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        coordinator: Any = self._coordinator
+        self._client = coordinator._coord
+        self._path_of = coordinator._path_group
+        self._path_of_member = coordinator._path_member
+        self._granted: float | None = None
+        self._session: int | None = None
+        self._fired: set[str] = set()
+        self._watches: dict[str, Callable[[Any], None]] = {}
+        self._lost = False
+        # kazoo doubles the pause between two attempts up to a minute, and
+        # would reconnect up to a minute after the server is back.
+        self._client._connection.retry_sleeper.max_delay = _LONGEST_PAUSE
+        self._client.add_listener(self._on_state)
+        self._wrap_handshake()
+
+    def _wrap_handshake(self) -> None:
+        # kazoo keeps the timeout that the server granted in a local variable.
+        # Its _connect, which runs once for each connection, returns two thirds
+        # of that timeout in milliseconds.
+        connection = self._client._connection
+        connect = connection._connect
+
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            answer = connect(*args, **kwargs)
+            self._granted = answer[0] * 1.5 / 1000.0
+            return answer
+
+        connection._connect = connect_and_note
+        invoke = connection._invoke
+
+        def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
+            # This runs for the handshake only. A server that has just begun to
+            # listen can lose the handshake, and kazoo would wait for the whole
+            # session timeout.
+            return invoke(min(timeout, max(1.0, self._asked / 3)),
+                          *args, **kwargs)
+
+        connection._invoke = invoke_within
+
+    @property
+    def timeout(self) -> float:
+        return self._granted or self._asked
+
+    def _on_state(self, state: str) -> None:
+        # This runs in kazoo's thread: record the state, and let ours act.
+        if state == 'LOST':
+            self._lost = True
+        self._wake.set()
+
+    def connect(self) -> None:
+        super().connect()
+        self._session = self._client_id()
+
+    def _client_id(self) -> int | None:
+        client_id = self._client.client_id
+        return client_id[0] if client_id else None
+
+    def check(self) -> None:
+        if self._stopping.is_set():
+            raise TermLost('stopping')
+        # A server may start a new session without reporting the loss of the
+        # old one (ClickHouse Keeper did), so compare the session's id as well.
+        if self._lost or self._client_id() not in (None, self._session):
+            raise TermLost('the session has expired')
+        silent = self._clock.monotonic() - self.heard
+        if silent > self.timeout * 1.5:
+            # Either the session is over by now, or the server has restarted
+            # with older data and rejects this client forever.
+            raise TermLost(f'no answer for {silent:.1f} s')
+
+    def changed(self, group: str) -> bool:
+        return group in self._fired
+
+    def read(self, group: str) -> set[str]:
+        watch = self._watches.get(group)
+        if watch is None:
+            def watch(event: Any) -> None:
+                self._fired.add(group)
+                self._wake.set()
+            # Pass the same function each time: kazoo keeps watchers in a set.
+            self._watches[group] = watch
+        path = self._path_of(group.encode())
+        # Clear the mark before the request: later changes set it again.
+        self._fired.discard(group)
+        while True:
+            if self._clock.monotonic() >= self.next_probe:
+                self.confirm()
+            try:
+                return set(self._answer(
+                    lambda: self._client.get_children_async(path, watch)))
+            except kazoo.NoNodeError:
+                self._create(group)
+
+    def confirm(self) -> None:
+        sent_at = self._clock.monotonic()
+
+        def send() -> Any:
+            nonlocal sent_at
+            sent_at = self._clock.monotonic()
+            for group in self.joined:
+                return self._client.set_async(
+                    self._path_of_member(group.encode(), self._entry),
+                    utils.dumps(self._capabilities))
+            return self._client.sync_async('/')
+        try:
+            self._answer(send)
+        except kazoo.NoNodeError:
+            raise TermLost('our entry is not in its group any more') from None
+        # kazoo has received the notifications of all earlier changes before
+        # this answer. Their callbacks may still be queued, so wait until
+        # the queue has reached a callback of ours.
+        told = threading.Event()
+        self._client.handler.dispatch_callback(
+            states.Callback('watch', told.set, ()))
+        while not told.wait(0.2):
+            self.check()
+        self.heard = sent_at
+        self.next_probe = sent_at + self.timeout / 3
+
+    def _answer(self, send: Callable[[], Any]) -> Any:
+        """Send a request and return its answer.
+
+        The request is repeated after a loss of the connection, as long as the
+        term lasts.
+
+        :raises TermLost: the term is over.
+        """
+        result = send()
+        while True:
+            try:
+                return result.get(timeout=0.2)
+            except self._client.handler.timeout_exception:
+                self.check()
+            except kazoo.NoNodeError:
+                raise
+            except (kazoo.SessionExpiredError, kazoo.ConnectionClosedError):
+                raise TermLost('the session has expired') from None
+            except kazoo.ConnectionLoss:
+                self.check()
+                self._wake.wait(0.05)
+                result = send()
+            except kazoo.ZookeeperError as exc:
+                raise self._explainer.explain(exc) from exc
+
+    def _end(self) -> None:
+        # The end of the session removes its entries, so there is no need to
+        # leave each group. tooz's stop() would wait for an answer forever.
+        self._client.stop()
+        self._client.close()

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The bus to the worker of the same process."""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Container
+
+from distperiodic import ports
+from distperiodic.core import message
+
+LOG = logging.getLogger(__name__)
+
+
+class LocalBus:
+    """A bus that calls the worker of its own process directly. See
+    :class:`distperiodic.ports.WorkBus`.
+
+    :param here: Jobs that run in this process.
+    :param further: The bus for batches of all other jobs. None means there
+        are no others.
+    """
+
+    def __init__(self, accept: Callable[[message.Batch], None],
+                 here: Container[str],
+                 further: ports.WorkBus | None = None):
+        self._accept = accept
+        self._here = here
+        self._further = further
+
+    def send(self, batch: message.Batch) -> None:
+        if self._further is None or batch.job in self._here:
+            self._accept(batch)
+        else:
+            self._further.send(batch)

@@ -1,0 +1,651 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims in this process's memory.
+
+The store records the decisions of one member. It keeps that member from
+starting a tick twice and from overlapping runs of an object. It knows nothing
+of other members, so only the ring decides between them, and its contents are
+lost when the process ends.
+"""
+
+import array
+import bisect
+import collections
+import itertools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from typing import TypeVar
+
+from distperiodic import ports
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.core import due
+from distperiodic.core.claim import ENDING_MOVES
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import FENCES
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import Lease
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.claim import names_of_leases
+from distperiodic.core.ring import positions_of
+from distperiodic.core.schedule import SECOND
+
+_new = tuple.__new__
+_SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
+_TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
+
+_Answer = TypeVar('_Answer')
+
+# Number of delisted objects up to which none is forgotten: so few need little
+# memory, and forgetting takes a pass over all rows.
+_KEPT = 10_000
+# Maximum number of ticks of a job for which objects are counted.
+_TICKS = 1000
+
+
+class _Held:
+    """A lease: its holder, its claims and when it expires."""
+
+    __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
+
+    def __init__(self, lease: str, job: str, tick: int, holder: str,
+                 until: int):
+        self.id = lease
+        self.job = job
+        self.tick = tick
+        self.holder = holder
+        self.until = until
+        self.rows: dict[str, _Row] = {}
+
+
+class _Ended(NamedTuple):
+    """An object without an open claim.
+
+    Objects whose claims ended alike at the same time share one instance.
+    """
+
+    #: The last tick that it was claimed for. Its first watermark, if it never
+    #: was claimed.
+    tick: int
+    settled: int
+    #: None means not listed.
+    since: int | None
+    rule: str | None
+    served: int | None
+
+
+class _Row:
+    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
+                 'settled', 'since', 'state', 'tick')
+
+    def __init__(self, tick: int, fence: int, lease: _Held, attempt: int,
+                 since: int | None, rule: str | None, served: int | None,
+                 state: State = State.CLAIMED):
+        self.tick = self.settled = tick
+        self.state = state
+        self.fence = fence
+        self.attempt = attempt
+        self.lease = lease
+        self.progress: str | None = None
+        self.since = since
+        self.rule = rule
+        self.served = served
+
+
+class _Rows(dict[str, '_Row | _Ended']):
+    """The objects of one job.
+
+    An object with an open claim has a _Row, other objects an _Ended. An
+    object whose claim ended also keeps its _Row if its fence does not follow
+    from the tick (the clock was set back), or if it had more than one attempt
+    and did not end as done.
+    """
+
+    __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
+                 'look_at', 'settled')
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Number of delisted objects, and the number above which the next
+        #: delist() forgets some.
+        self.delisted = 0
+        self.look_at = _KEPT
+        #: A lower bound for new fences, above those of forgotten objects.
+        self.floor = 0
+        #: Number of objects that were claimed or skipped, by tick.
+        self.settled: collections.Counter[int] = collections.Counter()
+        # Objects sorted by position, and new objects to be sorted in.
+        self._positions = array.array('q')
+        self._keys: list[str] = []
+        self._unplaced: list[str] = []
+
+    def add(self, key: str, row: '_Row | _Ended') -> None:
+        """Add a new object."""
+        self[key] = row
+        self._unplaced.append(key)
+
+    def settle(self, tick: int, number: int) -> None:
+        """Count *number* more objects as claimed or skipped for *tick*."""
+        self.settled[tick] = self.settled.get(tick, 0) + number
+        if len(self.settled) > _TICKS:
+            for old in sorted(self.settled)[:_TICKS // 2]:
+                del self.settled[old]
+
+    def between(self, low: int, high: int,
+                before: int | None) -> Iterator[due.Row]:
+        """Yield listed objects from *low* to *high*, sorted by position.
+
+        :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
+        """
+        if self._unplaced:
+            self._place([*zip(self._positions, self._keys, strict=True), *zip(
+                positions_of(self._unplaced), self._unplaced,
+                strict=True)])
+        for at in range(bisect.bisect_left(self._positions, low),
+                        len(self._positions)):
+            position = self._positions[at]
+            if position > high:
+                return
+            key = self._keys[at]
+            row = self[key]
+            if row.since is not None and (
+                    before is None or row.settled < before
+                    or row.rule != ''):
+                yield _listed(key, position, row, row.since)
+
+    def _place(self, found: list[tuple[int, str]]) -> None:
+        found.sort()
+        self._positions = array.array('q', [place for place, _ in found])
+        self._keys = [key for _, key in found]
+        self._unplaced = []
+
+    def delist(self, tick: int) -> None:
+        """Count one more delisted object, and sometimes forget old ones.
+
+        Delisted objects without an open claim are forgotten if their
+        watermark is before *tick*: their old ticks are not claimed again.
+        """
+        self.delisted += 1
+        if self.delisted <= self.look_at:
+            return
+        for key in [key for key, row in self.items() if (
+                row.since is None and row.settled < tick and (
+                    isinstance(row, _Ended) or row.state in ENDINGS))]:
+            row = self.pop(key)
+            self.floor = max(
+                self.floor, first_fence(row.tick) + FENCES
+                if isinstance(row, _Ended) else row.fence + 1)
+        self._place([(place, key) for place, key in zip(
+            self._positions, self._keys, strict=True) if key in self])
+        self._unplaced = [key for key in self._unplaced if key in self]
+        self.delisted = sum(row.since is None for row in self.values())
+        self.look_at = max(_KEPT, 2 * self.delisted)
+
+
+def _listed(key: str, position: int, row: _Row | _Ended,
+            since: int) -> due.Row:
+    rule = due.UNRECORDED if row.rule is None else row.rule
+    free = isinstance(row, _Ended) or row.state in ENDINGS
+    return due.Row(key, position, row.settled, since, rule, free, row.served)
+
+
+def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:
+    """Return *row* with the given values; a _Row is changed in place."""
+    if isinstance(row, _Ended):
+        return row._replace(**values)
+    for name, value in values.items():
+        setattr(row, name, value)
+    return row
+
+
+class MemoryClaimStore:
+    """A store in memory; see :class:`distperiodic.ports.ClaimStore`.
+
+    Objects whose claims ended alike share their data, so a million objects
+    cost one dictionary. Delisted objects are forgotten in time. Not
+    thread-safe: only the thread of its flow may use it.
+
+    Only one member uses the store. So a claim for an earlier tick than the
+    last one means that the clock was set back. The claim is granted, or the
+    object would not run until the clock has caught up. Leases expire by a
+    clock that does not jump.
+    """
+
+    def __init__(self, clock: ports.Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._epoch = self._clock.now() - int(
+            self._clock.monotonic() * SECOND)
+        self._rows: dict[str, _Rows] = {}
+        #: The text of each job's schedule, and when it took effect.
+        self._schedules: dict[str, tuple[str, int]] = {}
+        self._checked: dict[str, int] = {}
+        self._leases: dict[str, _Held] = {}
+        #: The last call that ended claims: lease, new state, ended objects.
+        self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
+
+    def close(self) -> None:
+        """Do nothing, since there is no connection."""
+
+    def now(self) -> int:
+        return self._epoch + int(self._clock.monotonic() * SECOND)
+
+    # Jobs, and the listing of their objects.
+
+    def adopt(self, schedules: Mapping[str, str]) -> None:
+        for job, text in schedules.items():
+            known = self._schedules.get(job)
+            if known is None:
+                self._schedules[job] = text, due.ALWAYS
+            elif known[0] != text:
+                self._schedules[job] = text, self.now()
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+        """Record *checked* and return the status of *jobs*.
+
+        No operator can reach this process, so no job is paused. Times without
+        a scheduler are not known, so no attendance is reported.
+        """
+        for job, until in checked.items():
+            self._checked[job] = max(
+                until, self._checked.get(job, due.ALWAYS))
+        return {job: ports.JobStatus(
+            None, *self._schedules.get(job, ('', due.ALWAYS)), None,
+            self._checked.get(job, due.ALWAYS)) for job in jobs}
+
+    def sync(self, job: str, listed: Sequence[ports.Listed],
+             delisted: Sequence[str], *, at: int) -> list[str]:
+        rows = self._rows_of(job)
+        left = []
+        for key, rule, settled in listed:
+            row = rows.get(key)
+            if row is None:
+                rows.add(key, _Ended(settled, settled, at, rule, None))
+            elif row.since is None or (row.rule != rule and row.since <= at):
+                rows.delisted -= row.since is None
+                rows[key] = _with(row, since=at, rule=rule,
+                                  settled=max(row.settled, settled))
+            elif row.rule != rule:
+                left.append(key)
+        for key in sorted(set(delisted).difference(
+                one.object for one in listed)):
+            row = rows.get(key)
+            if row is None or row.since is None:
+                continue
+            if row.since > at:
+                left.append(key)
+            else:
+                rows[key] = _with(row, since=None)
+                rows.delist(at)
+        return left
+
+    def rows(self, job: str, low: int, high: int, *,
+             before: int | None = None, limit: int) -> list[due.Row]:
+        return list(itertools.islice(
+            self._rows_of(job).between(low, high, before), limit))
+
+    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+        rows = self._rows_of(job)
+        there = [key for key in dict.fromkeys(objects) if key in rows]
+        return [_listed(key, position, row, row.since)
+                for key, position in zip(
+                    there, positions_of(there), strict=True)
+                if (row := rows[key]).since is not None]
+
+    def settled(self, job: str, tick: int) -> int:
+        return self._rows_of(job).settled[tick]
+
+    def _rows_of(self, job: str) -> _Rows:
+        rows = self._rows.get(job)
+        if rows is None:
+            rows = self._rows[job] = _Rows()
+        return rows
+
+    # Claims in new leases.
+
+    def claim(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, holder: str, seconds: float, supersede: bool,
+              fresh: bool = True, after: int | None = None,
+              most: int = UNBOUNDED, rule: str = '',
+              schedule: str = '', due_at: int | None = None,
+              until: int | None = None) -> Claimed:
+        rows = self._rows_of(job)
+        held = self._leases.get(lease)
+        if not self._in_force(job, schedule):
+            # Return what an earlier call has won: its answer may be lost.
+            return Claimed([_claim_of(key, row) for key, row in (
+                held.rows.items() if held else ())], [], 0, [], [],
+                outdated=True)
+        if held is None:
+            if until is not None and self._clock.now() > until:
+                return Claimed([], [], 0, [], [], over=True)
+            held = _Held(lease, job, tick, holder, self._until(seconds))
+        first = first_fence(tick)
+        newest = max(first, rows.floor)
+        won: list[Claim] = []
+        busy: list[str] = []
+        waiting: list[str] = []
+        behind: list[str] = []
+        unlisted: list[str] = []
+        superseded = known = 0
+        for key in dict.fromkeys(objects):
+            row = rows.get(key)
+            if row is None:
+                if fresh:
+                    row = _Row(tick, newest, held, 1, tick, rule, None)
+                    rows.add(key, row)
+                    held.rows[key] = row
+                    won.append(_new(Claim, (key, newest, 1, tick)))
+                else:
+                    unlisted.append(key)
+                continue
+            since = row.since
+            if since is None:
+                if not fresh:
+                    unlisted.append(key)
+                    continue
+                rows.delisted -= 1
+                since = tick
+                row = rows[key] = _with(row, since=tick, rule=rule,
+                                        settled=max(row.settled, tick - 1))
+            its = row.rule
+            if its != rule and its is not None:
+                continue
+            attempt = 1
+            if isinstance(row, _Ended):
+                if row.settled == tick:
+                    continue
+                if after is not None and row.settled < after:
+                    behind.append(key)
+                    continue
+                # The row did not keep its fence, so skip those of its tick.
+                fence = max(newest, first_fence(row.tick) + FENCES)
+            elif row.tick == tick or row.settled == tick:
+                if row.lease is held and row.state is State.CLAIMED:
+                    # An earlier call won it, and its answer was lost.
+                    won.append(_claim_of(key, row))
+                    known += 1
+                continue
+            elif after is not None and row.settled < after:
+                behind.append(key)
+                continue
+            elif row.state in ENDINGS:
+                fence = max(first, row.fence + 1)
+                if row.attempt >= most and row.state is not State.DONE:
+                    attempt = most
+            elif row.state not in _SUPERSEDED_FROM:
+                busy.append(key)
+                continue
+            elif supersede:
+                superseded += 1
+                self._leave(key, row)
+                fence = max(first, row.fence + 1)
+                attempt = min(row.attempt, most)
+            else:
+                waiting.append(key)
+                continue
+            rows[key] = held.rows[key] = _Row(
+                tick, fence, held, attempt, since, its, row.served)
+            # The same as Claim(), but faster.
+            won.append(_new(Claim, (key, fence, attempt, tick)))
+        if held.rows:
+            self._leases[lease] = held
+        if len(won) > known:
+            rows.settle(tick, len(won) - known)
+        return Claimed(won, busy, superseded,
+                       self.look(job, behind) if behind else [], waiting,
+                       unlisted=tuple(unlisted))
+
+    def _in_force(self, job: str, schedule: str) -> bool:
+        """Return whether *schedule* is the job's schedule in force. Return
+        True as well if *schedule* is empty or the job has none in force.
+        """
+        return not schedule or self._schedules.get(
+            job, (schedule, 0))[0] == schedule
+
+    def _until(self, seconds: float) -> int:
+        return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
+
+    def _leave(self, key: str, row: _Row) -> None:
+        """Remove *row* from its lease, and an empty lease from the store."""
+        held = row.lease
+        held.rows.pop(key, None)
+        if not held.rows:
+            self._leases.pop(held.id, None)
+
+    def _enter(self, held: _Held, key: str, row: _Row) -> None:
+        self._leave(key, row)
+        row.lease = held
+        held.rows[key] = row
+        self._leases[held.id] = held
+
+    def _standing(self, lease: str, objects: Iterable[str],
+                  move: Move) -> Iterator[tuple[str, _Row]]:
+        """Yield those of *objects* in *lease* whose state allows *move*."""
+        held = self._leases.get(lease)
+        if held is not None:
+            before = MOVES[move][0]
+            for key in objects:
+                row = held.rows.get(key)
+                if row is not None and row.state in before:
+                    yield key, row
+
+    def start(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, into: str, holder: str,
+              seconds: float) -> list[Claim]:
+        to = self._leases.get(into)
+        if to is not None:
+            # Another holder has it, or the answer of an earlier call was lost.
+            return [_claim_of(key, to.rows[key]) for key in objects
+                    if key in to.rows and to.holder == holder]
+        held = self._leases.get(lease)
+        if held is None:
+            return []
+        to = _Held(into, job, tick, holder, self._until(seconds))
+        before, after = MOVES[Move.START]
+        waiting, granted = held.rows, []
+        for key in objects:
+            row = waiting.get(key)
+            if row is not None and row.state in before:
+                row.state, row.lease = after, to
+                to.rows[key] = waiting.pop(key)
+                granted.append(_new(Claim, (
+                    key, row.fence, row.attempt, row.tick)))
+        if granted:
+            self._leases[into] = to
+        if not waiting:
+            del self._leases[lease]
+        return granted
+
+    def finish(self, job: str, tick: int, objects: Sequence[str], *,
+               lease: str) -> set[str]:
+        return self._end(objects, lease, Move.FINISH)
+
+    def drop(self, job: str, tick: int, objects: Sequence[str], *,
+             lease: str, ending: State, reason: str = '') -> int:
+        return len(self._end(objects, lease, ENDING_MOVES[ending]))
+
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, by: SkippedBy, reason: str,
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
+        """See the port. *missed* is not used, since there is no history."""
+        if not self._in_force(job, schedule):
+            return 0
+        rows = self._rows_of(job)
+        skipped = 0
+        for key in dict.fromkeys(objects):
+            row = rows.get(key)
+            if (row is not None and row.since is not None
+                    and row.settled < tick):
+                rows[key] = _with(row, settled=tick)
+                skipped += 1
+        if skipped:
+            rows.settle(tick, skipped)
+        return skipped
+
+    def _end(self, objects: Sequence[str], lease: str,
+             move: Move) -> set[str]:
+        after = MOVES[move][1]
+        # A call is repeated before any other call is made, so remembering the
+        # last one is enough. Its answer includes what it ended before.
+        last, ending, ended = self._ended
+        if last != lease or ending is not after:
+            self._ended = lease, after, (ended := set())
+        held = self._leases.get(lease)
+        if held is not None:
+            rows, done = self._rows[held.job], after is State.DONE
+            now = self.now() if done else None
+            alike = None
+            for key, row in self._standing(lease, objects, move):
+                row.state = after
+                if now is not None:
+                    row.served = now
+                self._leave(key, row)
+                if (row.fence < first_fence(row.tick) + FENCES
+                        and (row.attempt == 1 or done)):
+                    it = _new(_Ended, (row.tick, row.settled, row.since,
+                                       row.rule, row.served))
+                    if it != alike:
+                        alike = it
+                    rows[key] = alike
+                ended.add(key)
+        return ended.intersection(objects)
+
+    def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
+             lease: str, into: str | None,
+             seconds: float = 0.0) -> set[str]:
+        keys = [failure.object for failure in failures]
+        if into is None:
+            return self._end(keys, lease, Move.BURY)
+        to = self._leases.get(into)
+        if to is not None:
+            # An earlier call moved these, and its answer was lost.
+            return {key for key in keys if key in to.rows}
+        to = _Held(into, job, tick, '', self._until(seconds))
+        for key, row in self._standing(lease, keys, Move.RETRY):
+            row.state = State.RETRY
+            self._enter(to, key, row)
+        return set(to.rows)
+
+    def save(self, job: str, progress: Mapping[str, str], *,
+             lease: str) -> None:
+        for key, row in self._standing(lease, progress, Move.FINISH):
+            row.progress = progress[key]
+
+    def progress(self, job: str, objects: Sequence[str], *,
+                 lease: str) -> dict[str, str]:
+        return {key: row.progress
+                for key, row in self._standing(lease, objects, Move.FINISH)
+                if row.progress is not None}
+
+    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
+                  leases: Sequence[str], into: str, holder: str,
+                  seconds: float, ran: bool = True) -> list[Claim]:
+        rows = self._rows.get(job, _Rows())
+        to = self._leases.get(into)
+        if to is None:
+            to = _Held(into, job, tick, holder, self._until(seconds))
+        anew = []
+        for key in dict.fromkeys(objects):
+            row = rows.get(key)
+            if not isinstance(row, _Row):
+                continue
+            if row.lease is to:
+                # An earlier call claimed it, and its answer was lost.
+                anew.append(_claim_of(key, row))
+            elif row.lease.id in leases and row.state in _TAKEN_BACK:
+                anew.append(self._anew(to, key, row, ran))
+        return anew
+
+    def _anew(self, to: _Held, key: str, row: _Row,
+              ran: bool = True) -> Claim:
+        row.attempt += ran and row.state is not State.CLAIMED
+        row.fence += 1
+        row.state = State.CLAIMED
+        self._enter(to, key, row)
+        return _claim_of(key, row)
+
+    def renew(self, leases: Sequence[str], *, holder: str,
+              seconds: float) -> set[str]:
+        until = self._until(seconds)
+        held = [self._leases[lease] for lease in leases
+                if lease in self._leases]
+        for one in held:
+            if one.holder == holder:
+                one.until = until
+        return {one.id for one in held if one.holder == holder}
+
+    def running(self, jobs: Sequence[str]) -> dict[str, int]:
+        counted = dict.fromkeys(jobs, 0)
+        for held in self._leases.values():
+            if held.job in counted:
+                counted[held.job] += sum(
+                    row.state is State.RUNNING for row in held.rows.values())
+        return counted
+
+    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
+                seconds: float, gone: Sequence[str], limit: int,
+                silent: float = 0.0) -> list[Lease]:
+        if not self._leases:
+            return []
+        now, known = self.now(), set(jobs)
+        unheard = self._until(seconds - silent)
+        lost = {name for name in gone if name}
+        due = [held for held in self._leases.values() if held.job in known
+               and (held.until <= now or (
+                   held.holder in lost and held.until <= unheard))]
+        # Leases from an earlier call whose answer was lost.
+        ours = any([name.startswith(into) for name in self._leases])
+        if not due and not ours:
+            return []
+        due.sort(key=lambda held: held.until)
+        names = names_of_leases(into, limit)
+        taken = [Lease(name, held.job, held.tick, [
+            _claim_of(key, row) for key, row in held.rows.items()],
+            State.RUNNING)
+            for name in names if (held := self._leases.get(name))]
+        for name, held in zip(names[len(taken):], due, strict=False):
+            to = _Held(name, held.job, held.tick, holder,
+                       self._until(seconds))
+            was = next(iter(held.rows.values())).state
+            taken.append(Lease(to.id, to.job, to.tick, [
+                self._anew(to, key, row)
+                for key, row in list(held.rows.items())], was))
+        return taken
+
+    def holders(self, jobs: Sequence[str]) -> set[str]:
+        known = set(jobs)
+        return {held.holder for held in self._leases.values()
+                if held.job in known} - {''}
+
+
+class Direct:
+    """A queue that calls the store at once. See
+    :class:`distperiodic.ports.StoreQueue`.
+    """
+
+    away = False
+
+    def __init__(self, store: ports.ClaimStore):
+        self._store = store
+
+    def ask(self, call: Callable[[ports.ClaimStore], _Answer],
+            then: Callable[[_Answer], None],
+            failed: Callable[[], None] = lambda: None, *,
+            first: bool = False) -> None:
+        then(call(self._store))
+
+
+def _claim_of(key: str, row: _Row) -> Claim:
+    return Claim(key, row.fence, row.attempt, row.tick)

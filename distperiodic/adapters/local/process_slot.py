@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of a process among those of its kind on this host."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import socket
+
+from distperiodic import exceptions
+from distperiodic.adapters.local import private
+
+LOG = logging.getLogger(__name__)
+
+
+def host_name() -> str:
+    """Return this host's name in characters that a member id may have."""
+    name = ''.join(c if c.isalnum() or c in '.-' else '-'
+                   for c in socket.gethostname() if c.isascii())
+    return name.lstrip('.-') or 'host'
+
+
+class Seat:
+    """This process's number among the processes of one kind on this host.
+
+    It is the lowest free number. So a restarted process gets the number of
+    the process that it replaces, and with it the same place on the ring. The
+    kernel releases the lock when the process ends for any reason.
+
+    :param path: Directory for the lock files.
+    :raises ConfigError: the directory cannot hold lock files, or is not
+        private.
+    """
+
+    def __init__(self, path: str, kind: str):
+        self._handle: int | None = None
+        private.make_directory(path)
+        try:
+            for number in range(10000):
+                # POSIX locks instead of flock: a forked child does not
+                # inherit them, so it cannot keep the seat of a dead parent.
+                handle = private.open_file(
+                    os.path.join(path, f'{kind}.{number}.lock'))
+                try:
+                    fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os.close(handle)
+                    continue
+                if (path, kind, number) in _SEATS:
+                    # A process does not conflict with its own POSIX locks.
+                    continue
+                self._key = (path, kind, number)
+                _SEATS.add(self._key)
+                self._handle = handle
+                self.number = number
+                return
+        except OSError as exc:
+            raise exceptions.ConfigError(
+                f'state_path {path!r} cannot hold lock files: {exc}; set '
+                '[distperiodic] state_path to a directory that this user '
+                'may write') from exc
+        raise exceptions.ConfigError(
+            f'state_path {path!r} has no free number left; is it shared by '
+            'many hosts? give each its own')
+
+    def leave(self) -> None:
+        if self._handle is not None:
+            _SEATS.discard(self._key)
+            with contextlib.suppress(OSError):
+                os.close(self._handle)
+            self._handle = None
+
+
+_SEATS: set[tuple[str, str, int]] = set()

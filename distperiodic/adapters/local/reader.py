@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The threads that run catalogue methods."""
+
+import inspect
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.core import catalogue
+from distperiodic.core import context
+from distperiodic.core import schedule
+from distperiodic.core.job import Job
+from distperiodic.core.job import own_schedule
+from distperiodic.core.ring import Arc
+
+LOG = logging.getLogger(__name__)
+
+
+class ThreadReader:
+    """A reader that runs catalogue methods in threads; see
+    :class:`distperiodic.ports.CatalogueReader`.
+
+    A job has at most one read in progress, so there are at most as many
+    threads as jobs with objects. They are daemon threads: a method that never
+    returns blocks neither another job nor the end of the process.
+
+    Objects that cannot be used are left out and logged; the others run.
+
+    :param method: Returns the catalogue method of a job, by the job's name.
+    :param answer: Called with job, ticket, and either an exception or the
+        tuple (catalogue, own schedules, True if the catalogue has only the
+        requested arcs), in the thread that read.
+    :param sort: Whether to sort the catalogue for the scheduler; a million
+        objects take seconds.
+    """
+
+    def __init__(self, method: Callable[[str], Callable[..., Any] | None],
+                 answer: Callable[[str, int, Any], None], *,
+                 sort: bool = True):
+        self._method = method
+        self._answer = answer
+        self._sort = sort
+        self._known: dict[str, catalogue.Catalogues] = {}
+        self._looked_at: dict[str, catalogue.Catalogue] = {}
+        #: The last log text about the objects that a job leaves out.
+        self._left_out: dict[str, str] = {}
+        self._takes_arcs: dict[str, bool] = {}
+        self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
+            queue.SimpleQueue())
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def read(self, job: Job, tick: int, ticket: int,
+             arcs: Sequence[Arc]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                try:
+                    threading.Thread(target=self._work, daemon=True,
+                                     name='distperiodic-catalogue').start()
+                except RuntimeError as exc:
+                    self._answer(job.name, ticket, exc)
+                    return
+        self._requests.put((job, tick, ticket, arcs))
+
+    def _work(self) -> None:
+        while True:
+            job, tick, ticket, arcs = self._requests.get()
+            try:
+                found = self._read(job, tick, arcs)
+            except BaseException as exc:
+                LOG.debug('catalogue method failed: job=%s', job.name,
+                          exc_info=True)
+                found = _as_told(exc)
+            self._answer(job.name, ticket, found)
+            # Drop the reference, or it would live until the next request.
+            found = None
+            with self._lock:
+                self._idle += 1
+
+    def _read(self, job: Job, tick: int,
+              arcs: Sequence[Arc]) -> Any:
+        method = self._method(job.name)
+        assert method is not None
+        takes_arcs = self._takes_arcs.get(job.name)
+        if takes_arcs is None:
+            takes_arcs = self._takes_arcs[job.name] = (
+                'arcs' in inspect.signature(method).parameters)
+        told = context.Context(job.name, '', tick, 0, 1)
+        given = method(told, arcs) if takes_arcs else method(told)
+        if given is None or isinstance(given, (str, bytes)):
+            raise exceptions.InvalidObject(
+                f'{job.objects} returned {given!r:.100}; return a list of '
+                'objects, an empty one if there are none')
+        objects = given if isinstance(given, (list, tuple)) else list(given)
+        known = self._known.setdefault(
+            job.name, catalogue.Catalogues(keep=1))
+        try:
+            found, own = known.of(objects), _schedules(objects)
+            self._left_out.pop(job.name, None)
+        except Exception:
+            objects = self._usable(job, objects)
+            found, own = known.of(objects), _schedules(objects)
+        if found is not self._looked_at.get(job.name):
+            self._looked_at[job.name] = found
+            duplicate = found.duplicate
+            if duplicate is not None:
+                LOG.warning(
+                    'duplicate id: job=%s method=%s id=%r; the object runs '
+                    'once a tick; give each object an id of its own',
+                    job.name, job.objects, duplicate)
+        if self._sort:
+            # These sorts take long, so do them outside the flow's thread.
+            found.index()
+            if job.spread:
+                found.by_phase(job.schedule.period_us(tick))
+        return found, own, takes_arcs
+
+    def _usable(self, job: Job, objects: Sequence[Any]) -> list[Any]:
+        """Return the objects that have an id and no invalid schedule."""
+        usable, problem, number = [], '', 0
+        for obj in objects:
+            try:
+                catalogue.id_of(obj)
+                own_schedule(obj)
+            except Exception as exc:
+                problem = problem or str(_as_told(exc))
+                number += 1
+            else:
+                usable.append(obj)
+        told = f'objects={number} first={problem}'
+        if self._left_out.get(job.name) != told:
+            self._left_out[job.name] = told
+            LOG.error(
+                'objects left out: job=%s method=%s %s; they do not run '
+                'until the method gives them otherwise, the others do',
+                job.name, job.objects, told)
+        return usable
+
+
+def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
+    """Return the schedules of objects that have their own, by id."""
+    own: dict[str, schedule.Schedule] = {}
+    if set(map(type, objects)) <= {str, int}:
+        return own
+    for obj in objects:
+        rule = own_schedule(obj)
+        if rule is not None:
+            own[catalogue.id_of(obj)] = rule
+    return own
+
+
+def _as_told(exc: BaseException) -> Exception:
+    """Return *exc*, or an Exception with a text in its place."""
+    try:
+        text = str(exc)
+        if isinstance(exc, Exception):
+            return exc
+    except BaseException:
+        text = 'an exception without a text'
+    return RuntimeError(f'{type(exc).__name__}: {text}')

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work and reports over oslo.messaging, on RabbitMQ.
+
+Each worker process and each scheduler process has a queue of its own. A
+message is addressed to one process, so a scheduler knows exactly which batches
+each worker still holds, and no worker can hoard work::
+
+    exchange 'distperiodic' (topic, durable)
+        distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
+        distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
+
+The nonce identifies the process, as in its membership entry. Two processes
+with the same member id therefore never receive each other's messages. That
+matters when the group rejects a second process, or when a process replaces
+one that hangs.
+
+The modules ``connection`` and ``outbox`` of this package deal with the
+failures of the broker. Nothing here imports oslo.messaging before
+``start()``.
+"""
+
+import abc
+import logging
+import os
+import threading
+import urllib.parse
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.messaging.connection import ROUTING_KEY_LIMIT
+from distperiodic.adapters.messaging.connection import Link
+from distperiodic.adapters.messaging.outbox import BatchOutbox
+from distperiodic.adapters.messaging.outbox import ReportOutbox
+from distperiodic.core import member
+from distperiodic.core import message
+from distperiodic.core.message import Batch
+from distperiodic.core.message import Report
+from distperiodic.core.message import Reports
+from distperiodic.exceptions import BusUnavailable
+from distperiodic.exceptions import ConfigError
+from distperiodic.exceptions import InvalidMessage
+
+LOG = logging.getLogger(__name__)
+
+# Number of distinct (origin, reason) pairs that are counted separately. The
+# limit is needed because a forger could invent any number of them.
+_MOST_ORIGINS = 200
+
+
+def work_topic(group: str, partition: str) -> str:
+    """Return the topic prefix of the queues of *partition*'s workers."""
+    return f'distperiodic.{_word(group)}.work.{_word(partition)}'
+
+
+def reports_topic(group: str) -> str:
+    """Return the topic prefix of the schedulers' report queues."""
+    return f'distperiodic.{_word(group)}.reports'
+
+
+def _word(name: str) -> str:
+    """Quote *name* so that it is one word of a topic.
+
+    With an unquoted dot, two partitions could share a queue. An unquoted '#'
+    or '*' in a binding would receive the work of all workers.
+    """
+    return urllib.parse.quote(name, safe=':@').replace('.', '%2E')
+
+
+def queue_of(process: str) -> str:
+    """Return the last word of the name of a process's queue.
+
+    :param process: see :attr:`distperiodic.core.member.Member.process`.
+    """
+    return urllib.parse.quote(process, safe=':@')
+
+
+def _server(entry: str) -> str:
+    return queue_of(member.process_of(entry))
+
+
+class _Drops:
+    """Dropped messages: each kind is logged once, then only counted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str], int] = {}
+
+    def note(self, origin: str, reason: str,
+             level: int = logging.WARNING) -> None:
+        key = (f'{origin:.120}', f'{reason:.200}')
+        with self._lock:
+            if key not in self._counts and len(self._counts) > _MOST_ORIGINS:
+                key = ('many others', 'various')
+            count = self._counts[key] = self._counts.get(key, 0) + 1
+        if count == 1:
+            LOG.log(level, 'message dropped: origin=%r reason=%r; more of '
+                    'the same are counted and not logged', *key)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        with self._lock:
+            return dict(self._counts)
+
+
+class _Bus(abc.ABC):
+    """Common base of both ends: address, keys, and dropped messages."""
+
+    _link: Link | None = None
+    _failed: Link | None = None  # the last link that could not be opened
+    _pid = 0
+
+    def __init__(self, conf: Any, transport_url: str | None, topic: str,
+                 me: str, keys: Sequence[message.Key], quorum: bool,
+                 monotonic: Callable[[], float] | None):
+        queue = f'{topic}.{_server(me)}'
+        if len(queue) > ROUTING_KEY_LIMIT:
+            raise ConfigError(
+                f'the queue {queue!r:.80}... would have a name of '
+                f'{len(queue)} characters, AMQP allows {ROUTING_KEY_LIMIT}; '
+                'shorten the group, the partition or the member id')
+        self._conf = conf
+        self._transport_url = transport_url
+        self._topic = topic
+        #: Our membership entry; it may be of any term of this process.
+        self.me = me
+        self._keys = tuple(keys)
+        self._quorum = quorum
+        self._monotonic = monotonic or SystemClock().monotonic
+        self._drops = _Drops()
+
+    @property
+    def dropped(self) -> dict[tuple[str, str], int]:
+        """Number of dropped messages, by origin and reason."""
+        return self._drops.counts()
+
+    def start(self, timeout: float = 30.0) -> None:
+        """Connect, listen, and start our threads.
+
+        :param timeout: Maximum seconds that this takes.
+        :raises ConfigError: the transport URL can never work, or the bus is
+            started already.
+        :raises BusUnavailable: no broker accepted the connection; start() may
+            be called again.
+        """
+        if self._link is not None and self._pid == os.getpid():
+            raise ConfigError('the bus is started already')
+        began = self._monotonic()
+        if self._failed is not None and self._pid == os.getpid() and (
+                not self._failed.ended(timeout)):
+            # Otherwise each attempt would leave another connection hanging.
+            raise BusUnavailable(
+                'the broker has let us in and accepts nothing; it may be out '
+                'of memory or disk, see its log')
+        timeout -= self._monotonic() - began
+        link = Link(
+            self._conf, self._transport_url, topic=self._topic,
+            server=_server(self.me), quorum=self._quorum,
+            on_message=self._receive, on_garbage=self._drops.note,
+            monotonic=self._monotonic)
+        # In a forked child, do not touch what the parent has started: the
+        # parent's threads do not run here, and its sockets are still in use.
+        self._pid, self._link, self._failed = os.getpid(), None, link
+        link.open(max(0.1, timeout))
+        self._failed = None
+        self._begin(link)
+        self._link = link
+
+    @abc.abstractmethod
+    def _begin(self, link: Link) -> None:
+        """Start to send through *link*, which is open."""
+
+    def _unusable(self) -> str | None:
+        """Return why nothing can be sent now; None means that it can."""
+        if self._link is None:
+            return 'the bus is not started'
+        if self._pid != os.getpid():
+            return (f'the bus was started in process {self._pid} and this is '
+                    f'process {os.getpid()}; call start() after the fork')
+        return None
+
+    def _receive(self, payload: Any) -> None:
+        try:
+            received = message.decode(payload, self._keys)
+        except InvalidMessage as exc:
+            origin = _claimed_origin(payload) or (
+                f'queue {self._topic}.{_server(self.me)}')
+            self._drops.note(origin, str(exc))
+            return
+        try:
+            self._take(received)
+        except Exception:
+            LOG.exception('a message was lost in a callback')
+
+    @abc.abstractmethod
+    def _take(self, received: Batch | Reports) -> None:
+        """Pass on a received message, if it is for this process."""
+
+
+def _claimed_origin(payload: Any) -> str:
+    """Return the sender that a rejected message claims, for the log.
+
+    The sender is not verified. It is empty if the message names none.
+    """
+    try:
+        origin = payload.get('sender') or payload['reports'][0]['worker']
+    except (AttributeError, KeyError, IndexError, TypeError):
+        return ''
+    return origin if type(origin) is str else ''
+
+
+class MessagingWorkBus(_Bus):
+    """The scheduler's side: batches go out, reports come in.
+
+    Threads of the bus call the callbacks; :meth:`send` may also call
+    *on_unsent*. The callbacks must not block.
+
+    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param group: Group of the schedulers and workers.
+    :param me: The scheduler's membership entry.
+    :param on_report: Called with the reports of one message.
+    :param on_unsent: Called with a batch that could not be handed to the
+        broker, and the reason.
+    :param on_sent: Called with a batch that the broker has confirmed.
+    :param keys: Secrets that sign messages. The first key signs; messages
+        signed with any of them are accepted. If empty, messages are neither
+        signed nor checked.
+    :param quorum: Use quorum queues instead of durable ones.
+    :param patience: Seconds without any answer from the broker after which a
+        batch is given up.
+    :param capacity: Maximum number of batches that wait to be sent.
+    """
+
+    def __init__(self, conf: Any, transport_url: str | None, *, group: str,
+                 me: str, on_report: Callable[[list[Report]], None],
+                 on_unsent: Callable[[Batch, str], None],
+                 on_sent: Callable[[Batch], None],
+                 keys: Sequence[message.Key] = (), quorum: bool = False,
+                 patience: float = 5.0, capacity: int = 1000,
+                 monotonic: Callable[[], float] | None = None):
+        super().__init__(conf, transport_url, reports_topic(group), me, keys,
+                         quorum, monotonic)
+        self._group = group
+        self._on_report = on_report
+        self._on_unsent = on_unsent
+        self._on_sent = on_sent
+        self._patience = patience
+        self._capacity = capacity
+        self._outbox: BatchOutbox | None = None
+
+    def send(self, batch: Batch) -> None:
+        """Send *batch*; see :meth:`distperiodic.ports.WorkBus.send`."""
+        reason = self._unusable()
+        if reason is None and self._outbox is not None:
+            self._outbox.put(batch)
+        else:
+            self._on_unsent(batch, reason or 'the bus is not started')
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send the waiting batches, then disconnect.
+
+        *on_unsent* is called for each batch that could not be sent in time.
+
+        :param timeout: Maximum seconds that this takes.
+        """
+        deadline = self._monotonic() + timeout
+        link, self._link = self._link, None
+        if link is None or self._outbox is None or self._pid != os.getpid():
+            return
+        self._outbox.close(timeout)
+        link.close(max(0.0, deadline - self._monotonic()))
+
+    def _begin(self, link: Link) -> None:
+        def publish(batch: Batch) -> None:
+            link.cast(work_topic(self._group, batch.partition),
+                      _server(batch.worker),
+                      message.encode_batch(batch, self._keys))
+
+        self._outbox = BatchOutbox(
+            publish, self._on_sent, self._on_unsent, capacity=self._capacity,
+            patience=self._patience, monotonic=self._monotonic)
+        self._outbox.start()
+
+    def _take(self, received: Batch | Reports) -> None:
+        if not isinstance(received, Reports):
+            self._drops.note(received.sender, 'a batch, sent to a scheduler')
+        elif member.process_of(
+                received.to) != member.process_of(self.me):
+            # Only the process must match. A report to an earlier term of this
+            # process is accepted: we may still track its batch, and the fence
+            # decides whether the report counts.
+            self._drops.note(received.reports[0].worker,
+                             'reports for another process', logging.INFO)
+        else:
+            self._on_report(received.reports)
+
+
+class MessagingReportBus(_Bus):
+    """The worker's side: batches come in, reports go out.
+
+    The listening thread calls *on_batch*, which must not block.
+
+    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param group: Group of the schedulers and workers.
+    :param partition: Partition of this worker.
+    :param me: The worker's membership entry.
+    :param keys: See :class:`MessagingWorkBus`.
+    :param quorum: See :class:`MessagingWorkBus`.
+    :param patience: Seconds until a report that cannot be sent is given up.
+    :param capacity: Maximum number of reported objects that wait to be sent.
+    """
+
+    def __init__(self, conf: Any, transport_url: str | None, *, group: str,
+                 partition: str, me: str, on_batch: Callable[[Batch], None],
+                 keys: Sequence[message.Key] = (), quorum: bool = False,
+                 patience: float = 60.0, capacity: int = 200_000,
+                 monotonic: Callable[[], float] | None = None):
+        super().__init__(conf, transport_url, work_topic(group, partition),
+                         me, keys, quorum, monotonic)
+        self._group = group
+        self._on_batch = on_batch
+        self._patience = patience
+        self._capacity = capacity
+        self._outbox: ReportOutbox | None = None
+
+    def report(self, report: Report, to_entry: str) -> None:
+        """Send *report*; see :meth:`distperiodic.ports.ReportBus.report`.
+
+        :raises BusUnavailable: the bus was not started in this process.
+        """
+        if (self._link is None and self._outbox is not None
+                and self._pid == os.getpid()):
+            # A handler may return after its worker has stopped waiting.
+            self._lost(report, to_entry, 'the bus is closed')
+            return
+        reason = self._unusable()
+        if reason is not None or self._outbox is None:
+            raise BusUnavailable(reason or 'the bus is not started')
+        self._outbox.put(report, to_entry)
+
+    def forget(self, to_entry: str) -> None:
+        """Send nothing more to a scheduler that is gone."""
+        if self._outbox is not None:
+            self._outbox.forget(to_entry)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Send the waiting reports, then disconnect.
+
+        :param timeout: Maximum seconds that this takes.
+        """
+        deadline = self._monotonic() + timeout
+        link, self._link = self._link, None
+        if link is None or self._outbox is None or self._pid != os.getpid():
+            return
+        self._outbox.close(timeout)
+        link.close(max(0.0, deadline - self._monotonic()))
+
+    def _begin(self, link: Link) -> None:
+        def publish(to_entry: str, reports: list[Report]) -> None:
+            link.cast(reports_topic(self._group), _server(to_entry),
+                      message.encode_reports(reports, to=to_entry,
+                                             keys=self._keys))
+
+        self._outbox = ReportOutbox(
+            publish, self._lost, patience=self._patience,
+            capacity=self._capacity, monotonic=self._monotonic)
+        self._outbox.start()
+
+    def _lost(self, report: Report, to_entry: str, reason: str) -> None:
+        self._drops.note(f'this worker, to {to_entry}',
+                         f'report not sent: {reason}')
+
+    def _take(self, received: Batch | Reports) -> None:
+        if not isinstance(received, Batch):
+            self._drops.note(received.reports[0].worker,
+                             'reports, sent to a worker')
+        elif member.process_of(
+                received.worker) != member.process_of(self.me):
+            # Only the process must match. A batch for an earlier tenure of
+            # this process is passed on: the code that starts it compares the
+            # tenures, and rejects the batch with a report to its sender.
+            self._drops.note(received.sender, 'a batch for another process',
+                             logging.INFO)
+        else:
+            self._on_batch(received)

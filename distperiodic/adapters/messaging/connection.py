@@ -1,0 +1,411 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections of one process to a broker, through oslo.messaging.
+
+Only this module and its server (module ``consumer``) use oslo.messaging. They
+work around some of its behaviour:
+
+* A cast to a missing queue succeeds and is lost. Ours is mandatory, so the
+  broker reports that the queue is missing.
+* A cast during an outage, or to a broker that is out of memory, blocks
+  forever. In the first case ours fails at once. In the second it blocks a
+  thread that no other thread waits for (module ``outbox``).
+
+Importing oslo.messaging fixes the backend of oslo.service for the whole
+process, so it is imported only when a link is opened.
+
+Limits: a process that is killed leaves its queue behind. The broker deletes
+the queue after half an hour without a consumer. A process that stops normally
+deletes its own queue.
+"""
+
+import logging
+import re
+import threading
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+from oslo_utils import strutils
+
+from distperiodic.adapters.messaging import consumer
+from distperiodic.adapters.messaging.outbox import NobodyThere
+from distperiodic.exceptions import BusUnavailable
+from distperiodic.exceptions import ConfigError
+
+LOG = logging.getLogger(__name__)
+
+EXCHANGE = 'distperiodic'
+_METHOD = 'hear'
+#: AMQP's limit in characters; our keys are ASCII.
+ROUTING_KEY_LIMIT = 255
+
+# The broker's error for a queue or an exchange that exists with other options.
+_INEQUIVALENT = re.compile(
+    r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
+    r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<ours>.*?)"
+    r"(?: of type '\w+')? but current is (?:the value )?"
+    r"(?P<there>'[^']*'|\w+)")
+
+EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
+
+
+class Link:
+    """The connections of one process to the broker: one receives, one sends.
+
+    :param on_message: Called with each message's payload, parsed JSON, in
+        the listening thread. It must not block and must not raise.
+    :param on_garbage: Called with origin and reason for each message that is
+        not a valid message of oslo.messaging.
+    """
+
+    def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
+                 server: str, quorum: bool,
+                 on_message: Callable[[Any], None],
+                 on_garbage: Callable[[str, str], None],
+                 monotonic: Callable[[], float]):
+        self._conf = conf
+        self._transport_url = transport_url
+        self._topic = topic
+        self._own = server
+        self._quorum = quorum
+        self._on_message = on_message
+        self._on_garbage = on_garbage
+        self._monotonic = monotonic
+        self._given = ''  # the URL with its password
+        self._shown = ''  # the URL without it
+        self._secrets: list[str] = []
+        self._transport: Any = None
+        self._server: Any = None
+        self._clients: dict[tuple[str, str], Any] = {}
+        self._connecting: threading.Thread | None = None
+        self._casting = threading.Lock()
+        self._casts = 0  # casts in progress
+        self._over = False  # the last cast must close the connections
+        self._opened = threading.Event()
+        self._closed = threading.Event()
+        self._away = False
+        self._trouble = 'it does not answer'
+
+    def open(self, timeout: float) -> None:
+        """Connect and start to listen.
+
+        :raises ConfigError: the transport URL can never work.
+        :raises BusUnavailable: no login to the broker within *timeout* s.
+        """
+        self._transport = self._make_transport()
+        deadline = self._monotonic() + timeout
+        self._connecting, failure = _within(
+            timeout, 'distperiodic-connect', lambda: self._connect(deadline))
+        if failure is None and self._opened.is_set():
+            return
+        self.close(0)
+        if isinstance(failure, NotImplementedError):
+            raise ConfigError(
+                f'transport_url {self._shown}: this driver of oslo.messaging '
+                f'cannot carry RPC; use rabbit, as in {EXAMPLE}')
+        if failure is not None and not isinstance(failure, BusUnavailable):
+            self._trouble = self._clean(failure)
+        if 'Configuration Error' in self._trouble:
+            # The driver detects contradictions when it declares a queue.
+            raise ConfigError(
+                f'transport_url {self._shown} and [oslo_messaging_rabbit] '
+                f'contradict each other: {self._trouble}')
+        other = _INEQUIVALENT.search(self._trouble)
+        if other is not None:
+            raise BusUnavailable(
+                f'{self._shown} has the {other["kind"]} {other["name"]!r} '
+                f'with another {other["what"]} than this process would make '
+                f'it with (here: {other["ours"]}, there: {other["there"]}), '
+                'and it cannot change; give all processes the same options '
+                'in transport_url and [oslo_messaging_rabbit], or stop all '
+                f'of them, delete the {other["kind"]}, and start them again')
+        raise BusUnavailable(
+            f'no broker at {self._shown} let us in within {timeout:g} s '
+            f'({self._trouble}); check that it runs, and the host, port, '
+            'user, password and virtual host of transport_url')
+
+    def ended(self, timeout: float) -> bool:
+        """Wait for the thread of a failed open(); return True if it ended."""
+        if self._connecting is not None:
+            self._connecting.join(timeout)
+        return self._connecting is None or not self._connecting.is_alive()
+
+    def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
+        """Send *payload* and return when the broker has confirmed it.
+
+        May block for as long as a running broker accepts no messages.
+
+        :raises NobodyThere: there is no queue of that name.
+        :raises BusUnavailable: the message could not be sent for another
+            reason.
+        """
+        import oslo_messaging
+        if len(topic) + 1 + len(identity) > ROUTING_KEY_LIMIT:
+            raise NobodyThere(f'no queue can have the name {topic}.{identity}')
+        with self._casting:
+            self._casts += 1
+        try:
+            self._client(topic, identity).cast({}, _METHOD, message=payload)
+        except oslo_messaging.MessageUndeliverable:
+            self._note_answer()
+            raise NobodyThere(
+                f'nobody has the queue {topic}.{identity}') from None
+        except Exception as exc:
+            # Besides oslo's errors there are kombu's, and a broken driver may
+            # raise anything. All have the same meaning here.
+            trouble = self._clean(exc)
+            self._note_trouble(trouble)
+            raise BusUnavailable(trouble) from None
+        finally:
+            with self._casting:
+                self._casts -= 1
+            self._let_go()
+        self._note_answer()
+
+    def close(self, timeout: float) -> None:
+        """Stop listening and close the connections.
+
+        What takes longer than *timeout* s continues in the background.
+        """
+        self._closed.set()
+        deadline = self._monotonic() + timeout
+        if self._opened.is_set():
+            threading.Thread(target=self._wake, name='distperiodic-wake',
+                             daemon=True).start()
+        _, failure = _within(max(0.0, deadline - self._monotonic()),
+                             'distperiodic-close', self._shut)
+        if failure is not None:
+            LOG.info('closing the bus was not clean (the broker will notice '
+                     'by itself): reason=%r', self._clean(failure))
+
+    # Opening.
+
+    def _make_transport(self) -> Any:
+        import oslo_messaging
+        _register_missing_groups(self._conf)
+        # This registers the option.
+        oslo_messaging.TransportURL(self._conf)
+        self._given = self._transport_url or self._conf.transport_url
+        self._shown = _masked(self._given)
+        if '://' not in self._given:
+            raise ConfigError(
+                f'transport_url {self._shown} does not begin with a driver; '
+                f'it should look like {EXAMPLE}')
+        try:
+            url = oslo_messaging.TransportURL.parse(self._conf, self._given)
+            self._remember(url)
+            self._set_defaults(url)
+            return oslo_messaging.get_rpc_transport(self._conf, url)
+        except ConfigError:
+            raise
+        except Exception as exc:
+            # oslo.messaging has its own errors for some faults of a URL. A
+            # wrong port is a ValueError, an unknown option an error of
+            # oslo.config.
+            raise ConfigError(
+                f'transport_url {self._shown} cannot be used: '
+                f'{self._clean(exc)}; it should look like {EXAMPLE}'
+            ) from None
+
+    def _remember(self, url: Any) -> None:
+        self._secrets = [h.password for h in url.hosts if h.password]
+        hosts = ','.join(
+            f'{h.hostname}:{h.port}' if h.port else f'{h.hostname}'
+            for h in url.hosts)
+        self._shown = f'{url.transport}://{hosts}/{url.virtual_host or ""}'
+
+    def _set_defaults(self, url: Any) -> None:
+        """Set our queues' options for this transport only.
+
+        A query in the URL overrides the driver's options, which belong to the
+        host service.
+        """
+        if url.transport not in ('rabbit', 'kombu'):
+            return
+        if not url.hosts:
+            # oslo.messaging would try guest:guest on this host.
+            raise ConfigError(
+                'transport_url names no broker; set it, as in '
+                f'transport_url = {EXAMPLE}')
+        if self._quorum:
+            url.query.setdefault('rabbit_quorum_queue', 'true')
+        else:
+            url.query.setdefault('amqp_durable_queues', 'true')
+        # Our listener rejects compressed messages.
+        url.query['kombu_compression'] = ''
+        # All processes that declare the shared exchange must agree on this.
+        url.query.setdefault('amqp_auto_delete', 'false')
+
+    def _connect(self, deadline: float) -> None:
+        import oslo_messaging
+        self._reach(deadline)
+        if self._closed.is_set():
+            return
+        server = oslo_messaging.get_rpc_server(
+            self._transport,
+            oslo_messaging.Target(exchange=EXCHANGE, topic=self._topic,
+                                  server=self._own),
+            [], server_cls=consumer.server_class())
+        server.on_message = self._hear
+        server.on_garbage = self._on_garbage
+        # No thread of this pool is ever started: see the class.
+        server.start(override_pool_size=1)
+        self._server = server
+        self._opened.set()
+        if self._closed.is_set():
+            self._shut()
+
+    def _reach(self, deadline: float) -> None:
+        """Probe the broker until it answers.
+
+        Starting the server at once could block forever, and there would be no
+        way to stop it.
+        """
+        if self._shown.startswith('fake:'):
+            return
+        while not self._closed.is_set():
+            try:
+                # No queue has this name, so NobodyThere proves an answer.
+                self.cast(f'{self._topic}.probe', 'nobody', {})
+            except NobodyThere:
+                return
+            except BusUnavailable as exc:
+                self._trouble = str(exc)
+                if ('ACCESS_REFUSED' in self._trouble
+                        or _INEQUIVALENT.search(self._trouble)
+                        or self._monotonic() >= deadline):
+                    raise
+                self._closed.wait(0.2)
+            else:
+                return
+
+    # Receiving.
+
+    def _hear(self, received: Any) -> None:
+        if self._closed.is_set():
+            return
+        arguments = received.get('args')
+        if received.get('method') != _METHOD or type(arguments) is not dict:
+            self._on_garbage(f'queue {self._topic}.{self._own}',
+                             'a message of oslo.messaging, but not ours')
+            return
+        self._on_message(arguments.get('message'))
+
+    # Sending.
+
+    def _client(self, topic: str, identity: str) -> Any:
+        client = self._clients.get((topic, identity))
+        if client is None:
+            import oslo_messaging
+            if len(self._clients) > 1000:
+                # Names of workers change over time; clients are cheap.
+                self._clients.clear()
+            client = self._clients[topic, identity] = (
+                oslo_messaging.get_rpc_client(
+                    self._transport,
+                    oslo_messaging.Target(exchange=EXCHANGE, topic=topic,
+                                          server=identity),
+                    retry=0,
+                    transport_options=oslo_messaging.TransportOptions(
+                        at_least_once=True)))
+        return client
+
+    def _note_trouble(self, trouble: str) -> None:
+        if self._opened.is_set() and not self._away:
+            self._away = True
+            LOG.warning('the broker cannot be reached: url=%s reason=%r; '
+                        'trying again until it can', self._shown, trouble)
+
+    def _note_answer(self) -> None:
+        if self._away:
+            self._away = False
+            LOG.info('the broker answers again: url=%s', self._shown)
+
+    def _clean(self, exc: BaseException) -> str:
+        """Return the text of an error in one line, without passwords."""
+        text = ' '.join(f'{exc}'.split()) or type(exc).__name__
+        if self._given:
+            text = text.replace(self._given, self._shown)
+        for secret in self._secrets:
+            for form in (secret, urllib.parse.quote(secret),
+                         urllib.parse.quote(secret, '')):
+                text = text.replace(form, '***')
+        return strutils.mask_password(text)
+
+    # Closing.
+
+    def _wake(self) -> None:
+        """Wake the listener with a message; otherwise it polls every 5 s."""
+        try:
+            self.cast(self._topic, self._own, {})
+        except BusUnavailable:
+            LOG.debug('the listener could not be woken; it ends by itself')
+
+    def _shut(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+            server.forget_queue(f'{self._topic}.{self._own}')
+            server.wait()
+        with self._casting:
+            # The queues of the fake driver are shared by all buses of the
+            # process, so keep them.
+            self._over = not self._shown.startswith('fake:')
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the connections after close(), unless a cast is in progress.
+
+        A connection in use would return to its pool afterwards and stay open
+        forever.
+        """
+        with self._casting:
+            if not self._over or self._casts:
+                return
+            self._over = False
+        self._transport.cleanup()
+
+
+def _register_missing_groups(conf: Any) -> None:
+    """Register options that oslo.messaging misses on a private conf.
+
+    It registers some groups on the global conf only, but reads them from the
+    conf that it was given.
+    """
+    for module, name in (('_tracing', 'oslo_messaging_tracing'),
+                         ('_metrics', 'oslo_messaging_metrics')):
+        try:
+            client = __import__(f'oslo_messaging.{module}.client',
+                                fromlist=[name])
+            conf.register_opts(getattr(client, name), group=name)
+        except (ImportError, AttributeError):
+            LOG.debug('oslo.messaging has no group %s', name)
+
+
+def _masked(url: str) -> str:
+    """Return *url* with everything from '//' to the last '@' hidden."""
+    scheme, separator, rest = url.partition('://')
+    if not separator:
+        return '***'
+    return f'{scheme}://{"***@" if "@" in rest else ""}' + rest.rpartition(
+        '@')[2].partition('?')[0]
+
+
+def _within(timeout: float, name: str, act: Callable[[], None]
+            ) -> tuple[threading.Thread, Exception | None]:
+    """Run *act* in a thread of its own and wait up to *timeout* s for it.
+
+    :returns: The thread and its exception. None means no exception so far.
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            act()
+        except Exception as exc:
+            failures.append(exc)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return thread, failures[0] if failures else None

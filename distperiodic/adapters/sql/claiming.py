@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims of objects for a tick, in a database.
+
+In the steady state the claims of the last tick have all ended, and one UPDATE
+claims all objects. The rows of the remaining objects are read and handled by
+their state: not listed, ended meanwhile, or claimed and not started. If
+several members try to claim an object, the fastest gets it.
+"""
+
+import collections
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import listing
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import transaction
+from distperiodic.adapters.sql.statements import CLOSED
+from distperiodic.core import due
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
+
+_SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
+_UNCOUNTED = MOVES[Move.COUNT][0]
+
+#: Earlier than any tick.
+FIRST = -2 ** 63
+#: Later than any instant.
+LAST = 2 ** 63 - 1
+#: Maximum number of times that the remaining rows are read and tried, while
+#: other members change them.
+_LOOKS = 20
+
+
+def take(tx: transaction.Transaction, number: int, tick: int,
+         keys: list[str], lease: str, *, supersede: bool, due_at: int,
+         fresh: bool, until: int = LAST, least: int = FIRST,
+         most: int = UNBOUNDED, rule: str = '', schedule: str = '',
+         settle: bool = True, won: dict[str, Claim] | None = None
+         ) -> tuple[Claimed, collections.Counter[int]]:
+    """Claim those of *keys* that may be claimed; do not create the lease.
+
+    This waits for no row that a handler's open transaction has locked: only
+    closed and waiting claims are changed, and none of them has a running
+    handler.
+
+    The parameters without a description are those of
+    :meth:`distperiodic.ports.ClaimStore.claim`.
+
+    :param least: Objects with an earlier watermark are reported as behind.
+    :param settle: True settles *tick* and all earlier ticks, so that they can
+        no longer be claimed. False is for a tick outside the schedule: earlier
+        ticks that are due stay due.
+    :param won: Claims of *keys* that were moved into the lease before this
+        call, because their last tick had ended. None means that this was not
+        tried yet.
+    :returns: the result, and the number of superseded claims of each tick.
+    """
+    busy: list[str] = []
+    waiting: list[str] = []
+    behind: list[due.Row] = []
+    unlisted: list[str] = []
+    void: collections.Counter[int] = collections.Counter()
+    into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
+            'of_schedule': schedule, 'first': first_fence(tick)}
+    ended_into = (
+        {**into, 'least': least, 'of_due': due_at, 'of_end': until}
+        if settle else into)
+    step = tx.sql.claim_ended if settle else tx.sql.trigger
+    if won is None:
+        won = {}
+        if tx.dialect.passes_locked:
+            # In the steady state all claims of the last tick have ended, and
+            # this claims all objects.
+            tx.move(step, number, keys, won, ended_into)
+    rest = [key for key in keys if key not in won]
+    if rest and schedule and tx.connection.scalar(tx.sql.schedule, {
+            'of_job': number}) not in (None, schedule):
+        # An earlier call, whose answer was lost, may have won some of them.
+        return Claimed(
+            [*won.values(), *tx.standing(number, rest, lease)],
+            [], 0, [], [], outdated=True), void
+    for look in range(_LOOKS):
+        if not rest:
+            break
+        rows = tx.look(number, rest)
+        # Check the time only if nothing was won, neither now nor by an earlier
+        # call whose answer was lost: a result that says "too early" or "too
+        # late" must not leave claims in the lease.
+        if not (look or won or any(
+                row.lease == lease for row in rows.values())):
+            now = _now(tx, rows)
+            if now < due_at - EARLIEST:
+                return Claimed([], [], 0, [], [],
+                               due_at - EARLIEST - now), void
+            if now > until:
+                return Claimed([], [], 0, [], [], over=True), void
+        new: list[str] = []
+        delisted: list[str] = []
+        ended: list[str] = []
+        unstarted: dict[tuple[str, int], list[str]] = (
+            collections.defaultdict(list))
+        uncounted: dict[str, list[str]] = collections.defaultdict(list)
+        for key in rest:
+            row = rows.get(key)
+            if row is None:
+                (new if fresh else unlisted).append(key)
+            elif row.lease == lease:
+                won[key] = transaction.claim_of(row)
+            elif row.since is None:
+                (delisted if fresh else unlisted).append(key)
+            elif (row.settled >= tick
+                  or not settle and row.tick >= tick
+                  or settle and not follows(row, rule)):
+                continue
+            elif row.settled < least:
+                behind.append(listing.row_of(row))
+            elif row.state in CLOSED:
+                ended.append(key)
+            elif row.state in _UNCOUNTED:
+                # The end has to be counted before the new claim.
+                ended.append(key)
+                uncounted[row.lease].append(key)
+            elif row.state not in _SUPERSEDED_FROM:
+                busy.append(key)
+            elif supersede:
+                unstarted[row.lease, row.tick].append(key)
+            else:
+                waiting.append(key)
+        if new:
+            tx.dialect.insert_new(
+                tx.connection, tables.claim,
+                {'object': new, 'position': positions_of(new)},
+                job=number, tick=tick, settled=tick, state=State.CLAIMED,
+                fence=first_fence(tick), attempt=1, lease=lease,
+                since=tick, rule=rule)
+        again = _relisted(tx, number, tick, delisted, rule)
+        busy += [key for key in delisted if key not in again]
+        for old in sorted(uncounted):
+            tx.leave(old, history.count_committed(
+                tx, number, uncounted[old], old))
+        if ended:
+            tx.move(step, number, ended, won, ended_into)
+        for old, its_tick in sorted(unstarted):
+            moved = tx.move(
+                tx.sql.claim_unstarted, number, unstarted[old, its_tick], won,
+                into | {'stands_in': old})
+            void[its_tick] += moved
+            tx.leave(old, moved)
+        # Another member may have been faster: read these rows again.
+        rest = [key for key in (*new, *again, *ended, *(
+            key for some in unstarted.values() for key in some))
+            if key not in won]
+    busy += rest
+    return Claimed([won[key] for key in keys if key in won], busy,
+                   void.total(), behind, waiting,
+                   unlisted=tuple(unlisted)), void
+
+
+def follows(row: Any, rule: str) -> bool:
+    """Return whether the object follows the schedule *rule*.
+
+    An object whose schedule is not recorded yet follows any.
+    """
+    return row.rule is None or row.rule == rule
+
+
+def _relisted(tx: transaction.Transaction, number: int, tick: int,
+              delisted: list[str], rule: str) -> set[str]:
+    """List *delisted* objects again, except those whose rows are locked.
+
+    :returns: the objects that are listed again.
+    """
+    free = tx.unlocked(number, delisted)
+    if free:
+        tx.connection.execute(tx.sql.relist, {
+            'of_job': number, 'keys': tx.dialect.keys(free),
+            'of_tick': tick, 'of_rule': rule})
+    return set(free)
+
+
+def _now(tx: transaction.Transaction, rows: dict[str, Any]) -> int:
+    """Return the store's time when these rows were read."""
+    for row in rows.values():
+        return int(row.now)
+    return int(tx.connection.execute(sa.select(tx.dialect.now)).scalar_one())

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""History of ticks, written in the same transaction as the move it counts.
+
+One row of the history sums up what one member did for one tick. A run that
+ended in the handler's own transaction is counted later, when the store next
+processes its claim.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.statements import COUNTED
+from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core.claim import Failure
+
+#: Maximum number of characters of a stored error or traceback.
+_TOLD = 100_000
+
+
+def count(tx: Transaction, number: int, tick: int,
+          holder: str, *, late: int = 0, because: str = '',
+          **counts: int) -> None:
+    """Add *counts* to the history of *tick*.
+
+    :param late: Number of objects whose lateness is added.
+    :param because: Why the objects were not run.
+    """
+    tx.connection.execute(tx.sql.count_of, more(
+        number, tick, holder, late=late, because=because, **counts))
+
+
+def more(number: int, tick: int, holder: str, *, late: int = 0,
+         because: str = '', **counts: int) -> dict[str, Any]:
+    """Return the parameters of :func:`count`, for a larger statement."""
+    return _more(number, tick, counts, late, because) | {'runner': holder}
+
+
+def count_in(tx: Transaction, number: int, tick: int,
+             lease: str, *, because: str = '', **counts: int) -> None:
+    """Add *counts* to the history, for the member that holds *lease*."""
+    tx.connection.execute(tx.sql.count_in, _more(
+        number, tick, counts, because=because) | {'stands_in': lease})
+
+
+def count_committed(tx: Transaction, number: int,
+                   keys: Sequence[str], lease: str) -> int:
+    """Count the runs of *keys* that ended in their handlers' transactions.
+
+    :returns: Number of these runs.
+    """
+    rows = tx.changed(tx.sql.count_committed, {
+        'of_job': number, 'keys': tx.dialect.keys(keys),
+        'stands_in': lease})
+    if rows:
+        count(tx, number, rows[0].tick, rows[0].worker or '', done=len(rows))
+    return len(rows)
+
+
+def tell(tx: Transaction, number: int, dead: Sequence[Any],
+         told: dict[str, Failure]) -> None:
+    """Record the failures of dead runs.
+
+    :param dead: Rows of the dead claims.
+    :param told: Failures by object.
+    """
+    tx.connection.execute(
+        tables.failure.insert().values(at=tx.dialect.now),
+        [{'job': number, 'object': row.object, 'tick': row.tick,
+          'fence': row.fence, 'attempt': row.attempt, 'worker': row.worker,
+          'error': _kept(told[row.object].error),
+          'traceback': _kept(told[row.object].traceback)} for row in dead])
+
+
+def _more(number: int, tick: int, counts: dict[str, int], late: int = 0,
+          because: str = '') -> dict[str, Any]:
+    """Return the parameters of a statement that adds to the history."""
+    return {'of_job': number, 'at_tick': tick, 'more_late': late,
+            'because': because[:tables.LONGEST_REASON] or None, **{
+                f'more_{name}': counts.get(name, 0)
+                for name in COUNTED}}
+
+
+def _kept(text: str) -> str:
+    """Return the text of an exception in a form that all databases accept."""
+    return text[:_TOLD].replace('\0', '\\0').encode(
+        errors='backslashreplace').decode()

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The jobs in a database: their numbers, schedules and attendance."""
+
+import random
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.core import due
+from distperiodic.core.schedule import SECOND
+from distperiodic.ports import JobStatus
+
+_job = tables.job
+
+#: Range of the numbers of jobs. An earlier release counted them from 1.
+_NUMBERS = 2 ** 20, 2 ** 31 - 1
+#: Seconds for which a cached number is used. If the tables are recreated,
+#: statements with an old number find no rows until then.
+_BELIEVED = 10.0
+
+
+class Numbers:
+    """Cache of the numbers by which rows refer to jobs.
+
+    Recreated tables have other numbers. So the numbers are read again after
+    some seconds, and with each new connection.
+    """
+
+    def __init__(self, place: Database, space: str,
+                 monotonic: Callable[[], float]):
+        self._database = place
+        self._jobs = _Jobs(place.dialect, space)
+        self._monotonic = monotonic
+        self._numbers: dict[str, int] = {}
+        self._opened = 0
+        self._read_at = 0.0
+
+    def of(self, job: str) -> int:
+        """Return the number of *job*; create its row if it has none."""
+        if (self._opened != self._database.opened
+                or self._monotonic() - self._read_at > _BELIEVED):
+            self._database.look(lambda connection: self._keep(
+                self._jobs.read(connection)))
+        number = self._numbers.get(job)
+        if number is None:
+            number = self._database.run(lambda connection: self._jobs.made(
+                connection, {job}))[job].id
+            self._numbers[job] = number
+        return number
+
+    def forget(self) -> None:
+        """Clear the cache."""
+        self._numbers.clear()
+
+    def read(self, connection: sa.Connection,
+             needed: Iterable[str]) -> dict[str, Any]:
+        """Return the rows of all jobs, by name.
+
+        Rows of *needed* that are missing are created.
+        """
+        rows = self._jobs.made(connection, set(needed))
+        self._keep(rows)
+        return rows
+
+    def look(self, needed: Collection[str]) -> dict[str, Any] | None:
+        """Return the rows of all jobs, by name; create none.
+
+        None means that some of *needed* are missing.
+        """
+        rows = self._database.look(self._jobs.read)
+        self._keep(rows)
+        return rows if rows.keys() >= set(needed) else None
+
+    def _keep(self, rows: Mapping[str, Any]) -> None:
+        self._numbers = {name: row.id for name, row in rows.items()}
+        self._opened = self._database.opened
+        self._read_at = self._monotonic()
+
+
+class _Jobs:
+    """The rows of all jobs of one space."""
+
+    def __init__(self, dialect: Dialect, space: str):
+        self._dialect = dialect
+        self._space = space
+        now = sa.select(dialect.now).scalar_subquery().label('now')
+        self._all = sa.select(_job, now).where(
+            _job.c.space == space, _job.c.kind == tables.KIND)
+
+    def read(self, connection: sa.Connection) -> dict[str, Any]:
+        """Return the rows by name."""
+        return {row.name: row for row in connection.execute(self._all)}
+
+    def made(self, connection: sa.Connection,
+             needed: set[str]) -> dict[str, Any]:
+        """Return the rows by name, and create those of *needed* first."""
+        rows = self.read(connection)
+        while missing := sorted(needed.difference(rows)):
+            # A number that another job has inserts nothing; try another one.
+            numbers = random.sample(range(*_NUMBERS), len(missing))
+            self._dialect.insert_new(
+                connection, _job, {'name': missing, 'id': numbers},
+                space=self._space, kind=tables.KIND)
+            rows = self.read(connection)
+        return rows
+
+
+def adopt(connection: sa.Connection, rows: Mapping[str, Any],
+          schedules: Mapping[str, str]) -> None:
+    """Put *schedules* in force.
+
+    See :meth:`distperiodic.ports.ClaimStore.adopt`.
+    """
+    for name in sorted(schedules):
+        row, text = rows[name], schedules[name]
+        if row.schedule == text:
+            continue
+        since = due.ALWAYS if row.schedule is None else row.now
+        connection.execute(sa.update(_job).where(
+            _job.c.id == row.id, sa.or_(
+                _job.c.schedule.is_(None), _job.c.schedule == row.schedule)
+        ).values(schedule=text, schedule_since=since))
+
+
+class Attendance(NamedTuple):
+    """Status of attended jobs, and the changes that are to be written."""
+
+    found: dict[str, JobStatus]
+    #: Numbers of the jobs whose series of attendances begins now.
+    begun: list[int]
+    #: Numbers of the jobs whose series of attendances continues.
+    going_on: list[int]
+    #: Numbers of jobs, and the instants up to which they are checked.
+    checked: list[dict[str, int]]
+    #: The database's clock.
+    now: int
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.begun or self.going_on or self.checked)
+
+
+def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> Attendance:
+    """Return the status of *jobs* and the changes to write.
+
+    See :meth:`distperiodic.ports.ClaimStore.attend`.
+    """
+    now = next((row.now for row in rows.values()), 0)
+    found = Attendance({}, [], [], [
+        {'of_job': rows[name].id, 'up_to': up_to}
+        for name, up_to in sorted(checked.items())
+        if name in rows and (rows[name].checked is None
+                             or rows[name].checked < up_to)], now)
+    for name, seconds in jobs.items():
+        row, gap = rows[name], seconds * SECOND
+        since = row.attended_since
+        if row.paused_since is not None:
+            # A paused job is not attended: ticks that pass now are not lost.
+            found.found[name] = _status(
+                row, since, checked.get(name, due.ALWAYS))
+            continue
+        # A clock that was set back also breaks the series: until the clock has
+        # caught up, the length of a gap is unknown.
+        if row.attended_until is None or (
+                abs(now - row.attended_until) > gap):
+            since = now
+            found.begun.append(row.id)
+        elif now - row.attended_until > gap / 3:
+            found.going_on.append(row.id)
+        found.found[name] = _status(
+            row, since, checked.get(name, due.ALWAYS))
+    return found
+
+
+def attend(connection: sa.Connection, found: Attendance) -> None:
+    """Write the changes of an attendance."""
+    for numbers, columns in (
+            (found.begun, ['attended_since', 'attended_until']),
+            (found.going_on, ['attended_until'])):
+        if numbers:
+            connection.execute(
+                sa.update(_job).where(_job.c.id.in_(sorted(numbers)))
+                .values(dict.fromkeys(columns, found.now)))
+    if found.checked:
+        connection.execute(_CHECKED, found.checked)
+
+
+_CHECKED = sa.update(_job).where(
+    _job.c.id == sa.bindparam('of_job'), sa.or_(
+        _job.c.checked.is_(None), _job.c.checked < sa.bindparam('up_to'))
+).values(checked=sa.bindparam('up_to'))
+
+
+def _status(row: Any, attended: int | None, checked: int) -> JobStatus:
+    return JobStatus(
+        None if row.paused_since is None else row.paused_why or '',
+        row.schedule or '',
+        due.ALWAYS if row.schedule_since is None else row.schedule_since,
+        attended,
+        checked if row.checked is None else max(row.checked, checked))

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listed objects in a database, with their schedules and watermarks.
+
+Only differences are written. Locked rows are not waited for: otherwise one
+handler's open transaction would stop all jobs.
+"""
+
+import collections
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic import ports
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core import due
+from distperiodic.core.claim import OPEN
+from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
+
+_claim = tables.claim
+_history = tables.history
+
+#: Columns to change, with their new values.
+_Change = tuple[tuple[str, Any], ...]
+_DELISTED: _Change = (('since', None),)
+
+
+def row_of(row: Any) -> due.Row:
+    """Convert a row of :attr:`sql_moves.Statements.look`."""
+    rule = due.UNRECORDED if row.rule is None else row.rule
+    return due.Row(row.object, row.position, row.settled, row.since, rule,
+                   row.state not in OPEN, row.served)
+
+
+def some(tx: Transaction, number: int,
+         keys: Sequence[str]) -> list[due.Row]:
+    """Return the listed objects of *keys*.
+
+    See :meth:`distperiodic.ports.ClaimStore.look`.
+    """
+    return [due.Row._make(row) for row in tx.connection.execute(
+        tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
+
+
+def between(tx: Transaction, number: int, low: int,
+            high: int, before: int | None, limit: int) -> list[due.Row]:
+    """Return the listed objects between two positions on the ring.
+
+    See :meth:`distperiodic.ports.ClaimStore.rows`.
+    """
+    parameters = {'of_job': number, 'low': low, 'high': high,
+                  'at_most': limit}
+    statement = tx.sql.list_range
+    if before is not None:
+        statement = tx.sql.list_behind
+        parameters['of_tick'] = before
+    return [due.Row._make(row)
+            for row in tx.connection.execute(statement, parameters)]
+
+
+def settled(tx: Transaction, number: int, tick: int) -> int:
+    """Return the number of objects that were claimed or skipped for *tick*.
+
+    See :meth:`distperiodic.ports.ClaimStore.settled`.
+    """
+    return int(tx.connection.scalar(
+        sa.select(sa.func.sum(_history.c.due - _history.c.missed)).where(
+            _history.c.job == number, _history.c.tick == tick)) or 0)
+
+
+def sync(tx: Transaction, number: int,
+         listed: dict[str, ports.Listed], delisted: list[str],
+         at: int) -> list[str]:
+    """Record what a catalogue lists; only differences are written.
+
+    See :meth:`distperiodic.ports.ClaimStore.sync`.
+    """
+    gone_keys = [key for key in delisted if key not in listed]
+    rows = tx.look(number, [*listed, *gone_keys])
+    _insert(tx, number, [one for key, one in listed.items()
+                         if key not in rows], at)
+    differ = [key for key, one in listed.items()
+              if key in rows and _differs(rows[key], one, at)]
+    gone = [key for key in gone_keys
+            if key in rows and _is_listed_until(rows[key], at)]
+    # Objects whose schedule counts from a later instant: another process has
+    # recorded a newer state of the catalogue.
+    later = [key for key, row in rows.items() if row.since is not None
+             and row.since > at and row.rule is not None and (
+                 key not in listed or listed[key].rule != row.rule)]
+    if not differ and not gone:
+        return later
+    free = set(tx.unlocked(number, [*differ, *gone]))
+    # Read the rows again: they may have changed before they were locked.
+    rows = tx.look(number, sorted(free))
+    changes: dict[_Change, list[str]] = collections.defaultdict(list)
+    for key in differ:
+        if key in rows and _differs(rows[key], listed[key], at):
+            changes[_change(rows[key], listed[key], at)].append(key)
+    for key in gone:
+        if key in rows and _is_listed_until(rows[key], at):
+            changes[_DELISTED].append(key)
+    for change, its_keys in changes.items():
+        tx.connection.execute(
+            sa.update(_claim).where(
+                _claim.c.job == number, tx.dialect.among(_claim.c.object))
+            .values(dict(change)), {'keys': tx.dialect.keys(its_keys)})
+    return later + [key for key in (*differ, *gone) if key not in free]
+
+
+def _insert(tx: Transaction, number: int,
+            new: list[ports.Listed], at: int) -> None:
+    """Insert rows of listed objects that have none."""
+    if not new:
+        return
+    ticks = [one.settled for one in new]
+    keys = [one.object for one in new]
+    tx.dialect.insert_new(
+        tx.connection, _claim, {
+            'object': keys, 'position': positions_of(keys),
+            'rule': [one.rule for one in new], 'tick': ticks,
+            'settled': ticks,
+            'fence': [first_fence(tick) for tick in ticks]},
+        job=number, state=State.LISTED, attempt=0, lease='', since=at)
+
+
+def _differs(row: Any, one: ports.Listed, at: int) -> bool:
+    return (row.since is None or row.rule is None
+            or (row.rule != one.rule and row.since <= at))
+
+
+def _change(row: Any, one: ports.Listed, at: int) -> _Change:
+    if row.since is not None and row.rule is None:
+        return (('rule', one.rule),)
+    return (('since', at), ('rule', one.rule),
+            ('settled', max(row.settled, one.settled)))
+
+
+def _is_listed_until(row: Any, at: int) -> bool:
+    return row.since is not None and row.since <= at

@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Version of the tables, and migrations to the newest version.
+
+The tables may share a database with those of a service, so they have a version
+table of their own. Only ``distperiodic db sync`` changes them, so only the
+user who runs it needs the right to do so.
+"""
+
+import contextlib
+import itertools
+import pathlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
+from distperiodic.core import masking
+
+if TYPE_CHECKING:
+    from alembic import config as alembic_config
+
+#: Version that this release works with: that of the newest migration.
+VERSION = '0006'
+VERSION_TABLE = 'distperiodic_alembic_version'
+
+_MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
+# Advisory lock: a number that other programs are unlikely to use in the same
+# database.
+_LOCK = 0x64697374
+
+# MySQL's error code for the creation of a table that exists.
+_TABLE_EXISTS = 1050
+# Number of attempts while another process creates the tables, and seconds
+# between two attempts.
+_LOOKS, _PAUSE = 20, 0.5
+
+_version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
+
+
+def check(connection_url: str) -> None:
+    """Check that the tables and their keys are those of this release.
+
+    :raises SchemaError: the tables are missing, older or newer, or lack a key.
+    :raises StoreUnavailable: the database could not be asked.
+    """
+    shown = masking.mask(connection_url)
+    _transaction(
+        connection_url, lambda connection: check_keys(connection, shown),
+        check_connection)
+
+
+def version(connection_url: str) -> str | None:
+    """Return the version of the tables; None means that there are none."""
+    return _transaction(connection_url, _version_of)
+
+
+def sync(connection_url: str) -> tuple[str | None, str]:
+    """Upgrade the tables to the version of this release.
+
+    A second call changes nothing. Of two concurrent calls one waits for the
+    other.
+
+    :returns: the versions before and after.
+    :raises SchemaError: the tables are newer than this release, or their
+        version is missing or unknown.
+    """
+    def work(connection: sa.Connection) -> tuple[str | None, str]:
+        with _alone(connection):
+            before = _version_of(connection)
+            if before is None:
+                _check_empty(connection, masking.mask(connection_url))
+            elif before > VERSION:
+                raise _newer(masking.mask(connection_url), before)
+            if before != VERSION:
+                from alembic import command
+                from alembic import util
+                try:
+                    command.upgrade(configuration(connection), 'head')
+                except util.CommandError as exc:
+                    if before is None:
+                        # The tables had no version a moment ago, so a process
+                        # on another node of the cluster is creating them.
+                        raise _HalfMade(
+                            'somebody else makes the tables in database '
+                            f'{masking.mask(connection_url)} at the same '
+                            'time; once that has ended, do it again: '
+                            'distperiodic db sync') from exc
+                    raise exceptions.SchemaError(
+                        f'the tables in database '
+                        f'{masking.mask(connection_url)} have version '
+                        f'{before}, from which this release knows no way to '
+                        f'{VERSION}; see that it is a database of '
+                        'distperiodic, or install the release between') from (
+                            exc)
+            return before, VERSION
+    for attempt in itertools.count(1):
+        try:
+            return _transaction(connection_url, work)
+        except (_HalfMade, exceptions.StoreUnavailable) as exc:
+            # MySQL's lock holds on one node only. A process on another node of
+            # a Galera cluster may be creating the same tables.
+            if attempt == _LOOKS or not (
+                    isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
+                raise
+            threading.Event().wait(_PAUSE)
+    raise AssertionError('there is no end to counting')
+
+
+def _exists(exc: BaseException | None) -> bool:
+    """Return whether MySQL reported that a table exists already."""
+    orig = getattr(exc, 'orig', None)
+    return orig is not None and orig.args[:1] == (_TABLE_EXISTS,)
+
+
+def configuration(connection: sa.Connection) -> 'alembic_config.Config':
+    """Return Alembic's configuration for our migrations on *connection*."""
+    from alembic import config as alembic_config
+    found = alembic_config.Config()
+    found.set_main_option('script_location', str(_MIGRATIONS))
+    found.attributes['connection'] = connection
+    return found
+
+
+def check_connection(connection: sa.Connection, shown: str) -> None:
+    """Check the version of the tables.
+
+    :param shown: URL without its password.
+    :raises SchemaError: the tables are missing, older or newer.
+    """
+    found = _version_of(connection)
+    if found is None:
+        raise exceptions.SchemaError(
+            f'database {shown} has no tables of distperiodic; make them with: '
+            'distperiodic db sync')
+    if found < VERSION:
+        raise exceptions.SchemaError(
+            f'the tables in database {shown} have version {found}, and this '
+            f'release needs {VERSION}; bring them there with: '
+            'distperiodic db sync')
+    if found > VERSION:
+        raise _newer(shown, found)
+
+
+def check_keys(connection: sa.Connection, shown: str) -> None:
+    """Check the primary keys and unique constraints.
+
+    Only they keep two members from taking the same claim.
+
+    :param shown: URL without its password.
+    :raises SchemaError: a table or a key is missing.
+    """
+    inspector = sa.inspect(connection)
+    for table in tables.metadata.sorted_tables:
+        if not inspector.has_table(table.name):
+            raise exceptions.SchemaError(
+                f'database {shown} has lost the table {table.name}; restore '
+                'it, or drop all tables that begin with distperiodic_ and '
+                'make them anew with: distperiodic db sync')
+        found: list[Any] = [
+            inspector.get_pk_constraint(table.name)['constrained_columns'],
+            *(one['column_names']
+              for one in inspector.get_unique_constraints(table.name)),
+            *(one['column_names'] for one in inspector.get_indexes(table.name)
+              if one['unique'])]
+        for key in table.constraints:
+            if not isinstance(key, (sa.PrimaryKeyConstraint,
+                                    sa.UniqueConstraint)):
+                continue
+            wanted = [column.name for column in key.columns]
+            if set(wanted) not in [set(columns) for columns in found]:
+                columns = ', '.join(wanted)
+                kind = ('PRIMARY KEY' if isinstance(
+                    key, sa.PrimaryKeyConstraint) else
+                    f'CONSTRAINT {key.name} UNIQUE')
+                raise exceptions.SchemaError(
+                    f'table {table.name} in database {shown} has lost its '
+                    f'key ({columns}), so two members could take one thing; '
+                    'put it back while no service runs: ALTER TABLE '
+                    f'{table.name} ADD {kind} ({columns})')
+
+
+def missing(connection: sa.Connection) -> list[str]:
+    """Return the columns and indexes that the tables lack."""
+    found = sa.inspect(connection)
+    missing = []
+    for table in tables.metadata.sorted_tables:
+        columns = {one['name'] for one in found.get_columns(table.name)}
+        missing += [f'column {table.name}.{column.name}'
+                    for column in table.c if column.name not in columns]
+        indexed = {tuple(one['column_names'])
+                   for one in found.get_indexes(table.name)}
+        missing += [f'index ({", ".join(some.columns.keys())}) of '
+                    f'{table.name}' for some in table.indexes
+                    if tuple(some.columns.keys()) not in indexed]
+    return missing
+
+
+def _newer(shown: str, found: str) -> exceptions.SchemaError:
+    return exceptions.SchemaError(
+        f'the tables in database {shown} have version {found}, and this '
+        f'release knows no later one than {VERSION}; install the release '
+        'that made them, the one whose "distperiodic db sync" was run last')
+
+
+class _HalfMade(exceptions.SchemaError):
+    """Only some of the tables exist; they may still be in creation."""
+
+
+def _check_empty(connection: sa.Connection, shown: str) -> None:
+    # MySQL commits each CREATE TABLE separately, so an interrupted sync
+    # leaves some of the tables.
+    there = sorted(set(sa.inspect(connection).get_table_names())
+                   & set(tables.metadata.tables))
+    if there:
+        error = (_HalfMade if connection.dialect.name == 'mysql'
+                 else exceptions.SchemaError)
+        raise error(
+            f'database {shown} has tables of distperiodic '
+            f'({", ".join(there)}) and not their version, so they may be half '
+            f'made; restore the table {VERSION_TABLE}, or drop all tables '
+            'that begin with distperiodic_ and make them anew with: '
+            'distperiodic db sync')
+
+
+def _version_of(connection: sa.Connection) -> str | None:
+    # A query of a missing table would abort the transaction.
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.select(
+        _version.c.version_num)).scalar_one_or_none()
+
+
+def _transaction(connection_url: str, work: Any,
+                 check_schema: Any = lambda connection, shown: None) -> Any:
+    # Set no time limits: a migration may take a long time.
+    place = Database(connection_url, check_schema, bounded=False)
+    try:
+        return place.run(work)
+    except db_exception.DBNonExistentDatabase as exc:
+        raise exceptions.ConfigError(
+            f'{masking.mask(connection_url)}: there is no such database; '
+            'create it') from exc
+    finally:
+        place.close()
+
+
+@contextlib.contextmanager
+def _alone(connection: sa.Connection) -> Iterator[None]:
+    """Hold a lock, since Alembic does not serialize concurrent upgrades."""
+    if connection.dialect.name == 'postgresql':
+        # This lock is released at the end of the transaction.
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+        yield
+    elif connection.dialect.name == 'mysql':
+        name = VERSION_TABLE
+        connection.execute(sa.select(sa.func.get_lock(name, 600)))
+        try:
+            yield
+        finally:
+            connection.execute(sa.select(sa.func.release_lock(name)))
+    else:
+        yield  # SQLite has one writer at a time.

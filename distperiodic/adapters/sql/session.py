@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""End of a run in the handler's own transaction: ``context.finish``.
+
+The handler's writes and the end of its claim are committed together, or
+neither is.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from sqlalchemy import exc as sa_exception
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.host_clock import HostClock
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
+
+_claim = tables.claim
+#: Seconds. An end that is not committed yet locks the claim: no process can
+#: take the claim over, and statements that must change its row wait. A process
+#: that is suspended here, or whose host loses power, must not hold that lock
+#: for longer.
+_IDLE = 5
+_BOUND = sa.text(
+    "SELECT set_config(name, :value, true) FROM (SELECT "
+    "'idle_in_transaction_session_timeout' AS name) AS bound "
+    "WHERE current_setting(name) = '0'").bindparams(value=f'{_IDLE}s')
+#: Parts of the databases' error messages for a missing table.
+_MISSING = 'does not exist', "doesn't exist", 'no such table'
+
+
+def finish_in(session: Any, *, space: str, job: str, key: str,
+              lease: str) -> bool:
+    """End a run in the transaction of *session*; the caller commits it.
+
+    The run is not counted here: that would lock a row of the history for all
+    members until the transaction ends. The claim stays in its lease, in the
+    state COMMITTED, until the store counts the run.
+
+    From now on PostgreSQL aborts the transaction if it is idle for some
+    seconds, unless the session has such a timeout already.
+
+    :returns: True if the run has ended; False if the claim is not in *lease*,
+        or not running.
+    :raises ConfigError: the session's database does not hold the claims.
+    """
+    bind = getattr(session, 'get_bind', lambda: session)()
+    number = sa.select(tables.job.c.id).where(
+        tables.job.c.space == space, tables.job.c.kind == tables.KIND,
+        tables.job.c.name == job).scalar_subquery()
+    before, after = MOVES[Move.COMMIT]
+    ours = _claim.c.job == number, _claim.c.object == key
+    stands = *ours, _claim.c.lease == lease
+    try:
+        if bind.dialect.name == 'postgresql':
+            session.execute(_BOUND)
+        # Connections of the service lack our SQL functions.
+        now: Any = (HostClock().now_in(session)
+                    if bind.dialect.name == 'sqlite'
+                    else Dialect(bind.dialect).now)
+        session.execute(sa.update(_claim).where(
+            *stands, _claim.c.state.in_(before)).values(
+                state=after, served=now))
+    except (sa_exception.DBAPIError, db_exception.DBError) as exc:
+        said = database.reason_of(exc)
+        if not (any(table.name in said
+                    for table in (_claim, tables.job, tables.clock))
+                and any(words in said for words in _MISSING)):
+            raise
+        shown = bind.engine.url.render_as_string(hide_password=True)
+        raise exceptions.ConfigError(
+            f'job {job!r}: context.finish() was given a session of {shown}, '
+            'which does not hold the claims; set [distperiodic] connection '
+            'to that database and run: distperiodic db sync') from exc
+    return session.scalar(sa.select(sa.func.count()).where(
+        *stands, _claim.c.state.in_([after, State.DONE]))) == 1

@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL statements of the store, each written once for all databases.
+
+The statements are built once, and each call binds values: ``of_job`` and
+``keys`` select the rows, ``stands_in`` names the lease in which the claims
+must stand, and ``into`` the lease to which they move.
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.core import due
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.claim import ENDING_MOVES
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import OPEN
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
+
+_claim = tables.claim
+_lease = tables.lease
+_history = tables.history
+_job = tables.job
+#: Columns of a :class:`Claim`, in the order of its fields.
+GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
+
+_WAITS_FROM, _RUNS = MOVES[Move.START]
+#: States from which a take-over uses up an attempt: the run was granted, or
+#: it failed.
+_TRIED = (MOVES[Move.TAKE_BACK][0] | MOVES[Move.AGAIN][0]) - _WAITS_FROM
+#: States from which a claim for a later tick may be made.
+CLOSED = MOVES[Move.CLAIM][0]
+
+
+#: Columns of the history that count objects.
+COUNTED = ('due', 'done', 'dead', 'skipped', 'by_misfire', 'by_overlap',
+           'by_pause', 'by_lost', 'missed', 'superseded', 'cancelled',
+           'retried', 'taken_over')
+
+
+class Step(NamedTuple):
+    """Statements that move claims into a lease."""
+
+    move: Any
+    #: The same statement with RETURNING, where the database supports it.
+    move_returning: Any
+    #: Whether the lease is read afterwards if fewer claims were moved than
+    #: asked for. That also finds claims that an earlier call has moved.
+    reads_back: bool
+
+
+class Change(NamedTuple):
+    """Statements that change claims and report which ones were changed."""
+
+    move: Any
+    #: The same statement with RETURNING, where the database supports it.
+    move_returning: Any
+    #: Select and lock the rows that the move is going to change.
+    before: Any
+
+
+class Ending(NamedTuple):
+    """Statements that end claims; the claims stay in their lease."""
+
+    change: Change
+    #: Select the claims in the lease that have this end.
+    after: Any
+
+
+class Statements:
+    """All statements of the store, for one dialect.
+
+    :param late_after: Seconds after the tick from which a claim is late.
+    """
+
+    def __init__(self, dialect: Dialect, late_after: float):
+        # A scalar subquery is evaluated once per statement, not once per row.
+        self._now = sa.select(dialect.now).scalar_subquery()
+        self._late_after = round(late_after * 1e6)
+        self._among = dialect.among(_claim.c.object)
+        self._of = _claim.c.job == sa.bindparam('of_job')
+        self._stands = _claim.c.lease == sa.bindparam('stands_in')
+        self._reads_back = not dialect.returning
+
+        most = sa.bindparam('most', type_=sa.Integer)
+        spent = _claim.c.attempt >= most
+        anew: list[tuple[Any, Any]] = [
+            # MySQL assigns from left to right: copy the old tick first.
+            (_claim.c.previous, sa.case(
+                (_in_state([State.LISTED]), sa.null()),
+                else_=_claim.c.tick)),
+            (_claim.c.tick, sa.bindparam('of_tick')),
+            (_claim.c.settled, sa.bindparam('of_tick')),
+            (_claim.c.fence, sa.case(
+                (_in_state([State.LISTED]), sa.bindparam(
+                    'first', type_=sa.BigInteger)),
+                else_=_claim.c.fence + 1)),
+            # An object that has used up its attempts starts with its last one,
+            # until a run of it is done. If it kills its workers, it then costs
+            # one worker a tick, not one for each attempt.
+            (_claim.c.attempt, sa.case((sa.and_(
+                spent, _claim.c.state != State.DONE), most), else_=1)),
+            (_claim.c.worker, None),
+            (_claim.c.progress, None),
+        ]
+        # A trigger settles nothing: earlier ticks that are due stay due, and
+        # get claims of their own.
+        between = [one for one in anew if one[0] is not _claim.c.settled]
+        earlier = _claim.c.settled < sa.bindparam('of_tick')
+        come = self._now >= sa.bindparam(
+            'of_due', type_=sa.BigInteger) - EARLIEST
+        in_time = self._now <= sa.bindparam('of_end', type_=sa.BigInteger)
+        before, state = MOVES[Move.CLAIM]
+        listed = _claim.c.since.is_not(None)
+        rule = sa.bindparam('of_rule', type_=_claim.c.rule.type)
+        follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
+        in_force = self._in_force()
+        self.claim_ended = self._step(
+            before, state, anew, earlier, come, in_time, listed, follows,
+            in_force, _claim.c.settled >= sa.bindparam('least'),
+            reads_back=False)
+        self.trigger = self._step(
+            before, state, between, earlier, listed,
+            # Since a trigger settles nothing, the tick has to prevent a second
+            # claim.
+            _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
+        before, _ = MOVES[Move.SUPERSEDE]
+        # Keep the number of attempts. If each tick were superseded before it
+        # ends, an object could otherwise lose any number of runs without
+        # using up its attempts.
+        lost = sa.case((spent, most), else_=_claim.c.attempt)
+        self.claim_unstarted = self._step(
+            before, state, [
+                (column, lost if column is _claim.c.attempt else value)
+                for column, value in anew],
+            earlier, listed, follows, in_force, self._stands,
+            reads_back=False)
+        # Ticks before the object was listed again are not due.
+        just_before = sa.bindparam('of_tick', type_=sa.BigInteger) - 1
+        self.relist = sa.update(_claim).where(
+            self._of, self._among, _claim.c.since.is_(None)
+        ).values(since=sa.bindparam('of_tick'), rule=rule, settled=sa.case(
+            (_claim.c.settled < just_before, just_before),
+            else_=_claim.c.settled))
+        #: Select and lock those rows that no other transaction has locked.
+        self.unlocked = sa.select(_claim.c.object).where(
+            self._of, self._among).with_for_update(skip_locked=True)
+
+        self.start = self._step(
+            _WAITS_FROM, _RUNS,
+            [(_claim.c.worker, sa.bindparam('runner'))], self._stands)
+        before, state = MOVES[Move.RETRY]
+        self.retry = self._step(before, state, [], self._stands)
+        before, state = MOVES[Move.TAKE_BACK]
+        self.take_back = self._anew(before, state)
+        before, state = MOVES[Move.AGAIN]
+        self.take_over = self._anew(before | MOVES[Move.TAKE_BACK][0], state)
+
+        before, state = MOVES[Move.REQUEUE]
+        self.requeue = self._step(
+            before, state, [
+                (_claim.c.attempt, 1),
+                (_claim.c.fence, _claim.c.fence + 1)],
+            _claim.c.tick == sa.bindparam('of_tick'))
+
+        self.standing = sa.select(*GRANTED).where(
+            self._of, self._among,
+            _claim.c.lease == sa.bindparam('into'),
+            _in_state(OPEN))
+        self.look = sa.select(
+            *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
+            _claim.c.position, _claim.c.since, _claim.c.rule,
+            _claim.c.served, self._now.label('now'),
+        ).where(self._of, self._among)
+        #: Select the schedule in force of a job.
+        self.schedule = sa.select(_job.c.schedule).where(
+            _job.c.id == sa.bindparam('of_job'))
+        self._list(sa.select(*_listed_columns()).where(self._of, listed))
+
+        said = (self._of, self._stands, _claim.c.state == _RUNS)
+        self.save = sa.update(_claim).where(
+            *said, _claim.c.object == sa.bindparam('key')).values(
+                progress=sa.bindparam('said'))
+        self.said = sa.select(_claim.c.object, _claim.c.progress).where(
+            *said, self._among, _claim.c.progress.is_not(None))
+        self.end = {ending: self._end(*MOVES[move])
+                    for ending, move in ENDING_MOVES.items()}
+        self.count_committed = self._count_committed()
+        self.skip = self._change(
+            (self._of, self._among, earlier, come, listed, in_force),
+            {'settled': sa.bindparam('of_tick'),
+             'skipped_by': sa.bindparam('by')},
+            [_claim.c.object, _claim.c.settled], waits=False)
+        self.count_of = self._count(dialect, sa.bindparam('runner'))
+        self.count_in = self._count(dialect, sa.func.coalesce(
+            sa.select(_lease.c.holder).where(
+                _lease.c.id == sa.bindparam('stands_in')).scalar_subquery(),
+            ''))
+
+        some = dialect.among(_lease.c.id)
+        held = _lease.c.holder == sa.bindparam('runner')
+        self.renew = sa.update(_lease).where(some, held).values(
+            until=dialect.lease_now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger))
+        self.renewed = sa.select(_lease.c.id).where(some, held)
+
+        self.running = sa.select(
+            _lease.c.job, sa.func.sum(_lease.c.remaining)).where(
+                _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
+                _lease.c.state == _RUNS).group_by(_lease.c.job)
+        self.make = sa.insert(_lease).values(_made(dialect.lease_now))
+        #: Run ``claim_ended``; if that wins all objects, also count them and
+        #: create their lease. None means that this database cannot do all of
+        #: it in one statement.
+        self.claim_at_once: Any = None
+        if dialect.name == 'postgresql':
+            self.claim_at_once = self._at_once(
+                dialect, self.claim_ended.move_returning)
+        this = _lease.c.id == sa.bindparam('stands_in')
+        so_many = sa.bindparam('so_many', type_=sa.Integer)
+        self.leave = sa.update(_lease).where(this).values(
+            remaining=_lease.c.remaining - so_many)
+        self.last_leave = sa.delete(_lease).where(
+            this, _lease.c.remaining <= so_many)
+
+    def _step(self, before: Any, state: State, values: list[tuple[Any, Any]],
+              *conditions: Any, reads_back: bool = True) -> Step:
+        move = sa.update(_claim).where(
+            self._of, self._among, _in_state(before), *conditions
+        ).ordered_values(*values, (_claim.c.state, state),
+                         (_claim.c.lease, sa.bindparam('into')))
+        return Step(move, move.returning(*GRANTED),
+                    reads_back or self._reads_back)
+
+    @staticmethod
+    def _in_force() -> sa.ColumnElement[bool]:
+        """Build the condition that the schedule ``of_schedule`` is in force.
+
+        It also holds if ``of_schedule`` is empty, or if no schedule of the job
+        is recorded.
+        """
+        schedule = sa.bindparam('of_schedule', type_=_job.c.schedule.type)
+        # The subquery does not depend on the claim, so it is evaluated once.
+        return sa.exists().where(
+            _job.c.id == sa.bindparam('of_job'), sa.or_(
+                schedule == '', _job.c.schedule.is_(None),
+                _job.c.schedule == schedule))
+
+    def _anew(self, before: Any, state: State) -> Step:
+        return self._step(before, state, [
+            # MySQL assigns from left to right: this reads the old state, so it
+            # comes before the new state.
+            (_claim.c.attempt, _claim.c.attempt + sa.case(
+                (_in_state(_TRIED), sa.bindparam(
+                    'tries', type_=sa.Integer)), else_=0)),
+            (_claim.c.fence, _claim.c.fence + 1)], self._stands)
+
+    def _end(self, before: Any, state: State) -> Ending:
+        found = (self._of, self._among, self._stands,
+                 _in_state(before))
+        values: dict[str, Any] = {'state': state}
+        if state is State.DONE:
+            values['served'] = self._now
+        return Ending(
+            self._change(found, values, (*GRANTED, _claim.c.worker)),
+            sa.select(_claim.c.object).where(
+                self._of, self._among, self._stands,
+                _claim.c.state == state))
+
+    def _count_committed(self) -> Change:
+        """Build the move of committed runs to done; the caller counts them."""
+        before, state = MOVES[Move.COUNT]
+        return self._change(
+            (self._of, self._among, self._stands, _in_state(before)),
+            {'state': state}, (_claim.c.tick, _claim.c.worker))
+
+    def _change(self, found: Any, values: dict[str, Any],
+                told: Sequence[Any], waits: bool = True) -> Change:
+        move = sa.update(_claim).where(*found).values(values)
+        return Change(move, move.returning(*told),
+                      sa.select(*told).where(*found).with_for_update(
+                          skip_locked=not waits))
+
+    def _list(self, listed: Any) -> None:
+        """Build the statements that read listed objects."""
+        self.list_some = listed.where(self._among)
+        self.list_range = listed.where(_claim.c.position.between(
+            sa.bindparam('low', type_=sa.BigInteger),
+            sa.bindparam('high', type_=sa.BigInteger))
+        # Order by an indexed column only: as long as the table has no
+        # statistics, PostgreSQL would otherwise sort all rows of the range to
+        # read the first few.
+        ).order_by(_claim.c.position).limit(
+            sa.bindparam('at_most', type_=sa.Integer))
+        self.list_behind = self.list_range.where(
+            _claim.c.rule.is_not(None), sa.or_(
+                _claim.c.rule != '',
+                _claim.c.settled < sa.bindparam('of_tick')))
+
+    def _at_once(self, dialect: Dialect, move: Any) -> Any:
+        """Combine a move with the count in the history and the new lease.
+
+        Count and lease are written only if all objects were moved.
+        """
+        moved = move.cte('moved')
+        # One row if all were moved, else none.
+        every = sa.select(dialect.now.label('now')).select_from(
+            moved).having(
+                sa.func.count() == sa.bindparam('its_remaining')).cte('every')
+        made = _made(every.c.now)
+        counted = self._count(dialect, sa.bindparam('runner'),
+                              counted=('due',), given=every)
+        lease = sa.insert(_lease).from_select(
+            list(made), sa.select(*made.values()).select_from(every))
+        return sa.select(moved).add_cte(
+            counted.cte('counted'), lease.cte('made'))
+
+    def _count(self, dialect: Dialect, member: Any,
+               counted: Sequence[str] = COUNTED, given: Any = None) -> Any:
+        """Build the statement that adds to the history of a tick.
+
+        :param counted: Columns to which the statement may add; the others do
+            not change.
+        :param given: Subquery with the column ``now``; see
+            :meth:`Dialect.add_up`.
+        """
+        tick = sa.bindparam('at_tick', type_=sa.BigInteger)
+        due = sa.bindparam('more_late', type_=sa.BigInteger)
+        now = dialect.now if given is None else given.c.now
+        late = sa.case((now > tick, (now - tick) // 1000), else_=0)
+        return dialect.add_up(_history, {
+            'job': sa.bindparam('of_job'), 'tick': tick, 'member': member,
+            **{name: sa.bindparam(f'more_{name}', type_=sa.BigInteger)
+               if name in counted else sa.literal_column('0')
+               for name in COUNTED},
+            'lateness': due * late,
+            'latest': sa.case((due > 0, late), else_=0),
+            'late': sa.case((now > tick + self._late_after, due), else_=0),
+            'reason': sa.bindparam('because', type_=sa.String),
+        }, greatest=['latest'], newest=['reason'], given=given,
+            nothing=[name for name in COUNTED if name not in counted])
+
+
+def _listed_columns() -> list[Any]:
+    """Return the columns of :class:`distperiodic.core.due.Row`, in order."""
+    rule = sa.type_coerce(
+        sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
+        _claim.c.rule.type)
+    return [_claim.c.object, _claim.c.position, _claim.c.settled,
+            _claim.c.since, rule, _in_state(set(State) - OPEN),
+            _claim.c.served]
+
+
+def _made(now: Any) -> dict[str, Any]:
+    """Return the columns of a new lease, with their values."""
+    # The parameters must not have the columns' own names: SQLAlchemy would
+    # then also set these columns in an UPDATE of the same statement.
+    return {column.name: sa.bindparam(
+        f'its_{column.name}', type_=column.type)
+            for column in _lease.c if column.name not in ('until', 'made')
+            } | {'made': now, 'until': now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger)}
+
+
+def _in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
+    """Build the condition that a claim is in one of *states*.
+
+    The states are literals in the statement: SQLAlchemy would expand a bound
+    list again at each call.
+    """
+    codes = ', '.join(map(str, sorted(
+        tables.STATE_CODES[state] for state in states)))
+    return _claim.c.state.bool_op('IN')(sa.literal_column(f'({codes})'))

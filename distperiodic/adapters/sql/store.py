@@ -1,0 +1,525 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims in a database: SQLite, PostgreSQL, MySQL or MariaDB.
+
+Each move is one UPDATE. Its condition is that the claim stands in the lease
+that the mover holds, in a state that the move may leave; core.claim defines
+these states. The claims that were won are found by the mark that the move
+leaves: the name of the new lease, which no other call uses. The lease itself
+is inserted last. If a call is repeated because its answer was lost, the insert
+fails since the lease exists. The repeated call is then rolled back, and reads
+the result of the first one.
+
+Each lease counts the claims that stand in it, and is deleted with the last
+one. A move changes claims before leases. A take-over changes the lease first:
+otherwise a lease could be taken over although its holder renews it at the same
+moment. If a move and a take-over collide, the database aborts one of them, and
+that one is repeated.
+"""
+
+import collections
+import functools
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import claiming
+from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import jobs as sql_jobs
+from distperiodic.adapters.sql import listing
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import takeover
+from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.statements import Statements
+from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.adapters.sql.transaction import claim_of
+from distperiodic.adapters.sql.transaction import in_order
+from distperiodic.core import due
+from distperiodic.core.claim import ENDING_MOVES
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import UNBOUNDED
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Failure
+from distperiodic.core.claim import Lease
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.claim import names_of_leases
+
+T = TypeVar('T')
+
+_WAITS_FROM = MOVES[Move.START][0]
+
+_lease = tables.lease
+
+
+class SqlClaimStore:
+    """Claim store in a database; see :class:`distperiodic.ports.ClaimStore`.
+
+    A store belongs to one thread. Any number of stores, in any processes, may
+    use one database. The store connects at the first call.
+    """
+
+    def __init__(self, connection_url: str, *, space: str,
+                 late_after: float = 5.0, **options: Any):
+        """Prepare the store and check the URL, without connecting.
+
+        :param connection_url: URL in SQLAlchemy's form.
+        :param space: Namespace for the jobs of one service, so that several
+            services can share a database.
+        :param late_after: Seconds after the tick from which the history counts
+            a claim as late.
+        :param options: Options of oslo.db's engine.
+        :raises ConfigError: the URL cannot work.
+        """
+        self._database = Database(
+            connection_url, schema.check_connection, **options)
+        self._dialect = self._database.dialect
+        self._space = space
+        self._numbers = sql_jobs.Numbers(
+            self._database, space, SystemClock().monotonic)
+        self._sql = Statements(self._dialect, late_after)
+        self._overdue = {gone: takeover.Statements(self._dialect, gone)
+                         for gone in (False, True)}
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self._database.close()
+
+    def forget(self) -> None:
+        """Delete all rows of this space from the database."""
+        def work(connection: sa.Connection) -> None:
+            ours = sa.select(tables.job.c.id).where(
+                tables.job.c.space == self._space)
+            for table in (tables.claim, _lease, tables.failure,
+                          tables.history):
+                connection.execute(
+                    sa.delete(table).where(table.c.job.in_(ours)))
+            connection.execute(sa.delete(tables.job).where(
+                tables.job.c.space == self._space))
+        self._database.run(work)
+        self._numbers.forget()
+
+    def now(self) -> int:
+        return self._database.look(lambda connection: connection.execute(
+            sa.select(self._dialect.now)).scalar_one())
+
+    # Jobs, and the objects that their catalogues list.
+
+    def adopt(self, schedules: Mapping[str, str]) -> None:
+        def work(connection: sa.Connection) -> None:
+            sql_jobs.adopt(connection, self._numbers.read(
+                connection, schedules), schedules)
+        if schedules:
+            self._database.run(work)
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+        # Usually there is nothing to write. A read is then enough, and blocks
+        # no other process.
+        rows = self._numbers.look(jobs.keys())
+        if rows is not None:
+            found = sql_jobs.attendance(rows, jobs, checked)
+            if not found.changes:
+                return found.found
+
+        def work(connection: sa.Connection) -> dict[str, ports.JobStatus]:
+            found = sql_jobs.attendance(
+                self._numbers.read(connection, jobs), jobs, checked)
+            sql_jobs.attend(connection, found)
+            return found.found
+        return self._database.run(work)
+
+    def sync(self, job: str, listed: Sequence[ports.Listed],
+             delisted: Sequence[str], *, at: int) -> list[str]:
+        by_key = {one.object: one for one in listed}
+        _usable(by_key)
+        for one in listed:
+            if len(one.rule) > tables.LONGEST_RULE:
+                raise exceptions.InvalidObject(
+                    f'the schedule of object {one.object!r} is a text of '
+                    f'{len(one.rule)} characters; the store takes up to '
+                    f'{tables.LONGEST_RULE}')
+        gone = _usable(delisted)
+        if not by_key and not gone:
+            return []
+        number = self._number(job)
+        return self._run(lambda tx: listing.sync(
+            tx, number, by_key, gone, at))
+
+    def rows(self, job: str, low: int, high: int, *,
+             before: int | None = None, limit: int) -> list[due.Row]:
+        number = self._number(job)
+        return self._look(lambda tx: listing.between(
+            tx, number, low, high, before, limit))
+
+    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+        keys = _usable(objects)
+        if not keys:
+            return []
+        number = self._number(job)
+        return self._look(lambda tx: listing.some(tx, number, keys))
+
+    def settled(self, job: str, tick: int) -> int:
+        number = self._number(job)
+        return self._look(lambda tx: listing.settled(tx, number, tick))
+
+    # Moves into a new lease.
+
+    def claim(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, holder: str, seconds: float, supersede: bool,
+              fresh: bool = True, after: int | None = None,
+              most: int = UNBOUNDED, rule: str = '',
+              schedule: str = '', due_at: int | None = None,
+              until: int | None = None) -> Claimed:
+        keys = _usable(objects)
+        if not keys:
+            return Claimed([], [], 0, [], [])
+        number = self._number(job)
+        least = claiming.FIRST if after is None else after
+        due_at = tick if due_at is None else due_at
+        until = claiming.LAST if until is None else until
+
+        def work(tx: Transaction) -> Claimed:
+            ended = None
+            if self._sql.claim_at_once is not None:
+                ended = tx.claim_at_once(
+                    number, tick, keys, lease, due_at, until, least, most,
+                    rule, schedule, holder, seconds)
+                if len(ended) == len(keys):
+                    return Claimed(in_order(keys, ended), [], 0, [], [])
+            claimed, void = claiming.take(
+                tx, number, tick, keys, lease, supersede=supersede,
+                due_at=due_at, until=until, fresh=fresh, least=least,
+                most=most, rule=rule, schedule=schedule, won=ended)
+            for old in sorted(void):
+                history.count(tx, number, old, holder,
+                              superseded=void[old])
+            if claimed.won:
+                won = len(claimed.won)
+                tx.make(lease, State.CLAIMED, number, tick,
+                        [one.object for one in claimed.won], holder, seconds,
+                        superseded=claimed.superseded,
+                        counted=history.more(
+                            number, tick, holder, due=won, late=won))
+            return claimed
+
+        def again(tx: Transaction) -> Claimed:
+            rows = tx.look(number, keys)
+            there = [rows[key] for key in keys if key in rows]
+            # Rows of an earlier tick: the first call could not take them.
+            left = [row for row in there
+                    if row.since is not None and row.settled < tick
+                    and claiming.follows(row, rule)]
+            held = [row for row in left if row.settled >= least]
+            return Claimed(
+                [claim_of(row) for row in there
+                 if row.lease == lease and row.state in _WAITS_FROM],
+                [row.object for row in held
+                 if row.state not in _WAITS_FROM],
+                tx.connection.scalar(
+                    sa.select(_lease.c.superseded)
+                    .where(_lease.c.id == lease)) or 0,
+                [listing.row_of(row) for row in left
+                 if row.settled < least],
+                [row.object for row in held if row.state in _WAITS_FROM],
+                unlisted=() if fresh else tuple(
+                    key for key in keys
+                    if key not in rows or rows[key].since is None))
+        return self._once(work, again)
+
+    def start(self, job: str, tick: int, objects: Sequence[str], *,
+              lease: str, into: str, holder: str,
+              seconds: float) -> list[Claim]:
+        keys = _usable(objects)
+        if not keys:
+            return []
+        number = self._number(job)
+
+        def work(tx: Transaction) -> list[Claim]:
+            granted: dict[str, Claim] = {}
+            tx.move(tx.sql.start, number, keys, granted,
+                    {'stands_in': lease, 'into': into, 'runner': holder})
+            if granted:
+                tx.make(into, State.RUNNING, number, tick, list(granted),
+                        holder, seconds)
+                tx.leave(lease, len(granted))
+            return in_order(keys, granted)
+
+        def again(tx: Transaction) -> list[Claim]:
+            if holder != tx.connection.scalar(
+                    sa.select(_lease.c.holder).where(_lease.c.id == into)):
+                return []
+            return tx.standing(number, keys, into)
+        return self._once(work, again)
+
+    def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
+             lease: str, into: str | None,
+             seconds: float = 0.0) -> set[str]:
+        told = {failure.object: failure for failure in failures}
+        keys = _usable(list(told))
+        if not keys:
+            return set()
+        number = self._number(job)
+        if into is None:
+            return self._run(lambda tx: _end(
+                tx, number, keys, lease, State.DEAD, told))
+        name = into
+
+        def work(tx: Transaction) -> set[str]:
+            waiting: dict[str, Claim] = {}
+            tx.move(tx.sql.retry, number, keys, waiting,
+                    {'stands_in': lease, 'into': name})
+            if waiting:
+                history.count_in(tx, number, tick, lease,
+                                 retried=len(waiting))
+                tx.make(name, State.RETRY, number, tick, list(waiting), '',
+                        seconds)
+                tx.leave(lease, len(waiting))
+            if len(waiting) < len(keys):
+                # A handler may end its run in its own transaction, and then
+                # raise.
+                tx.leave(lease, history.count_committed(
+                    tx, number, keys, lease))
+            return set(waiting)
+        return self._once(work, lambda tx: {
+            one.object for one in tx.standing(number, keys, name)})
+
+    def save(self, job: str, progress: Mapping[str, str], *,
+             lease: str) -> None:
+        number = self._number(job)
+        if keys := _usable(progress):
+            self._run(lambda tx: tx.connection.execute(self._sql.save, [
+                {'of_job': number, 'stands_in': lease, 'key': key,
+                 'said': progress[key]} for key in sorted(keys)]))
+
+    def progress(self, job: str, objects: Sequence[str], *,
+                 lease: str) -> dict[str, str]:
+        keys = _usable(objects)
+        if not keys:
+            return {}
+        parameters = {'of_job': self._number(job), 'stands_in': lease,
+                      'keys': self._dialect.keys(keys)}
+        return self._run(lambda tx: {
+            row.object: row.progress for row in tx.connection.execute(
+                self._sql.said, parameters)})
+
+    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
+                  leases: Sequence[str], into: str, holder: str,
+                  seconds: float, ran: bool = True) -> list[Claim]:
+        keys = _usable(objects)
+        if not keys or not leases:
+            return []
+        number = self._number(job)
+
+        def work(tx: Transaction) -> list[Claim]:
+            anew: dict[str, Claim] = {}
+            left: dict[str, int] = {}
+            # Skip rows that a handler's open transaction has locked: their
+            # runs are about to end.
+            free = tx.unlocked(number, keys)
+            for old in sorted(set(leases)):
+                if rest := [key for key in free if key not in anew]:
+                    left[old] = tx.move(
+                        tx.sql.take_back, number, rest, anew,
+                        {'stands_in': old, 'into': into, 'tries': int(ran)})
+            if anew:
+                tx.make(into, State.CLAIMED, number, tick, list(anew), holder,
+                        seconds)
+                for old, moved in left.items():
+                    tx.leave(old, moved)
+            return in_order(keys, anew)
+        return self._once(
+            work, lambda tx: tx.standing(number, keys, into))
+
+    # Moves that end claims.
+
+    def finish(self, job: str, tick: int, objects: Sequence[str], *,
+               lease: str) -> set[str]:
+        return self._ended(job, objects, lease, State.DONE)
+
+    def drop(self, job: str, tick: int, objects: Sequence[str], *,
+             lease: str, ending: State, reason: str = '') -> int:
+        if ENDING_MOVES.get(ending) in (None, Move.FINISH):
+            raise ValueError(
+                f'{ending} is not an ending of what was not run')
+        return len(self._ended(job, objects, lease, ending, reason))
+
+    def _ended(self, job: str, objects: Sequence[str], lease: str,
+               ending: State, reason: str = '') -> set[str]:
+        keys = _usable(objects)
+        if not keys:
+            return set()
+        number = self._number(job)
+        told = ({key: Failure(key, reason) for key in keys}
+                if ending is State.DEAD else {})
+        return self._run(lambda tx: _end(
+            tx, number, keys, lease, ending, told, reason))
+
+    # Decisions without a claim.
+
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, by: SkippedBy, reason: str,
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
+        keys = _usable(objects)
+        if not keys:
+            return 0
+        number = self._number(job)
+
+        def work(tx: Transaction) -> int:
+            settled = tx.skip(number, keys, tick, by, schedule)
+            if settled:
+                before = 0 if missed is None else sum(
+                    missed(last) * objects for last, objects
+                    in collections.Counter(settled).items())
+                every = len(settled) + before
+                history.count(
+                    tx, number, tick, holder, because=reason, due=every,
+                    skipped=every, missed=before,
+                    **{f'by_{by.value}': every})
+            return len(settled)
+        return self._run(work)
+
+    # Leases.
+
+    def renew(self, leases: Sequence[str], *, holder: str,
+              seconds: float) -> set[str]:
+        if not leases or not holder:
+            return set()
+        whose = {'keys': self._dialect.keys(leases), 'runner': holder}
+        parameters = whose | {'microseconds': round(seconds * 1e6)}
+
+        def work(connection: sa.Connection) -> set[str]:
+            if self._dialect.returning:
+                return set(connection.execute(
+                    self._sql.renew.returning(_lease.c.id),
+                    parameters).scalars())
+            connection.execute(self._sql.renew, parameters)
+            return set(connection.execute(
+                self._sql.renewed, whose).scalars())
+        return self._database.run(work)
+
+    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
+                seconds: float, gone: Sequence[str], limit: int,
+                silent: float = 0.0) -> list[Lease]:
+        numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
+        if not numbers or limit < 1:
+            return []
+        search = takeover.search(self._overdue, gone, seconds, silent)
+        names = names_of_leases(into, limit)
+        # Usually there are none, and a read does not wait for writers.
+        found = self._look(lambda tx: takeover.find(
+            tx, list(numbers), search, names))
+        if not found:
+            return []
+        # Leases that an earlier call took over, whose answer was lost.
+        known = [old for old in found if old.id in names]
+        free = [name for name in names
+                if name not in {old.id for old in known}]
+        taken = [Lease(old.id, numbers[old.job], old.tick, self._run(
+            functools.partial(takeover.standing, old=old)), State.RUNNING)
+            for old in known]
+        for old in found:
+            if old.id in names or not free:
+                continue
+            try:
+                claims = self._run(functools.partial(
+                    takeover.take_over, old=old, name=free[0],
+                    search=search, holder=holder, seconds=seconds))
+            except takeover.Kept:
+                continue
+            if claims:
+                taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
+                                   claims, old.state))
+        return taken
+
+    def holders(self, jobs: Sequence[str]) -> set[str]:
+        numbers = [self._number(job) for job in dict.fromkeys(jobs)]
+        return self._look(lambda tx: set(tx.connection.execute(
+            self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
+
+    def running(self, jobs: Sequence[str]) -> dict[str, int]:
+        numbers = {self._number(job): job for job in jobs}
+        return {numbers[number]: int(count) for number, count in self._run(
+            lambda tx: tx.connection.execute(
+                self._sql.running, {'of_jobs': list(numbers)}).all())}
+
+    # Helpers.
+
+    def _run(self, work: Callable[[Transaction], T]) -> T:
+        """Run *work* in a transaction."""
+        return self._database.run(lambda connection: work(Transaction(
+            connection, self._dialect, self._sql)))
+
+    def _once(self, work: Callable[[Transaction], T],
+              again: Callable[[Transaction], T]) -> T:
+        """Run *work*; if an earlier call has done it, run *again* instead.
+
+        *again* reads the result of the earlier call.
+        """
+        try:
+            return self._run(work)
+        except db_exception.DBDuplicateEntry:
+            return self._run(again)
+
+    def _look(self, work: Callable[[Transaction], T]) -> T:
+        """Run *work*, which only reads, in a transaction."""
+        return self._database.look(lambda connection: work(Transaction(
+            connection, self._dialect, self._sql)))
+
+    def _number(self, job: str) -> int:
+        """Return the number by which rows refer to *job*."""
+        return self._numbers.of(job)
+
+
+def _usable(objects: Iterable[str]) -> list[str]:
+    """Return *objects* in order, without duplicates.
+
+    :raises InvalidObject: an id is too long, or contains NUL.
+    """
+    keys = list(dict.fromkeys(objects))
+    for key in keys:
+        if len(key) > tables.LONGEST_ID or '\0' in key:
+            raise exceptions.InvalidObject(
+                f'the id {key[:200]!r} has {len(key)} characters'
+                f'{" and a NUL among them" * (chr(0) in key)}; the store '
+                f'takes ids of up to {tables.LONGEST_ID}, without NUL')
+    return keys
+
+
+def _end(tx: Transaction, number: int, keys: list[str], lease: str,
+         ending: State, told: dict[str, Failure],
+         because: str = '') -> set[str]:
+    """End claims that stand in *lease*.
+
+    :returns: the objects in the lease that have this end now.
+    """
+    parameters = {'of_job': number, 'keys': tx.dialect.keys(keys),
+                  'stands_in': lease}
+    sql = tx.sql.end[ending]
+    rows = tx.changed(sql.change, parameters)
+    if rows and told:
+        history.tell(tx, number, rows, told)
+    if rows:
+        # All claims in a lease have the same tick.
+        history.count_in(tx, number, rows[0].tick, lease,
+                         because=because, **{ending.value: len(rows)})
+    left = len(rows)
+    if left < len(keys):
+        left += history.count_committed(tx, number, keys, lease)
+    tx.leave(lease, left)
+    if len(rows) < len(keys):
+        # Include claims that an earlier call ended, whose answer was lost.
+        return set(tx.connection.execute(sql.after, parameters).scalars())
+    return {row.object for row in rows}

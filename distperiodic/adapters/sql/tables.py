@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of the store.
+
+Each claim is one row that is changed in place. Only columns that never change
+are indexed, so a move updates no index (on PostgreSQL this is a HOT update, at
+half the cost of another update).
+
+Ids are compared byte for byte in all databases. MySQL's text types ignore
+case or trailing blanks, so ids are stored as bytes there.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import postgresql
+
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+
+#: Maximum length of an object's id, in characters.
+LONGEST_ID = 255
+#: Maximum length of the name of a lease's holder, in characters.
+LONGEST_HOLDER = 255
+#: Maximum length of the reason for a skip or a pause, in characters.
+LONGEST_REASON = 200
+#: Maximum length of the text of an object's own schedule, in characters.
+LONGEST_RULE = 300
+
+_MYSQL = ('mysql', 'mariadb')
+#: Codes of the states in the tables. Never change a code: existing rows
+#: contain it.
+STATE_CODES = {
+    State.CLAIMED: 1, State.RUNNING: 2, State.RETRY: 3, State.LISTED: 4,
+    State.COMMITTED: 5,
+    State.DONE: 10, State.DEAD: 11, State.SKIPPED: 12,
+    State.SUPERSEDED: 13, State.CANCELLED: 14,
+}
+_STATES = {code: state for state, code in STATE_CODES.items()}
+SKIPPED_CODES = {
+    SkippedBy.MISFIRE: 1, SkippedBy.OVERLAP: 2, SkippedBy.PAUSE: 3,
+    SkippedBy.LOST: 4,
+}
+_SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
+
+
+def _written(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _read(value: Any) -> str | None:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+class Exact(sa.TypeDecorator[str]):
+    """Text that is compared byte for byte."""
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(self, length: int):
+        super().__init__(length)
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Any) -> Any:
+        if dialect.name in _MYSQL:
+            return dialect.type_descriptor(mysql.VARBINARY(4 * self.length))
+        if dialect.name == 'postgresql':
+            return dialect.type_descriptor(
+                postgresql.VARCHAR(self.length, collation='C'))
+        return dialect.type_descriptor(sa.String(self.length))
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> Any:
+        return _written(value) if dialect.name in _MYSQL else value
+
+    def process_result_value(self, value: Any, dialect: Any) -> str | None:
+        return _read(value)
+
+    # Processors run for each value of hundreds of rows. So there is none where
+    # nothing needs converting, and they bypass the slower methods above.
+
+    def bind_processor(self, dialect: Any) -> Any:
+        return _written if dialect.name in _MYSQL else None
+
+    def result_processor(self, dialect: Any, coltype: Any) -> Any:
+        return _read if dialect.name in _MYSQL else None
+
+
+class StateColumn(sa.TypeDecorator[State]):
+    """Column that stores a state as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: State | None, dialect: Any) -> Any:
+        return None if value is None else STATE_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> State | None:
+        return None if value is None else _STATES[value]
+
+
+class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
+    """Column that stores the cause of a skip as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: SkippedBy | None, dialect: Any
+                           ) -> Any:
+        return None if value is None else SKIPPED_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any
+                             ) -> SkippedBy | None:
+        return None if value is None else _SKIPPED[value]
+
+
+#: Type of the names of leases; the caller that creates a lease names it.
+LeaseName = sa.String(100).with_variant(
+    mysql.VARCHAR(100, charset='ascii', collation='ascii_bin'), *_MYSQL)
+#: Type of long texts; MySQL's TEXT is limited to 64 KiB.
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), *_MYSQL)
+
+_OF_TABLES: dict[str, Any] = {
+    'mysql_engine': 'InnoDB', 'mysql_charset': 'utf8mb4',
+    'mysql_row_format': 'DYNAMIC',
+}
+# Leave room in each page for the next version of a row that changes in place.
+_CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
+# A batch may change all rows of a page at once, and the old versions stay
+# until the transaction commits. So leave room for two versions of each row.
+_TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
+
+#: Kind of the things that claims are about: periodic jobs.
+KIND = 'job'
+
+metadata = sa.MetaData()
+
+#: Jobs. Other tables refer to a job by its number, since names are long.
+job = sa.Table(
+    'distperiodic_job', metadata,
+    #: A random number, so that recreated tables do not reuse one: a process
+    #: that still uses a number of the old tables finds no rows.
+    sa.Column('id', sa.Integer, primary_key=True),
+    sa.Column('space', Exact(100), nullable=False),
+    sa.Column('kind', Exact(20), nullable=False),
+    sa.Column('name', Exact(200), nullable=False),
+    #: Microseconds of the store's clock. None means that it is not paused.
+    sa.Column('paused_since', sa.BigInteger),
+    sa.Column('paused_by', sa.String(LONGEST_REASON)),
+    sa.Column('paused_why', sa.String(LONGEST_REASON)),
+    #: Text of the schedule in force. None means not recorded yet.
+    sa.Column('schedule', Exact(LONGEST_RULE + 100)),
+    #: Instant from which that schedule is in force.
+    sa.Column('schedule_since', sa.BigInteger),
+    #: Interval in which schedulers have attended the job without a gap, in
+    #: microseconds of the store's clock. None means that none has.
+    sa.Column('attended_since', sa.BigInteger),
+    sa.Column('attended_until', sa.BigInteger),
+    #: Instant up to which all ticks that were due were found claimed or
+    #: settled.
+    sa.Column('checked', sa.BigInteger),
+    #: Tick before which history may have been pruned. None means that none
+    #: was.
+    sa.Column('pruned_before', sa.BigInteger),
+    sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
+    **_OF_TABLES)
+
+claim = sa.Table(
+    'distperiodic_claim', metadata,
+    # The object comes first, and no index begins with the job: as long as the
+    # table has no statistics, PostgreSQL would otherwise read all rows of the
+    # job to find 500.
+    sa.Column('object', Exact(LONGEST_ID), primary_key=True),
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    #: Position of the object on the ring.
+    sa.Column('position', sa.BigInteger, nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    #: Tick that was claimed before this one. None means that this is the
+    #: first.
+    sa.Column('previous', sa.BigInteger),
+    #: Watermark: the newest tick that can no longer be claimed. It is this
+    #: tick, or a later one that was skipped. It is earlier than this tick if
+    #: an operator triggered this one: ticks that were due before stay due.
+    sa.Column('settled', sa.BigInteger, nullable=False),
+    #: Cause of the last skip. None means that there was none.
+    sa.Column('skipped_by', SkippedByColumn),
+    sa.Column('state', StateColumn, nullable=False),
+    sa.Column('fence', sa.BigInteger, nullable=False),
+    sa.Column('attempt', sa.Integer, nullable=False),
+    #: The lease in which the claim stands, or stood last.
+    sa.Column('lease', LeaseName, nullable=False),
+    #: Worker to which the last run of this tick was granted. None means that
+    #: no run was granted yet.
+    sa.Column('worker', Exact(LONGEST_HOLDER)),
+    #: When a run of the object was last done, in microseconds of the store's
+    #: clock. None means never.
+    sa.Column('served', sa.BigInteger),
+    #: Progress that the run has saved. None means none.
+    sa.Column('progress', LongText),
+    #: Instant from which the object's schedule counts. None means that the
+    #: object is not listed.
+    sa.Column('since', sa.BigInteger),
+    #: Text of the object's own schedule. Empty means that it follows the
+    #: job's; None means not recorded yet.
+    sa.Column('rule', Exact(LONGEST_RULE)),
+    #: For queries of one job's objects on a part of the ring.
+    sa.Index('distperiodic_claim_position', 'position', 'job'),
+    **_OF_TABLES, **_TOGETHER)
+
+lease = sa.Table(
+    'distperiodic_lease', metadata,
+    sa.Column('id', LeaseName, primary_key=True),
+    sa.Column('job', sa.Integer, nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    #: State of the claims when they moved into the lease.
+    sa.Column('state', StateColumn, nullable=False),
+    #: Holder of the lease. Empty means that it has none.
+    sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
+    #: When the lease expires, in microseconds of the clock of leases.
+    sa.Column('until', sa.BigInteger, nullable=False),
+    #: When the lease was created, by the same clock. For a lease of runs, this
+    #: is when they were granted. None means by an earlier release.
+    sa.Column('made', sa.BigInteger),
+    #: Number of claims that stand in the lease.
+    sa.Column('remaining', sa.Integer, nullable=False),
+    #: Number of claims of earlier ticks that this lease superseded.
+    sa.Column('superseded', sa.Integer, nullable=False),
+    #: Objects that were put into the lease, as JSON. Claims have no index on
+    #: the lease, so their rows are found by these.
+    sa.Column('objects', LongText, nullable=False),
+    sa.Index('distperiodic_lease_until', 'until'),
+    **_OF_TABLES, **_CHANGING)
+
+#: Results of each tick, as numbers of objects, with one row for each member
+#: that took part. Over all members, ``due`` is the sum of the endings (done,
+#: dead, skipped, superseded, cancelled) and of the open claims.
+history = sa.Table(
+    'distperiodic_history', metadata,
+    sa.Column('job', sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column('tick', sa.BigInteger, primary_key=True, autoincrement=False),
+    #: Holder of the lease: the scheduler that claimed, or the worker that ran.
+    #: Empty means that the lease had no holder.
+    sa.Column('member', Exact(LONGEST_HOLDER), primary_key=True),
+    #: Claimed, or skipped without a claim.
+    sa.Column('due', sa.BigInteger, nullable=False),
+    sa.Column('done', sa.BigInteger, nullable=False),
+    #: Dead, minus those that an operator has requeued. A requeued object does
+    #: not count as due again.
+    sa.Column('dead', sa.BigInteger, nullable=False),
+    #: Skipped; the by_ columns have the numbers by cause.
+    sa.Column('skipped', sa.BigInteger, nullable=False),
+    sa.Column('by_misfire', sa.BigInteger, nullable=False),
+    sa.Column('by_overlap', sa.BigInteger, nullable=False),
+    sa.Column('by_pause', sa.BigInteger, nullable=False),
+    sa.Column('by_lost', sa.BigInteger, nullable=False, server_default='0'),
+    #: Skipped for ticks before this one; included in skipped. Ticks that were
+    #: missed together are counted in the newest of them.
+    sa.Column('missed', sa.BigInteger, nullable=False),
+    sa.Column('superseded', sa.BigInteger, nullable=False),
+    sa.Column('cancelled', sa.BigInteger, nullable=False),
+    #: Failed runs that were to be retried; each failure counts.
+    sa.Column('retried', sa.BigInteger, nullable=False),
+    #: Taken over from a lease that expired or whose holder was gone; each
+    #: take-over counts.
+    sa.Column('taken_over', sa.BigInteger, nullable=False),
+    #: Time from the tick to its claim, in milliseconds of the store's clock:
+    #: sum and maximum over the claimed objects. For a job with spread, it
+    #: includes the object's phase.
+    sa.Column('lateness', sa.BigInteger, nullable=False),
+    sa.Column('latest', sa.BigInteger, nullable=False),
+    #: Number of objects that were claimed later than ``late_claim_after``.
+    sa.Column('late', sa.BigInteger, nullable=False),
+    #: Reason of the last skip. None means that there was none.
+    sa.Column('reason', sa.String(LONGEST_REASON)),
+    **_OF_TABLES, **_CHANGING)
+
+#: One row, used with SQLite only. It holds the parameters that derive the
+#: clocks from the time since the host's boot, in microseconds; see
+#: :mod:`distperiodic.adapters.sql.host_clock`.
+clock = sa.Table(
+    'distperiodic_clock', metadata,
+    sa.Column('boot', sa.String(64), primary_key=True),
+    sa.Column('lease', sa.BigInteger, nullable=False),
+    sa.Column('offset', sa.BigInteger, nullable=False),
+    sa.Column('knee', sa.BigInteger),
+    sa.Column('seen', sa.BigInteger, nullable=False),
+    **_OF_TABLES)
+
+#: Runs that failed for the last time.
+failure = sa.Table(
+    'distperiodic_failure', metadata,
+    sa.Column('id', sa.BigInteger().with_variant(sa.Integer, 'sqlite'),
+              primary_key=True),
+    sa.Column('job', sa.Integer, nullable=False),
+    sa.Column('object', Exact(LONGEST_ID), nullable=False),
+    sa.Column('tick', sa.BigInteger, nullable=False),
+    sa.Column('fence', sa.BigInteger, nullable=False),
+    sa.Column('attempt', sa.Integer, nullable=False),
+    #: None means that the run was never started.
+    sa.Column('worker', Exact(LONGEST_HOLDER)),
+    sa.Column('error', LongText, nullable=False),
+    sa.Column('traceback', LongText, nullable=False),
+    #: Microseconds of the store's clock.
+    sa.Column('at', sa.BigInteger, nullable=False),
+    sa.Index('distperiodic_failure_object', 'job', 'object'),
+    **_OF_TABLES)

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take-over of leases that expired or lost their holder, in a database.
+
+A take-over changes the lease before its claims: it renames the lease, on the
+condition that the lease is still overdue. A holder that renews the lease at
+the same moment therefore keeps all of the claims or none.
+"""
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import transaction
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import State
+
+_lease = tables.lease
+
+
+class Kept(Exception):
+    """A handler's open transaction has locked a claim of the lease.
+
+    A later attempt finds the claim ended or unlocked.
+    """
+
+
+class Statements:
+    """Statements about overdue leases.
+
+    A lease is overdue if it expired, or if its holder is gone and has not
+    renewed it for long enough; see
+    :meth:`distperiodic.ports.ClaimStore.overdue`.
+
+    :param gone: Whether the statements take a list of holders that are gone.
+    """
+
+    def __init__(self, dialect: Dialect, gone: bool):
+        over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
+        if gone:
+            lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
+            unheard = dialect.lease_now + sa.bindparam(
+                'unheard', type_=sa.BigInteger)
+            over = over | (lost & (_lease.c.until <= unheard))
+        some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
+        #: Select the holders of leases of some jobs.
+        self.holders = sa.select(_lease.c.holder).distinct().where(
+            some, _lease.c.holder != '')
+        named = dialect.among(_lease.c.id)
+        #: Select leases of some jobs: first those that have given names, then
+        #: those that are overdue.
+        self.find = sa.select(
+            _lease.c.id, _lease.c.job, _lease.c.tick, _lease.c.state,
+            _lease.c.holder
+        ).where(some, over | named).order_by(
+            sa.case((named, 0), else_=1), _lease.c.until, _lease.c.id
+        ).limit(sa.bindparam('at_most', type_=sa.Integer))
+        #: Take over one lease, if it is still overdue.
+        this = _lease.c.id == sa.bindparam('stands_in')
+        self.take = sa.update(_lease).where(this, over).values(
+            id=sa.bindparam('into'), state=State.CLAIMED,
+            holder=sa.bindparam('runner'),
+            until=dialect.lease_now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger))
+
+
+class Search(NamedTuple):
+    """A search for overdue leases."""
+
+    sql: Statements
+    #: Parameters: the holders that are gone, and the remaining time of a lease
+    #: from which on they count as silent.
+    gone: dict[str, Any]
+
+
+def search(sql: Mapping[bool, Statements], gone: Sequence[str],
+           seconds: float, silent: float) -> Search:
+    """Return the search for overdue leases.
+
+    See :meth:`distperiodic.ports.ClaimStore.overdue` for the parameters.
+
+    :param sql: The statements, by whether they take holders that are gone.
+    """
+    lost = [name for name in gone if name]
+    return Search(sql[bool(lost)], {
+        'gone': lost, 'unheard': round((seconds - silent) * 1e6)
+    } if lost else {})
+
+
+def find(tx: transaction.Transaction, numbers: Sequence[int],
+         search: Search, names: Sequence[str]) -> Sequence[Any]:
+    """Return leases of these jobs that are overdue, or have one of *names*.
+
+    Leases with one of *names* come first, then those that expired first. The
+    result has at most as many leases as there are names.
+    """
+    return tx.connection.execute(search.sql.find, {
+        **search.gone, 'of_jobs': numbers, 'keys': tx.dialect.keys(names),
+        'at_most': len(names)}).all()
+
+
+def standing(tx: transaction.Transaction, old: Any) -> list[Claim]:
+    """Return the open claims of a lease that an earlier call took over."""
+    objects = tx.connection.scalar(
+        sa.select(_lease.c.objects).where(_lease.c.id == old.id))
+    return tx.standing(old.job, json.loads(objects or '[]'), old.id)
+
+
+def take_over(tx: transaction.Transaction, *, old: Any, name: str,
+              search: Search, holder: str,
+              seconds: float) -> list[Claim]:
+    """Take over the lease *old* and its open claims, if it is still overdue.
+
+    :param name: New name of the lease.
+    :returns: the claims, with new fences.
+    :raises Kept: a handler's open transaction has locked a claim. The caller
+        must roll back.
+    """
+    tx.connection.execute(search.sql.take, {
+        **search.gone, 'stands_in': old.id, 'into': name, 'runner': holder,
+        'microseconds': round(seconds * 1e6)})
+    objects = tx.connection.scalar(
+        sa.select(_lease.c.objects).where(_lease.c.id == name))
+    if objects is None:
+        # Another process was first, or the holder has renewed the lease.
+        return []
+    keys = json.loads(objects)
+    standing = {one.object for one in tx.standing(old.job, keys, old.id)}
+    if not standing.issubset(tx.unlocked(old.job, sorted(standing))):
+        raise Kept
+    anew: dict[str, Claim] = {}
+    tx.move(tx.sql.take_over, old.job, keys, anew,
+            {'stands_in': old.id, 'into': name, 'tries': 1})
+    if len(anew) < len(keys):
+        history.count_committed(tx, old.job, keys, old.id)
+    if not anew:
+        tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
+        return []
+    if old.holder:
+        # A lease without a holder has retries, or claims that an operator has
+        # requeued or triggered. No holder died, so these are not counted as
+        # taken over.
+        history.count(tx, old.job, old.tick, holder,
+                      taken_over=len(anew))
+    tx.connection.execute(
+        sa.update(_lease).where(_lease.c.id == name)
+        .values(remaining=len(anew), objects=json.dumps(list(anew))))
+    return transaction.in_order(keys, anew)

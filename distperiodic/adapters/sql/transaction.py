@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One transaction of the store: the steps that make up its moves.
+
+The claims that were won are found by the mark that a move leaves: the name of
+the new lease, which no other call uses. A row count never decides.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.statements import GRANTED
+from distperiodic.adapters.sql.statements import Change
+from distperiodic.adapters.sql.statements import Statements
+from distperiodic.adapters.sql.statements import Step
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+
+_WIDTH = len(GRANTED)
+
+
+class Transaction:
+    """Steps within one transaction, which the caller commits.
+
+    A claim is identified by the number of its job and by its object, the key.
+    """
+
+    def __init__(self, connection: sa.Connection, dialect: Dialect,
+                 sql: Statements):
+        self.connection = connection
+        self.dialect = dialect
+        self.sql = sql
+
+    # Claims.
+
+    def move(self, step: Step, number: int, keys: Sequence[str],
+             moved: dict[str, Claim], parameters: dict[str, Any]) -> int:
+        """Move those claims of *keys* that may be moved into a lease.
+
+        :param moved: The moved claims are added to this, by key.
+        :returns: Number of claims that were added.
+        """
+        parameters = {**parameters, 'of_job': number,
+                      'keys': self.dialect.keys(keys)}
+        before = len(moved)
+        if self.dialect.returning:
+            rows = self.connection.execute(
+                step.move_returning, parameters).all()
+        else:
+            self.connection.execute(step.move, parameters)
+            rows = []
+        if len(rows) < len(keys) and step.reads_back:
+            rows = self.connection.execute(self.sql.standing, {
+                name: parameters[name]
+                for name in ('of_job', 'keys', 'into')}).all()
+        moved.update((row[0], claim_of(row)) for row in rows)
+        return len(moved) - before
+
+    def claim_at_once(self, number: int, tick: int, keys: list[str],
+                      name: str, due_at: int, until: int, least: int,
+                      most: int, rule: str, schedule: str, holder: str,
+                      seconds: float) -> dict[str, Claim]:
+        """Claim objects whose last tick has ended, in one statement.
+
+        If that wins all of *keys*, the statement also counts them in the
+        history and creates the lease.
+
+        The parameters without a description are those of
+        :meth:`distperiodic.ports.ClaimStore.claim`.
+
+        :param name: Name of the lease.
+        :param least: Objects with an earlier watermark are not claimed.
+        :returns: the claims that were won, by object.
+        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
+            all of this.
+        """
+        every = len(keys)
+        rows = self.connection.execute(self.sql.claim_at_once, {
+            **self._lease(name, State.CLAIMED, number, tick, keys, holder,
+                          seconds),
+            'of_job': number, 'of_tick': tick, 'of_due': due_at,
+            'of_end': until,
+            'least': least, 'most': most,
+            'of_rule': rule, 'of_schedule': schedule,
+            'first': first_fence(tick),
+            'keys': self.dialect.keys(keys), 'into': name,
+            'at_tick': tick, 'runner': holder, 'because': None,
+            'more_due': every, 'more_late': every}).all()
+        # Reuse the caller's strings and tick: a scheduler may keep a million
+        # claims, and copies take memory.
+        ours = {key: key for key in keys}
+        return {row[0]: tuple.__new__(Claim, (
+            ours[row[0]], row[1], row[2], tick)) for row in rows}
+
+    def changed(self, change: Change,
+                parameters: dict[str, Any]) -> Sequence[Any]:
+        """Execute *change* and return the changed rows."""
+        if self.dialect.returning:
+            return self.connection.execute(
+                change.move_returning, parameters).all()
+        rows = self.connection.execute(change.before, parameters).all()
+        self.connection.execute(change.move, parameters)
+        return rows
+
+    def skip(self, number: int, keys: Sequence[str], tick: int,
+             by: SkippedBy, schedule: str) -> list[int]:
+        """Settle *tick* for those of *keys* for which that is allowed.
+
+        :returns: the previous watermark of each settled object.
+        """
+        parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
+                      'of_tick': tick, 'of_due': tick, 'by': by,
+                      'of_schedule': schedule}
+        # Read the previous watermarks first: only the newest databases can
+        # return old values from an UPDATE. Locked rows are skipped.
+        rows = self.connection.execute(
+            self.sql.skip.before, parameters).all()
+        if rows:
+            self.connection.execute(self.sql.skip.move, parameters | {
+                'keys': self.dialect.keys([row.object for row in rows])})
+        return [row.settled for row in rows]
+
+    def unlocked(self, number: int, keys: Sequence[str]) -> list[str]:
+        """Lock those rows of *keys* that no other transaction has locked.
+
+        This does not wait for locks: a handler that ends its run in its own
+        transaction locks the row until the end of that transaction.
+
+        :returns: the keys of the locked rows.
+        """
+        if self.dialect.name == 'sqlite' or not keys:
+            # SQLite has one writer at a time.
+            return list(keys)
+        return list(self.connection.execute(self.sql.unlocked, {
+            'of_job': number, 'keys': self.dialect.keys(keys)}).scalars())
+
+    def standing(self, number: int, keys: Sequence[str],
+                 lease: str) -> list[Claim]:
+        """Return the open claims of *keys* in a lease."""
+        rows = self.connection.execute(self.sql.standing, {
+            'of_job': number, 'keys': self.dialect.keys(keys),
+            'into': lease})
+        return in_order(keys, {row.object: claim_of(row) for row in rows})
+
+    def look(self, number: int, keys: Sequence[str]) -> dict[str, Any]:
+        """Return the rows of the claims, by key."""
+        return {row.object: row for row in self.connection.execute(
+            self.sql.look, {'of_job': number,
+                            'keys': self.dialect.keys(keys)})}
+
+    # Leases.
+
+    def make(self, name: str, state: State, number: int, tick: int,
+             objects: list[str], holder: str, seconds: float, *,
+             superseded: int = 0,
+             counted: dict[str, Any] | None = None) -> None:
+        """Create the lease of moved claims, as the last step of a move.
+
+        :param counted: Parameters of a count to add to the history, if any.
+        :raises DBDuplicateEntry: the lease exists, so an earlier call has done
+            all of this.
+        """
+        if counted is not None:
+            self.connection.execute(self.sql.count_of, counted)
+        self.connection.execute(self.sql.make, self._lease(
+            name, state, number, tick, objects, holder, seconds, superseded))
+
+    def _lease(self, name: str, state: State, number: int, tick: int,
+               objects: list[str], holder: str, seconds: float,
+               superseded: int = 0) -> dict[str, Any]:
+        return {
+            'its_id': name, 'its_job': number, 'its_tick': tick,
+            'its_state': state, 'its_holder': holder,
+            'its_remaining': len(objects), 'its_superseded': superseded,
+            'its_objects': json.dumps(objects),
+            'microseconds': round(seconds * 1e6)}
+
+    def leave(self, name: str, count: int) -> None:
+        """Subtract *count* from the claims that stand in the lease *name*.
+
+        The lease is deleted if none are left.
+        """
+        if not count:
+            return
+        parameters = {'stands_in': name, 'so_many': count}
+        # This is the only place that trusts a driver's row count, and no claim
+        # depends on it. If the count is too low, we update a lease that is
+        # already deleted, which changes nothing. If it is too high, an empty
+        # lease stays behind until it expires, is found empty and is deleted.
+        if self.connection.execute(
+                self.sql.last_leave, parameters).rowcount == 1:
+            return
+        self.connection.execute(self.sql.leave, parameters)
+        # Other claims may have left the lease since the first statement.
+        self.connection.execute(
+            self.sql.last_leave, parameters | {'so_many': 0})
+
+
+def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:
+    """Return the claims of *found* in the order of *keys*."""
+    return [found[key] for key in keys if key in found]
+
+
+def claim_of(row: Any) -> Claim:
+    """Return the claim of a row that begins with :data:`GRANTED`."""
+    # Faster than Claim(): a batch has hundreds of rows.
+    return tuple.__new__(Claim, row[:_WIDTH])

@@ -1,0 +1,425 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read-only queries on ticks and objects, for operator commands.
+
+An answer that needs several statements reads one snapshot of the database.
+Otherwise a claim could end between two statements, and its end would be
+missing from one of them.
+"""
+
+import operator
+from array import array
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.core import audit
+from distperiodic.core import due
+from distperiodic.core import reason
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import State
+from distperiodic.operator.control import Control
+from distperiodic.operator.control import Job
+
+T = TypeVar('T')
+
+_claim = tables.claim
+_failure = tables.failure
+_history = tables.history
+_job = tables.job
+_lease = tables.lease
+
+# Number of failures that are returned for one object.
+_FAILED = 3
+# Number of rows per fetch where a result may have a million rows. A server
+# ends a transaction that stays idle for 2 s, so each fetch must be small.
+_ROWS = 10_000
+_FIRST = operator.itemgetter(0)
+# The number of the slice of the ring that holds a position (there are 64), and
+# the number of slices per fetch.
+_SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
+_SLICES = 8
+_STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
+# The column of the history that counts each outcome.
+_BECAME = {
+    reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
+    reason.Reason.SUPERSEDED: 'superseded',
+    reason.Reason.CANCELLED: 'cancelled',
+    reason.Reason.PASSED_OVER: 'by_misfire', reason.Reason.LOST: 'by_lost',
+    reason.Reason.SKIPPED_BY_OVERLAP: 'by_overlap',
+    reason.Reason.SKIPPED_BY_PAUSE: 'by_pause'}
+
+
+class Account(NamedTuple):
+    """The store's data on one job from a given tick on."""
+
+    #: The store's clock at the moment of reading.
+    now: int
+    #: First tick of the account. The history of earlier ticks may be pruned.
+    begins: int
+    #: Text of the schedule in force. Empty means unknown.
+    schedule: str
+    #: The instant from which the schedule holds.
+    schedule_since: int
+    attended: audit.Attendance | None
+    #: The instant at which an operator paused the job. None means not paused.
+    paused: int | None
+    ticks: dict[int, audit.Counts]
+    #: Listed objects that are not in ``placed``, grouped: one row of each
+    #: group of equal rows, and the size of the group.
+    alike: list[tuple[due.Row, int]]
+    #: Listed objects whose position on the ring matters, grouped: one row of
+    #: each group of rows that differ only in position, and all positions.
+    placed: list[tuple[due.Row, Sequence[int]]]
+
+
+class Failed(NamedTuple):
+    """A run that failed for the last time."""
+
+    tick: int
+    attempt: int
+    #: The worker that ran it. Empty means it was never started.
+    worker: str
+    error: str
+
+
+class Object(NamedTuple):
+    """The store's data on one object of a job; times in microseconds."""
+
+    #: The store's clock at the moment of reading.
+    now: int
+    #: None means the store does not know the job.
+    job: Job | None
+    #: None means the store has no row for the object.
+    claim: reason.Standing | None
+    fence: int = 0
+    attempt: int = 0
+    #: The worker to which the last run of its last tick was granted. Empty
+    #: means no run was granted.
+    worker: str = ''
+    #: The tick of the claim before the last one. None means there is none.
+    previous: int | None = None
+    #: When a run of it last succeeded. None means never.
+    served: int | None = None
+    #: A reason for which the history has objects skipped at this object's
+    #: watermark. Empty means none is recorded.
+    told: str = ''
+    #: The newest failures, the newest first.
+    failed: Sequence[Failed] = ()
+
+
+class Tick(NamedTuple):
+    """The store's data on one tick of an object."""
+
+    #: The instant from which the job's schedule holds.
+    schedule_since: int
+    #: The first tick that the history covers.
+    begins: int
+    #: The object's run for this tick that failed for good. None means none
+    #: did.
+    failed: Failed | None
+    #: Number of objects of this tick by outcome. If the history has no row for
+    #: this tick, these are the earlier ticks that were given up together with
+    #: the next recorded tick, by reason (lost or passed over).
+    counts: dict[reason.Reason, int]
+    #: A reason for which objects were skipped. Empty means none was skipped.
+    told: str
+
+
+class Unserved(NamedTuple):
+    """An object, and when a run of it last succeeded."""
+
+    object: str
+    tick: int
+    state: State
+    #: When a run of it last succeeded, in microseconds. None means never.
+    served: int | None
+
+
+class Accounts(Control):
+    """Read-only queries on one group, for operator commands."""
+
+    def object(self, job: str, key: str) -> Object:
+        """Return all that the store has on one object."""
+        def work(connection: sa.Connection) -> Object:
+            now = connection.scalar(sa.select(self._dialect.now))
+            assert now is not None
+            known = next((one for one in self._jobs_in(connection)
+                          if one.name == job), None)
+            if known is None:
+                return Object(now, None, None)
+            ours = sa.and_(
+                _job.c.space == self._space, _job.c.name == job)
+            row = connection.execute(
+                sa.select(_claim, _lease.c.holder,
+                          # Converted from the lease clock to the clock of
+                          # ticks, which operators see.
+                          (_lease.c.until - self._dialect.lease_now
+                           + self._dialect.now).label('until'),
+                          _history.c.reason.label('told'))
+                .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
+                             .outerjoin(_lease, _lease.c.id == _claim.c.lease)
+                             .outerjoin(_history, sa.and_(
+                                 _history.c.job == _claim.c.job,
+                                 _history.c.tick == _claim.c.settled,
+                                 _history.c.reason.is_not(None))))
+                .where(ours, _claim.c.object == key).limit(1)).one_or_none()
+            if row is None:
+                return Object(now, known, None)
+            failed = connection.execute(
+                sa.select(_failure.c.tick, _failure.c.attempt,
+                          sa.func.coalesce(_failure.c.worker, ''),
+                          _failure.c.error)
+                .where(_failure.c.job == row.job, _failure.c.object == key)
+                .order_by(_failure.c.id.desc()).limit(_FAILED)).all()
+            return Object(
+                now, known, reason.Standing(
+                    row.tick, row.settled, row.skipped_by, row.state,
+                    row.holder or '', row.until, row.since),
+                row.fence, row.attempt, row.worker or '', row.previous,
+                row.served, row.told or '',
+                [Failed(*one) for one in failed])
+        return self._at_one_moment(work)
+
+    def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
+        """Return the text of the schedule that an object follows, and whether
+        the schedule is its own. An empty text means not recorded.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+
+        def work(connection: sa.Connection) -> tuple[str, bool]:
+            row = connection.execute(
+                sa.select(_job.c.schedule, _claim.c.rule)
+                .select_from(_job.outerjoin(_claim, sa.and_(
+                    _claim.c.job == _job.c.id, _claim.c.object == key)))
+                .where(_job.c.id == number)).one()
+            return row.rule or row.schedule or '', bool(row.rule)
+        return self._database.look(work)
+
+    def tick(self, job: str, key: str, tick: int) -> Tick:
+        """Return what the store has on one tick of an object.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+
+        def work(connection: sa.Connection) -> Tick:
+            since, begins = (
+                due.ALWAYS if moment is None else moment
+                for moment in connection.execute(
+                    sa.select(_job.c.schedule_since, _job.c.pruned_before)
+                    .where(_job.c.id == number)).one())
+            failed = connection.execute(
+                sa.select(_failure.c.tick, _failure.c.attempt,
+                          sa.func.coalesce(_failure.c.worker, ''),
+                          _failure.c.error)
+                .where(_failure.c.job == number, _failure.c.object == key,
+                       _failure.c.tick == tick)
+                .order_by(_failure.c.id.desc()).limit(1)).one_or_none()
+            sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+                    .label(name) for name in (*_BECAME.values(), 'missed')]
+            # The tick itself, or else the next tick with a recorded row.
+            row = connection.execute(
+                sa.select(_history.c.tick, *sums,
+                          sa.func.max(_history.c.reason).label('reason'))
+                .where(_history.c.job == number, _history.c.tick >= tick)
+                .group_by(_history.c.tick).order_by(_history.c.tick)
+                .limit(1)).one_or_none()
+            counts: dict[reason.Reason, int] = {}
+            if row is not None and row.tick == tick:
+                counts = {of: getattr(row, name)
+                          for of, name in _BECAME.items()}
+            elif row is not None:
+                lost = min(row.missed, row.by_lost)
+                counts = {reason.Reason.LOST: lost,
+                          reason.Reason.PASSED_OVER: row.missed - lost}
+            return Tick(
+                since, begins, None if failed is None else Failed(*failed),
+                counts, '' if row is None else row.reason or '')
+        return self._at_one_moment(work)
+
+    def unserved(self, job: str, seconds: float,
+                 limit: int) -> list[Unserved]:
+        """Return objects without a successful run in the last *seconds*,
+        those that wait the longest first.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+
+        def work(connection: sa.Connection) -> list[Unserved]:
+            return [Unserved(*row) for row in connection.execute(
+                sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
+                          _claim.c.served)
+                .where(_claim.c.job == number, sa.or_(
+                    _claim.c.served.is_(None),
+                    _claim.c.served
+                    < self._dialect.now - round(seconds * 1e6)))
+                .order_by(sa.func.coalesce(_claim.c.served, 0),
+                          _claim.c.object).limit(limit))]
+        return self._database.look(work)
+
+    def lists(self, job: str) -> bool:
+        """Return whether the store has any object of *job*.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+        return self._database.look(lambda connection: connection.execute(
+            sa.select(_claim.c.object).where(_claim.c.job == number)
+            .limit(1)).first() is not None)
+
+    def account(self, job: str, since: int, schedule: str = '') -> Account:
+        """Return the account of the ticks of *job*.
+
+        :param since: First tick, in microseconds.
+        :param schedule: Text of the schedule to use if the store has none.
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+
+        def work(connection: sa.Connection) -> Account:
+            row = connection.execute(
+                sa.select(_job, self._dialect.now.label('now'))
+                .where(_job.c.id == number)).one()
+            begins = max(since, row.pruned_before or 0)
+            text = row.schedule or schedule
+            by_phase = None
+            if text:
+                rule, spread = audit.named(text)
+                if spread:
+                    by_phase = _decided_by_phase(
+                        begins, rule.at_or_before(row.now) or row.now)
+            return Account(
+                row.now, begins, text,
+                due.ALWAYS if row.schedule_since is None
+                else row.schedule_since,
+                None if row.attended_since is None
+                else audit.Attendance(row.attended_since, row.attended_until),
+                row.paused_since, self._ticks(connection, number, begins),
+                list(_alike(connection, number, begins, by_phase)),
+                [] if by_phase is None
+                else _placed(connection, number, by_phase))
+        return self._at_one_moment(work)
+
+    def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
+        """Return those of *objects* that the store does not list.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self._named(job)
+
+        listed = _claim.c.job == number, _claim.c.since.is_not(None)
+
+        def work(connection: sa.Connection) -> set[str]:
+            missing = set(objects)
+            if connection.dialect.name == 'postgresql':
+                for (some,) in connection.execute(
+                        sa.select(sa.func.array_agg(_claim.c.object))
+                        .where(*listed).group_by(_SLICE)
+                        .execution_options(yield_per=_SLICES)):
+                    missing.difference_update(some)
+            else:
+                for rows in connection.execute(
+                        sa.select(_claim.c.object).where(*listed)
+                        .execution_options(yield_per=_ROWS)).partitions():
+                    missing.difference_update(map(_FIRST, rows))
+            return missing
+        return self._database.look(work)
+
+    def _at_one_moment(self, work: Callable[[sa.Connection], T]) -> T:
+        def look(connection: sa.Connection) -> T:
+            self._dialect.look_at_one_moment(connection)
+            return work(connection)
+        return self._database.look(look)
+
+    def _ticks(self, connection: sa.Connection, number: int,
+               since: int) -> dict[int, audit.Counts]:
+        names = [name for name in audit.Counts._fields if name != 'open']
+        counted = connection.execute(
+            sa.select(_history.c.tick, *(
+                sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+                for name in names))
+            .where(_history.c.job == number, _history.c.tick >= since)
+            .group_by(_history.c.tick)).all()
+        found = {row.tick: audit.Counts(*row[1:]) for row in counted}
+        for tick, still_open in connection.execute(
+                sa.select(_claim.c.tick, sa.func.count())
+                .where(_claim.c.job == number, _claim.c.tick >= since,
+                       _STANDS_OPEN)
+                .group_by(_claim.c.tick)):
+            found[tick] = found.get(tick, audit.Counts())._replace(
+                open=still_open)
+        return found
+
+
+def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
+    """Return the condition that an object's position is needed to judge it.
+
+    For a job that spreads its objects over the period. The position decides
+    whether the object was due for the first tick after it was listed, or for
+    the newest tick.
+    """
+    return sa.and_(
+        sa.func.coalesce(_claim.c.rule, '') == '',
+        sa.or_(_claim.c.since >= begins, _claim.c.settled < newest))
+
+
+_RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
+_FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
+
+
+def _alike(connection: sa.Connection, number: int, begins: int,
+           but: sa.ColumnElement[bool] | None
+           ) -> Iterator[tuple[due.Row, int]]:
+    """Yield listed objects, grouped: one row per group, and the group's size.
+
+    :param but: Objects to leave out.
+    """
+    columns = [
+        # Treat all instants before the account as equal, so that more rows
+        # fall into one group.
+        sa.case((column < begins, begins - 1), else_=column).label(name)
+        for name, column in (('settled', _claim.c.settled),
+                             ('since', _claim.c.since))]
+    columns += [_RULE.label('rule'), _FREE]
+    which = [_claim.c.job == number, _claim.c.since.is_not(None)]
+    if but is not None:
+        which.append(sa.not_(but))
+    inner = sa.select(*columns).where(*which).subquery()
+    for row in connection.execute(
+            sa.select(inner, sa.func.count().label('number'))
+            .group_by(*inner.c)):
+        yield due.Row('', 0, row.settled, row.since, row.rule,
+                      bool(row.free)), row.number
+
+
+def _placed(connection: sa.Connection, number: int,
+            which: sa.ColumnElement[bool]
+            ) -> list[tuple[due.Row, Sequence[int]]]:
+    # Build no Python object per row: there may be a million rows.
+    found: dict[tuple[int, int, int], array[int]] = {}
+    alike = (_claim.c.settled, _claim.c.since, _FREE)
+    listed = (_claim.c.job == number, _claim.c.since.is_not(None), which)
+    if connection.dialect.name == 'postgresql':
+        for *key, positions in connection.execute(
+                sa.select(*alike, sa.func.array_agg(_claim.c.position))
+                .where(*listed).group_by(*alike)):
+            found[tuple(key)] = array('q', positions)
+    else:
+        for position, *key in connection.execute(
+                sa.select(_claim.c.position, *alike).where(*listed)
+                .execution_options(yield_per=_ROWS)):
+            places = found.get(kind := tuple(key))
+            if places is None:
+                places = found[kind] = array('q')
+            places.append(position)
+    return [(due.Row('', places[0], settled, since, '', bool(free)), places)
+            for (settled, since, free), places in found.items()]

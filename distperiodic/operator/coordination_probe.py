@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read-only survey of the coordination service, for operators.
+
+A survey joins no group, and watches and creates nothing. Each request has a
+timeout, even where tooz has none: a TCP connection is tried first, because the
+ZooKeeper client would retry forever if no server can be reached.
+"""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import socket
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+# Import driver first: it suppresses a warning of the other imports.
+from distperiodic.adapters.coordination import driver  # isort: skip
+from kazoo import exceptions as kazoo
+from tooz import coordination as tooz
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters.coordination.url import NAMESPACE
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.coordination.url import has_tls
+from distperiodic.core import masking
+from distperiodic.core.member import Member
+from distperiodic.core.member import parse_entry
+
+_PORTS = {'zookeeper': 2181, 'kazoo': 2181, 'redis': 6379,
+          'etcd3+http': 2379, 'etcd3+https': 2379}
+_ZOOKEEPER = ('zookeeper', 'kazoo')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Entry:
+    """One live entry of a group."""
+
+    name: str
+    #: None means that the entry is not one of ours.
+    member: Member | None
+    #: When the member joined, in microseconds by its own clock. None means
+    #: unknown.
+    joined: int | None
+    #: The same by the server's clock; known for ZooKeeper only.
+    created: int | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Server:
+    """One server of the backend URL, and its answer."""
+
+    address: str
+    answers: bool
+    says: str
+
+
+def directory(backend_url: str) -> str:
+    """Return the directory of a ``file://`` URL."""
+    return urllib.parse.urlsplit(backend_url).path
+
+
+def addresses(backend_url: str) -> list[tuple[str, int]]:
+    """Return the servers of *backend_url*; none for ``file://``.
+
+    :raises ConfigError: a port is not a number.
+    """
+    scheme = check_backend_url(backend_url)
+    if scheme == 'file':
+        return []
+    hosts = backend_url.partition('://')[2]
+    for end in '/?':
+        hosts = hosts.partition(end)[0]
+    found = []
+    for host in hosts.rpartition('@')[2].split(','):
+        name, colon, port = host.strip().rpartition(':')
+        if not colon or name.endswith(']') is not host.startswith('['):
+            name, port = host.strip(), ''
+        if port and not port.isdigit():
+            raise exceptions.ConfigError(
+                f'backend_url {masking.mask(backend_url)!r}: the port '
+                f'{port!r} is not a number; write host:port,host:port')
+        found.append((name.strip('[]') or 'localhost',
+                      int(port) if port else _PORTS[scheme]))
+    return found
+
+
+def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
+    """Check each server of *backend_url* separately."""
+    asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
+            and not has_tls(backend_url))
+    return [_server(name, port, timeout, asks)
+            for name, port in addresses(backend_url)]
+
+
+def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
+    address = f'{name}:{port}'
+    try:
+        with socket.create_connection((name, port), timeout) as channel:
+            if not asks:
+                return Server(address, True, 'accepts connections')
+            channel.settimeout(timeout)
+            channel.sendall(b'srvr')
+            answer = b''
+            while piece := channel.recv(65536):
+                answer += piece
+    except (BrokenPipeError, ConnectionResetError) as exc:
+        # The server is there. If this was only a test for reachability, the
+        # driver will report what is wrong.
+        return Server(address, not asks, exc.strerror or str(exc))
+    except OSError as exc:
+        return Server(address, False, exc.strerror or str(exc))
+    text = answer.decode(errors='replace')
+    if 'not in the whitelist' in text or not text:
+        return Server(address, True, 'accepts connections')
+    if 'not currently serving' in text:
+        return Server(address, False, 'runs, but serves nobody: it has no '
+                                      'quorum')
+    said = dict(line.split(': ', 1) for line in text.splitlines()
+                if ': ' in line)
+    version = said.get('Zookeeper version', '').partition('-')[0]
+    return Server(address, True,
+                  f'{said.get("Mode", "serves")}, version {version or "?"}')
+
+
+class Survey:
+    """One survey of the service; a context manager.
+
+    :param session_timeout: The members' session timeout in seconds; the
+        ``file://`` driver uses it to find out which members are alive.
+    """
+
+    def __init__(self, backend_url: str, *, session_timeout: float,
+                 clock: ports.Clock):
+        self._scheme = check_backend_url(backend_url)
+        self._url = backend_url
+        self._shown = masking.mask(backend_url)
+        self._timeout = session_timeout
+        self._clock = clock
+        self._coordinator: Any = None
+
+    def __enter__(self) -> 'Survey':
+        self._knock()
+        with self._errors():
+            self._coordinator = driver.make(
+                self._url, f'survey-{secrets.token_hex(8)}'.encode(),
+                self._timeout)
+            self._explainer = driver.Explainer(self._coordinator, self._url)
+            if self._scheme != 'file':
+                self._coordinator.start(start_heart=False)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        coordinator, self._coordinator = self._coordinator, None
+        with contextlib.suppress(Exception):
+            if self._scheme in _ZOOKEEPER:
+                # tooz's stop() waits for an answer without a timeout.
+                coordinator._coord.stop()
+                coordinator._coord.close()
+            elif self._scheme != 'file':
+                coordinator.stop()
+
+    def _knock(self) -> None:
+        if self._scheme == 'file':
+            return
+        found = [_server(name, port, 3.0, False)
+                 for name, port in addresses(self._url)]
+        if not any(s.answers for s in found):
+            reasons = '; '.join(f'{s.address}: {s.says}' for s in found)
+            raise exceptions.CoordinationUnavailable(
+                f'no server of {self._shown} can be reached ({reasons}); '
+                'check backend_url and that the service runs')
+
+    def groups(self) -> list[str]:
+        """Return the names of all groups, of any service."""
+        if self._scheme == 'file' and not os.path.isdir(
+                os.path.join(
+                    directory(self._url), NAMESPACE, 'groups')):
+            # tooz would create the directory.
+            return []
+        with self._errors(), self._started():
+            found = self._coordinator.get_groups().get(timeout=10)
+        return sorted(g.decode(errors='replace') if isinstance(g, bytes)
+                      else g for g in found)
+
+    def entries(self, group: str) -> list[Entry] | None:
+        """Return the live entries of *group*, sorted by name.
+
+        None means that there is no such group.
+        """
+        if group not in self.groups():
+            return None
+        with self._errors(), self._started():
+            try:
+                if self._scheme in _ZOOKEEPER:
+                    found = self._zookeeper_entries(group)
+                else:
+                    found = self._plain_entries(group)
+            except tooz.GroupNotCreated:
+                return None
+        return sorted(found, key=lambda e: e.name)
+
+    def _plain_entries(self, group: str) -> list[Entry]:
+        found = []
+        told = self._coordinator.get_members_with_capabilities(
+            group.encode()).get(timeout=10)
+        for name, capabilities in told.items():
+            text = name.decode(errors='replace') if isinstance(
+                name, bytes) else name
+            found.append(Entry(text, parse_entry(text),
+                               _joined(capabilities), None))
+        return found
+
+    def _zookeeper_entries(self, group: str) -> list[Entry]:
+        found = []
+        for name in self._coordinator.get_members(
+                group.encode()).get(timeout=10):
+            with contextlib.suppress(tooz.MemberNotJoined):
+                info = self._coordinator.get_member_info(
+                    group.encode(), name).get(timeout=10)
+                text = name.decode(errors='replace')
+                found.append(Entry(
+                    text, parse_entry(text),
+                    _joined(info['capabilities']),
+                    round(info['created_at'].timestamp() * 1000000)))
+        return found
+
+    def writable_by_all(self) -> bool | None:
+        """Return whether any client of the service may write its tree.
+
+        None means that this is unknown.
+        """
+        if self._scheme == 'file':
+            path = directory(self._url)
+            return bool(os.path.isdir(path) and os.stat(path).st_mode & 0o002)
+        if self._scheme not in _ZOOKEEPER:
+            return None
+        with self._errors():
+            lists, _ = self._coordinator._coord.get_acls(
+                self._coordinator._base_path())
+        return any(a.id.scheme == 'world' and a.perms & 0b01110
+                   for a in lists)
+
+    def delete_group(self, group: str) -> None:
+        """Delete *group*, if it has no members."""
+        with (self._errors(), self._started(),
+              contextlib.suppress(tooz.GroupNotCreated, tooz.GroupNotEmpty)):
+            self._coordinator.delete_group(group.encode()).get(timeout=10)
+
+    @contextlib.contextmanager
+    def _started(self) -> Iterator[None]:
+        # Starting the file:// driver creates its directories, so it is started
+        # only when a request needs it.
+        if self._scheme == 'file' and not self._coordinator.is_started:
+            self._coordinator.start(start_heart=False)
+        yield
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (tooz.GroupNotCreated, tooz.MemberNotJoined):
+            raise
+        except (tooz.ToozError, kazoo.KazooException, OSError) as exc:
+            raise self._explainer.explain(exc) from exc
+
+
+def _joined(capabilities: Any) -> int | None:
+    joined = capabilities.get('joined') if isinstance(
+        capabilities, dict) else None
+    return joined if isinstance(joined, int) else None

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deletion of old rows, in small transactions while services are running."""
+
+import functools
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import history as sql_history
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.statements import CLOSED
+from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core.claim import State
+from distperiodic.operator.control import Control
+
+_claim = tables.claim
+_failure = tables.failure
+_history = tables.history
+_job = tables.job
+_lease = tables.lease
+
+# Maximum number of rows per transaction, so that none takes long.
+_AT_A_TIME = 1000
+_DAY = 86400 * 1_000_000
+
+
+class Pruned(NamedTuple):
+    """Numbers of deleted rows."""
+
+    history: int
+    failures: int
+    claims: int
+
+
+class Pruner(Control):
+    """The store of one group, with methods that delete old rows."""
+
+    def prune(self, *, history: float | None = None,
+              dead: float | None = None,
+              claims: float | None = None) -> Pruned:
+        """Delete rows that are older than the given numbers of days.
+
+        None keeps all rows of a kind.
+
+        :param history: Maximum age of the history, by tick.
+        :param dead: Maximum age of the records of runs that failed for the
+            last time.
+        :param claims: Maximum age of claims, by watermark. If all claims of a
+            job are older, the job is unused: all of its claims and its older
+            leases are deleted. Of any other job only claims that are closed,
+            and whose objects are not listed, are deleted.
+        """
+        numbers = list(self._named())
+        return Pruned(
+            0 if history is None else sum(
+                self._until_few(functools.partial(
+                    self._prune_some_history, number=number,
+                    before=self._before(history)))
+                for number in numbers),
+            0 if dead is None else self._prune_failures(
+                numbers, self._before(dead)),
+            0 if claims is None else self._prune_claims(
+                numbers, self._before(claims)))
+
+    def prune_some(self, history: float) -> int:
+        """Delete some history of ticks that are older than *history* days.
+
+        At most about 1000 rows of each job are deleted, the oldest first.
+
+        :returns: Number of deleted rows.
+        """
+        before = self._before(history)
+        return sum(self._database.run(functools.partial(
+            self._prune_some_history, number=number, before=before))
+            for number in self._named())
+
+    def _before(self, days: float) -> int:
+        return self._database.look(lambda connection: connection.execute(
+            sa.select(self._dialect.now)).scalar_one()) - round(days * _DAY)
+
+    def _prune_some_history(self, connection: sa.Connection, *, number: int,
+                            before: int) -> int:
+        # Keep ticks that have a lease: the end of an open claim has still to
+        # be counted in the same tick as its beginning.
+        open_ticks = sa.select(_lease.c.tick).where(
+            _lease.c.job == number, _lease.c.tick < before)
+        old = (_history.c.job == number, _history.c.tick < before,
+               _history.c.tick.not_in(open_ticks))
+        ticks = connection.execute(
+            sa.select(_history.c.tick).where(*old)
+            .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
+        if not ticks:
+            return 0
+        # Record up to where the history is incomplete, so that no account
+        # starts earlier.
+        connection.execute(sa.update(_job).where(
+            _job.c.id == number, sa.or_(
+                _job.c.pruned_before.is_(None),
+                _job.c.pruned_before <= ticks[-1])
+        ).values(pruned_before=ticks[-1] + 1))
+        return connection.execute(sa.delete(_history).where(
+            *old, _history.c.tick <= ticks[-1])).rowcount
+
+    def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
+        def work(connection: sa.Connection) -> int:
+            # Ids grow with time, so the lowest ids are the oldest rows.
+            oldest = connection.execute(
+                sa.select(_failure.c.id, _failure.c.at)
+                .where(_failure.c.job.in_(numbers))
+                .order_by(_failure.c.id).limit(_AT_A_TIME)).all()
+            old = [row.id for row in oldest if row.at < before]
+            connection.execute(
+                sa.delete(_failure).where(_failure.c.id.in_(old)))
+            return len(old)
+        return self._until_few(work)
+
+    def _prune_claims(self, numbers: Sequence[int], before: int) -> int:
+        unused = self._database.look(lambda connection: connection.execute(
+            sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
+            .group_by(_claim.c.job)
+            .having(sa.func.max(_claim.c.settled) < before)).scalars().all())
+        pruned = 0
+        for number in numbers:
+            old = [_claim.c.job == number, _claim.c.settled < before]
+            if number not in unused:
+                # The row of a listed object determines what is due for it.
+                old += [_claim.c.state.in_(CLOSED),
+                        _claim.c.since.is_(None)]
+            pruned += self._until_few(functools.partial(
+                self._prune_some_claims, number=number, old=old))
+        self._database.run(lambda connection: connection.execute(
+            sa.delete(_lease).where(
+                _lease.c.job.in_(unused), _lease.c.tick < before)))
+        return pruned
+
+    def _prune_some_claims(self, connection: sa.Connection, *, number: int,
+                           old: list[Any]) -> int:
+        last = connection.scalar(
+            sa.select(_claim.c.object).where(*old)
+            .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
+        some = old if last is None else [*old, _claim.c.object <= last]
+        tx = Transaction(connection, self._dialect, self._sql)
+        # Count open claims as ended, or the history would show them as open
+        # forever.
+        for tick, state, still_open in connection.execute(
+                sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
+                .where(*some, _claim.c.state.not_in(CLOSED))
+                .group_by(_claim.c.tick, _claim.c.state)).all():
+            ending = (State.DONE if state is State.COMMITTED
+                      else State.CANCELLED)
+            sql_history.count(
+                tx, number, tick, '', **{ending.value: still_open})
+        return connection.execute(sa.delete(_claim).where(*some)).rowcount
+
+    def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
+        """Repeat *work* until it deletes fewer rows than its maximum.
+
+        :returns: Number of deleted rows.
+        """
+        total = 0
+        while True:
+            number = self._database.run(work)
+            total += number
+            if number < _AT_A_TIME:
+                return total

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of a database for ``distperiodic doctor``; they change no claims."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic import ports
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.operator.accounts import Accounts
+
+_TABLES = tables.metadata.sorted_tables
+#: Network file systems, whose locks reach other hosts late or not at all.
+_NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
+            'fuse.glusterfs', 'ceph', 'lustre', '9p', 'beegfs', 'afs')
+_MOUNTS = '/proc/self/mounts'
+# Maximum number of rows that are counted per table.
+_COUNTED = 1_000_000
+
+
+class Skew(NamedTuple):
+    """Difference of this host's clock minus the store's, in seconds."""
+
+    seconds: float
+    #: Maximum error of the measurement: half of the round trip, in seconds.
+    within: float
+
+
+class Overdue(NamedTuple):
+    """The lease that expired first, and the number of expired leases."""
+
+    job: str
+    #: Seconds since the lease expired.
+    age: float
+    number: int
+
+
+class StoreSurvey(Accounts):
+    """The store of one group, with checks of its database."""
+
+    @property
+    def dialect(self) -> str:
+        """'sqlite', 'postgresql' or 'mysql'."""
+        return self._dialect.name
+
+    def skew(self, clock: ports.Clock) -> Skew:
+        """Measure the difference between *clock* and the store's clock."""
+        # Connect first, so that only one round trip is measured.
+        self.now()
+        began = clock.now()
+        theirs = self.now()
+        ended = clock.now()
+        return Skew(((began + ended) / 2 - theirs) / 1e6,
+                    (ended - began) / 2e6)
+
+    def missing(self) -> list[str]:
+        """Return the columns and indexes that the tables lack.
+
+        :raises SchemaError: a table or a key is missing.
+        """
+        def look(connection: sa.Connection) -> list[str]:
+            schema.check_keys(connection, self._database.shown)
+            return schema.missing(connection)
+        return self._database.look(look)
+
+    def refused(self) -> list[tuple[str, str]]:
+        """Return the privileges that this database user lacks.
+
+        Each item has a description, such as 'DELETE of distperiodic_claim',
+        and the database's reason. The check executes statements that change no
+        rows.
+        """
+        refused = []
+        for table in _TABLES:
+            for name, statement in _harmless(table):
+                try:
+                    self._database.run(
+                        functools.partial(_execute, statement=statement))
+                except exceptions.StoreUnavailable as exc:
+                    refused.append((
+                        f'{name} of {table.name}',
+                        str(exc).partition(': ')[2].partition(';')[0]))
+        if self.dialect == 'postgresql':
+            refused += self._database.look(_sequences_not_granted)
+        return refused
+
+    def engines(self) -> dict[str, str]:
+        """Return the MySQL tables that do not use InnoDB, and their engine."""
+        def look(connection: sa.Connection) -> dict[str, str]:
+            return {name: engine for name, engine in connection.execute(
+                sa.text('SELECT table_name, engine FROM '
+                        'information_schema.tables WHERE table_schema = '
+                        "DATABASE() AND table_name LIKE 'distperiodic%'"))
+                if engine != 'InnoDB'}
+        return self._database.look(look)
+
+    def isolation(self) -> str:
+        """Return the isolation level of transactions."""
+        return self._database.look(
+            lambda connection: connection.get_isolation_level())
+
+    def journal(self) -> str:
+        """Return SQLite's journal mode; it should be 'wal'."""
+        return self._database.look(lambda connection: connection.execute(
+            sa.text('PRAGMA journal_mode')).scalar_one())
+
+    def file(self) -> str:
+        """Return the path of the SQLite database file."""
+        return self._database.name
+
+    def overdue_lease(self) -> Overdue | None:
+        """Return the lease that expired first; None means none expired."""
+        ended = sa.and_(tables.lease.c.until < self._dialect.lease_now,
+                        tables.job.c.space == self._space)
+
+        def look(connection: sa.Connection) -> Overdue | None:
+            joined = tables.lease.join(
+                tables.job, tables.job.c.id == tables.lease.c.job)
+            first = connection.execute(
+                sa.select(tables.job.c.name,
+                          (self._dialect.lease_now - tables.lease.c.until)
+                          .label('age'))
+                .select_from(joined).where(ended)
+                .order_by(tables.lease.c.until).limit(1)).one_or_none()
+            if first is None:
+                return None
+            number = connection.scalar(sa.select(
+                sa.func.count()).select_from(joined).where(ended))
+            return Overdue(first.name, first.age / 1e6, number or 0)
+        return self._database.look(look)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of rows of each table, at most one million."""
+        def look(connection: sa.Connection) -> dict[str, int]:
+            return {table.name: connection.scalar(
+                sa.select(sa.func.count()).select_from(
+                    sa.select(sa.literal(1)).select_from(table)
+                    .limit(_COUNTED).subquery())) or 0
+                for table in _TABLES}
+        return self._database.look(look)
+
+    def oldest_tick(self) -> int | None:
+        """Return the oldest tick of the history, in microseconds.
+
+        None means that the history is empty.
+        """
+        return self._database.look(lambda connection: connection.scalar(
+            sa.select(sa.func.min(tables.history.c.tick))))
+
+
+def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
+    """Return one statement of each kind on *table* that affects no row."""
+    column = next(iter(table.c))
+    return [
+        ('SELECT', sa.select(column).where(sa.false())),
+        ('INSERT', sa.insert(table).from_select(
+            [one.name for one in table.c],
+            sa.select(*table.c).where(sa.false()))),
+        ('UPDATE', sa.update(table).where(sa.false()).values(
+            {column.name: column})),
+        ('DELETE', sa.delete(table).where(sa.false()))]
+
+
+def _execute(connection: sa.Connection, *, statement: sa.Executable) -> None:
+    connection.execute(statement)
+
+
+def _sequences_not_granted(
+        connection: sa.Connection) -> list[tuple[str, str]]:
+    """Return the PostgreSQL sequences that this user may not use.
+
+    Sequences supply numbers of new rows and have privileges of their own.
+    """
+    return [(f'USAGE of the sequence of {name}', 'not granted')
+            for name in (tables.job.name, tables.failure.name)
+            if not connection.scalar(sa.select(
+                sa.func.has_sequence_privilege(
+                    sa.func.pg_get_serial_sequence(name, 'id'), 'USAGE')))]
+
+
+def network_disk(path: str, mounts: Sequence[str] | None = None
+                 ) -> str | None:
+    """Return the type of the network file system that *path* is on.
+
+    None means that it is on a local file system, or that this is unknown.
+
+    :param mounts: Lines as in /proc/self/mounts; None means this host's.
+    """
+    if mounts is None:
+        try:
+            with open(_MOUNTS) as lines:
+                mounts = lines.read().splitlines()
+        except OSError:
+            return None
+    best, kind = '', ''
+    for line in mounts:
+        place, its = line.split()[1:3]
+        if len(place) >= len(best) and (
+                f'{path}/'.startswith(f'{place.rstrip("/")}/')):
+            best, kind = place, its
+    return kind if kind in _NETWORK else None
