@@ -26,7 +26,7 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.core import catalogue
-from distperiodic.core import masking
+from distperiodic.core import redaction
 from distperiodic.core.member import MAX_POINTS
 from distperiodic.core.member import View
 from distperiodic.core.member import check_identity
@@ -313,7 +313,7 @@ class HashRing(Coordinator):
                 and self._clock.monotonic() < view.trusted_until):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
-                f'{masking.mask(self.backend_url)} for so long that '
+                f'{redaction.redact(self.backend_url)} for so long that '
                 'objects may have changed hands; it goes on by itself when '
                 'the service answers')
         return view

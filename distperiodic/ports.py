@@ -166,7 +166,7 @@ class ClaimStore(Protocol):
         :returns: Rows in the order of their positions.
         """
 
-    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+    def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         """Return the rows of the listed *objects*, in any order."""
 
     def settled(self, job: str, tick: int) -> int:
@@ -177,8 +177,8 @@ class ClaimStore(Protocol):
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True, after: int | None = None,
-              most: int = UNBOUNDED, rule: str = '',
+              include_new: bool = True, previous_tick: int | None = None,
+              max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
@@ -198,17 +198,17 @@ class ClaimStore(Protocol):
             in it to be started. If nothing is won, no lease is created.
         :param holder: Holder of the lease.
         :param seconds: Seconds until the lease expires.
-        :param fresh: True lists and claims objects that are not listed yet;
-            they count from *tick* on, with the schedule *rule*. False reports
-            them as unlisted.
-        :param after: The tick before this one. An object with an earlier
-            watermark is reported as behind and not claimed. None disables the
-            check.
-        :param most: Number of attempts of a tick after which a lost run is
-            dead. If an object has used all of them without success, its next
-            ticks start at the last attempt, until one of its runs is done. If
-            *tick* supersedes an earlier claim, it continues with the attempts
-            of that claim.
+        :param include_new: True lists and claims objects that are not listed
+            yet; they count from *tick* on, with the schedule *rule*. False
+            reports them as unlisted.
+        :param previous_tick: The tick before this one. An object with an
+            earlier watermark is reported as behind and not claimed. None
+            disables the check.
+        :param max_attempts: Number of attempts of a tick after which a lost
+            run is dead. If an object has used all of them without success, its
+            next ticks start at the last attempt, until one of its runs is
+            done. If *tick* supersedes an earlier claim, it continues with the
+            attempts of that claim.
         :param rule: Text of the schedule that *tick* belongs to. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.
@@ -247,8 +247,8 @@ class ClaimStore(Protocol):
             the run was already ended in the handler's own transaction.
         """
 
-    def save(self, job: str, progress: Mapping[str, str], *,
-             lease: str) -> None:
+    def save_progress(self, job: str, progress: Mapping[str, str], *,
+                      lease: str) -> None:
         """Save the progress of runs in *lease*, until the next tick's claim.
 
         Objects that do not run in that lease are ignored.
@@ -256,16 +256,16 @@ class ClaimStore(Protocol):
         :param progress: JSON text of the progress, by object.
         """
 
-    def progress(self, job: str, objects: Sequence[str], *,
-                 lease: str) -> dict[str, str]:
+    def load_progress(self, job: str, objects: Sequence[str], *,
+                      lease: str) -> dict[str, str]:
         """Return the saved progress of the *objects* that run in *lease*.
 
         :returns: JSON text by object. Objects without progress are left out.
         """
 
-    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
-                  leases: Sequence[str], into: str, holder: str,
-                  seconds: float, ran: bool = True) -> list[Claim]:
+    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
+                leases: Sequence[str], into: str, holder: str,
+                seconds: float, count_attempt: bool = True) -> list[Claim]:
         """Reclaim the *objects* that wait or run in *leases*.
 
         Their old fences become void.
@@ -273,8 +273,8 @@ class ClaimStore(Protocol):
         :param into: Name of the new lease, in which the claims wait.
         :param holder: Holder of the new lease.
         :param seconds: Seconds until the new lease expires.
-        :param ran: True means that the granted runs may have run: their
-            number of attempts increases.
+        :param count_attempt: True means that the granted runs may have run:
+            their number of attempts increases.
         :returns: The new claims.
         """
 
@@ -287,9 +287,9 @@ class ClaimStore(Protocol):
         :param seconds: Seconds from now until the leases expire.
         """
 
-    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
-                seconds: float, gone: Sequence[str], limit: int,
-                silent: float = 0.0) -> list[Lease]:
+    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
+                          seconds: float, gone: Sequence[str], limit: int,
+                          silence_timeout: float = 0.0) -> list[Lease]:
         """Take over leases of *jobs* that expired or whose holder is gone.
 
         The leases that expired first are taken over first. Claims that ran or
@@ -302,10 +302,10 @@ class ClaimStore(Protocol):
         :param seconds: Seconds until the leases expire under the new holder.
         :param gone: Holders that are known to have left.
         :param limit: Maximum number of leases.
-        :param silent: Seconds since the last renewal before a lease of a gone
-            holder is taken over: the holder may be alive and only cut off
-            from the others. The store assumes that every lease is renewed for
-            *seconds*.
+        :param silence_timeout: Seconds since the last renewal before a lease
+            of a gone holder is taken over: the holder may be alive and only
+            cut off from the others. The store assumes that every lease is
+            renewed for *seconds*.
         """
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
@@ -314,8 +314,8 @@ class ClaimStore(Protocol):
         Leases of claims that wait for a retry have no holder.
         """
 
-    def drop(self, job: str, tick: int, objects: Sequence[str], *,
-             lease: str, ending: State, reason: str = '') -> int:
+    def discard(self, job: str, tick: int, objects: Sequence[str], *,
+                lease: str, ending: State, reason: str = '') -> int:
         """End claims that wait in *lease* and will not run.
 
         :param ending: Skipped, superseded, cancelled or dead.
@@ -362,17 +362,17 @@ class StoreQueue(Protocol):
     def away(self) -> bool:
         """True while the store is unreachable; calls wait in the queue."""
 
-    def ask(self, call: Callable[[ClaimStore], _Answer],
-            then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None, *,
-            first: bool = False) -> None:
+    def submit(self, call: Callable[[ClaimStore], _Answer],
+               then: Callable[[_Answer], None],
+               failed: Callable[[], None] = lambda: None, *,
+               urgent: bool = False) -> None:
         """Queue *call*, and pass its result to *then* in the flow's thread.
 
         Calls run in order. A call is repeated while the store is unreachable,
         so it must be idempotent.
 
         :param failed: Called instead of *then* if *call* can never succeed.
-        :param first: True runs *call* without waiting for earlier calls.
+        :param urgent: True runs *call* without waiting for earlier calls.
             Renewals of leases need this: the leases could expire while they
             wait.
         """

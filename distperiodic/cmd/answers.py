@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from distperiodic.core import schedule
     from distperiodic.core.due import Plan
     from distperiodic.core.job import Job
-    from distperiodic.operator.accounts import Object
-    from distperiodic.operator.accounts import Tick
+    from distperiodic.operator.queries import Object
+    from distperiodic.operator.queries import Tick
 
 _moment = configured.moment
 

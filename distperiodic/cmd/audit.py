@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.core.job import Job
-    from distperiodic.operator.accounts import Account
-    from distperiodic.operator.accounts import Accounts
+    from distperiodic.operator.queries import Account
+    from distperiodic.operator.queries import StoreQueries
 
 # Most ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000
@@ -130,7 +130,7 @@ def _due(fates: collections.Counter[Fate]) -> int:
             - fates[Fate.NOT_LISTED])
 
 
-def _audit(accounts: 'Accounts', name: str, since: int,
+def _audit(accounts: 'StoreQueries', name: str, since: int,
            tasks: 'periodic.PeriodicTasks | None',
            settings: 'opts.Settings') -> _Audited:
     job = None if tasks is None else tasks.jobs.get(name)
@@ -190,7 +190,7 @@ def _without_late(fates: collections.Counter[Fate]
         Fate.LATE: 0})
 
 
-def _not_listed(accounts: 'Accounts',
+def _not_listed(accounts: 'StoreQueries',
                 tasks: 'periodic.PeriodicTasks | None',
                 job: 'Job | None', now: int) -> set[str] | str:
     """Return the objects that are in the catalogue but not in the store.

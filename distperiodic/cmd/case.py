@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.cmd.status import Group
-    from distperiodic.operator.broker_probe import Broker
-    from distperiodic.operator.coordination_probe import Survey
-    from distperiodic.operator.store_probe import StoreSurvey
+    from distperiodic.operator.broker_probe import BrokerProbe
+    from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.store_probe import StoreProbe
 
 
 @dataclasses.dataclass
@@ -93,18 +93,18 @@ class Case:
             raise findings.NotNow('correct backend_url first') from None
 
     @functools.cached_property
-    def _survey(self) -> 'Survey | None':
+    def _survey(self) -> 'CoordinationProbe | None':
         from distperiodic.adapters.local.clock import SystemClock
         from distperiodic.operator import coordination_probe as survey
         try:
-            return self._stack.enter_context(survey.Survey(
+            return self._stack.enter_context(survey.CoordinationProbe(
                 self.settings.backend_url, clock=SystemClock(),
                 session_timeout=self.settings.session_timeout))
         except exceptions.DistperiodicError:
             return None
 
     @property
-    def survey(self) -> 'Survey':
+    def survey(self) -> 'CoordinationProbe':
         """A connection to the coordination service.
 
         :raises NotNow: the coordination service does not answer.
@@ -165,7 +165,7 @@ class Case:
 
     @functools.cached_property
     def _connected(self) -> (
-            'StoreSurvey | exceptions.DistperiodicError'):
+            'StoreProbe | exceptions.DistperiodicError'):
         # Connect only once: a store that is unavailable may take long to fail.
         try:
             return self._connect()
@@ -173,7 +173,7 @@ class Case:
             return exc
 
     @property
-    def connected(self) -> 'StoreSurvey':
+    def connected(self) -> 'StoreProbe':
         """The store; it answers and has our tables.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
@@ -185,8 +185,8 @@ class Case:
             raise self._connected
         return self._connected
 
-    def _connect(self) -> 'StoreSurvey':
-        from distperiodic.operator.store_probe import StoreSurvey
+    def _connect(self) -> 'StoreProbe':
+        from distperiodic.operator.store_probe import StoreProbe
         if not self.settings.connection:
             raise findings.NotNow(
                 'connection is empty: only the ring divides the work')
@@ -196,13 +196,13 @@ class Case:
                 f'no service has made {self.settings.store_file} so far')
         configured.check_file(self.settings.connection)
         found = self._stack.enter_context(contextlib.closing(
-            StoreSurvey(
-                self.settings.connection, space=self.settings.group)))
+            StoreProbe(
+                self.settings.connection, namespace=self.settings.group)))
         found.now()
         return found
 
     @property
-    def store(self) -> 'StoreSurvey':
+    def store(self) -> 'StoreProbe':
         """The store.
 
         :raises NotNow: no store is configured, or it cannot be used.
@@ -213,15 +213,15 @@ class Case:
             raise findings.NotNow('see store_reachable') from None
 
     @functools.cached_property
-    def _broker(self) -> 'Broker | exceptions.DistperiodicError':
+    def _broker(self) -> 'BrokerProbe | exceptions.DistperiodicError':
         from distperiodic.operator import broker_probe as broker
         try:
-            return broker.Broker(self.conf)
+            return broker.BrokerProbe(self.conf)
         except exceptions.DistperiodicError as exc:
             return exc
 
     @property
-    def broker(self) -> 'Broker':
+    def broker(self) -> 'BrokerProbe':
         """The broker.
 
         :raises NotNow: no broker is used, or its URL cannot be used.

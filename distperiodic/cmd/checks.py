@@ -135,10 +135,10 @@ def secrets_private(case: Case) -> Finding:
 @check('options', offline=True)
 def state_path_writable(case: Case) -> Finding:
     """state_path can hold the locks that number this host's processes."""
-    from distperiodic.adapters.local.process_slot import Seat
+    from distperiodic.adapters.local.process_slot import ProcessSlot
     if case.settings.member_id is not None:
         return skip(f'member_id is set to {case.settings.member_id}')
-    Seat(case.settings.state_path, 'check').leave()
+    ProcessSlot(case.settings.state_path, 'check').leave()
     return ok(case.settings.state_path)
 
 
@@ -296,10 +296,10 @@ def group_members(case: Case) -> Finding:
 @check('group')
 def group_entries(case: Case) -> Finding:
     """All entries of the group are members of ours."""
-    if case.populated.strangers:
+    if case.populated.unknown_entries:
         return warn(
             f'not ours, and ignored: '
-            f'{configured.listed(case.group.strangers)}',
+            f'{configured.listed(case.group.unknown_entries)}',
             'find out who made them; give each service a group of its own')
     return ok(f'{configured.plural(len(case.group.joined), "entry")} of '
               'schedulers and workers')

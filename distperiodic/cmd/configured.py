@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
-    from distperiodic.operator import accounts
     from distperiodic.operator import activity
-    from distperiodic.operator import control
+    from distperiodic.operator import admin
+    from distperiodic.operator import queries
     from distperiodic.operator.pruning import Pruner
 
-    _Store = TypeVar('_Store', bound=control.Control)
+    _Store = TypeVar('_Store', bound=admin.StoreAdmin)
 
 
 #: Exit codes, like those of oslo.upgradecheck. FINE: done, and nothing found.
@@ -301,19 +301,19 @@ class Configured:
         return settings
 
     def control(self, parsed: argparse.Namespace
-                ) -> 'contextlib.closing[control.Control]':
+                ) -> 'contextlib.closing[admin.StoreAdmin]':
         """Return the store of the configured group.
 
         :raises ConfigError: there is no store.
         """
-        from distperiodic.operator import control
-        return self._store(parsed, control.Control)
+        from distperiodic.operator import admin
+        return self._store(parsed, admin.StoreAdmin)
 
     def accounts(self, parsed: argparse.Namespace
-                 ) -> 'contextlib.closing[accounts.Accounts]':
+                 ) -> 'contextlib.closing[queries.StoreQueries]':
         """Return the store, with the accounts of objects and ticks."""
-        from distperiodic.operator import accounts
-        return self._store(parsed, accounts.Accounts)
+        from distperiodic.operator import queries
+        return self._store(parsed, queries.StoreQueries)
 
     def activity(self, parsed: argparse.Namespace
                  ) -> 'contextlib.closing[activity.Activity]':
@@ -331,7 +331,7 @@ class Configured:
                kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
         settings = self.database(parsed)
         return contextlib.closing(
-            kind(settings.connection, space=settings.group))
+            kind(settings.connection, namespace=settings.group))
 
 
 def percent(part: float, whole: float = 1.0) -> str:

@@ -14,7 +14,7 @@ from cliff import show
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 
 class DbSync(configured.Configured, command.Command):
@@ -63,7 +63,7 @@ class DbVersion(display.Display, show.ShowOne):
             todo = 'nothing'
         self.same = found == schema.VERSION
         return (('database', 'version', 'needed', 'do next'),
-                (masking.mask(url), found or display.Nothing('none'),
+                (redaction.redact(url), found or display.Nothing('none'),
                  schema.VERSION, todo))
 
     def run(self, parsed: argparse.Namespace) -> int:

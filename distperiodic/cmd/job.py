@@ -23,9 +23,9 @@ from distperiodic.core import due
 if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.core import job as core_job
-    from distperiodic.operator.accounts import Accounts
-    from distperiodic.operator.control import Control
-    from distperiodic.operator.control import Job
+    from distperiodic.operator.admin import Job
+    from distperiodic.operator.admin import StoreAdmin
+    from distperiodic.operator.queries import StoreQueries
 
 
 class JobList(display.Table, lister.Lister):
@@ -42,7 +42,7 @@ class JobList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.operator.control import Job
+        from distperiodic.operator.admin import Job
         tasks = listed.load(self, parsed)
         with self.control(parsed) as control:
             jobs = {job.name: job for job in control.jobs()}
@@ -102,7 +102,7 @@ class _OfJobs(_OfJob):
         return parser
 
     def names(self, parsed: argparse.Namespace,
-              control: 'Control') -> 'list[Job]':
+              control: 'StoreAdmin') -> 'list[Job]':
         """Return the jobs that were named.
 
         :raises ConfigError: there are none.
@@ -209,7 +209,7 @@ class JobTrigger(_OfJob):
         self.say(f'triggered {configured.plural(told.objects, "object")} for '
                  f'tick {configured.moment(told.tick)}{left_out}')
 
-    def _refuse_unknown(self, accounts: 'Accounts',
+    def _refuse_unknown(self, accounts: 'StoreQueries',
                         job: str) -> None:
         """Raise an error that says how to run a job before its first tick.
 
@@ -222,7 +222,7 @@ class JobTrigger(_OfJob):
                 f'{exc}. If the name is right, its first tick is still to '
                 'come: give --tasks MODULE:CLASS, and it runs before') from exc
 
-    def _list(self, accounts: 'Accounts',
+    def _list(self, accounts: 'StoreQueries',
               tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace) -> None:
         """List the job's objects in the store, as a scheduler would.

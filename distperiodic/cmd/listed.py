@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.core import schedule
     from distperiodic.core.job import Job
-    from distperiodic.operator.accounts import Accounts
+    from distperiodic.operator.queries import StoreQueries
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
@@ -41,7 +41,7 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
              f'{what}')
 
 
-def record(accounts: 'Accounts', job: 'Job', found: Listed,
+def record(accounts: 'StoreQueries', job: 'Job', found: Listed,
            only: str | None = None) -> None:
     """List a job's objects in the store, as its schedulers would.
 

@@ -75,9 +75,9 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
     """
     from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.cmd import status
-    from distperiodic.operator.coordination_probe import Survey
+    from distperiodic.operator.coordination_probe import CoordinationProbe
     _, settings = command.backend(parsed)
-    with Survey(
+    with CoordinationProbe(
             settings.backend_url, clock=SystemClock(),
             session_timeout=settings.session_timeout) as looking:
         return status.look(looking, settings.group), settings

@@ -225,13 +225,13 @@ class _Serve(configured.Configured, command.Command):
 
         :raises ConfigError: one of them cannot be used.
         """
-        from distperiodic.adapters.local.process_slot import Seat
+        from distperiodic.adapters.local.process_slot import ProcessSlot
         if settings.member_id is None:
             # Release the number at once: the forked processes need it.
-            Seat(settings.state_path, 'check').leave()
+            ProcessSlot(settings.state_path, 'check').leave()
         if self._needs_backend(settings):
-            from distperiodic.operator.broker_probe import Broker
-            Broker(conf)
+            from distperiodic.operator.broker_probe import BrokerProbe
+            BrokerProbe(conf)
 
     @abc.abstractmethod
     def _service(self, conf: 'cfg.ConfigOpts',

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from distperiodic.core.member import Member
     from distperiodic.core.ring import Ring
     from distperiodic.operator.activity import Failing
-    from distperiodic.operator.coordination_probe import Survey
+    from distperiodic.operator.coordination_probe import CoordinationProbe
 
 FINE, WARNING, FAILURE = 0, 1, 2
 _RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
@@ -53,7 +53,7 @@ class Group:
     workers: 'dict[str, tuple[Member, ...]]'
     #: Instant at which each entry joined, in microseconds. None: unknown.
     joined: dict[str, int | None]
-    strangers: list[str]
+    unknown_entries: list[str]
     #: All groups of the service, as a hint if the name was wrong.
     groups: list[str]
     #: Clock of each member minus the service's clock, in seconds, by entry.
@@ -87,7 +87,7 @@ def read_book(settings: 'opts.Settings', group: Group) -> Book:
     try:
         configured.check_file(settings.connection)
         with contextlib.closing(Activity(
-                settings.connection, space=settings.group)) as store:
+                settings.connection, namespace=settings.group)) as store:
             holders = store.recent_holders(
                 store.now() - round(MISSED_FOR * 1e6))
             return Book(
@@ -114,7 +114,7 @@ def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
     return gone
 
 
-def look(survey: 'Survey', name: str) -> Group:
+def look(survey: 'CoordinationProbe', name: str) -> Group:
     """Read the group *name* and the groups of its workers.
 
     :raises CoordinationUnavailable: the service did not answer.
@@ -125,7 +125,7 @@ def look(survey: 'Survey', name: str) -> Group:
     from distperiodic.core.ring import Ring
     groups = survey.groups()
     entries = survey.entries(name) or []
-    members, strangers = resolve_entries(e.name for e in entries)
+    members, unknown_entries = resolve_entries(e.name for e in entries)
     prefix = service.worker_group(name, '')
     workers = {}
     for group in groups:
@@ -133,11 +133,11 @@ def look(survey: 'Survey', name: str) -> Group:
             found = survey.entries(group) or []
             workers[group.removeprefix(prefix)], odd = resolve_entries(
                 e.name for e in found)
-            strangers += odd
+            unknown_entries += odd
             entries = entries + found
     return Group(
         name, members, Ring(ring_members(members)), workers,
-        {e.name: e.joined for e in entries}, strangers, groups,
+        {e.name: e.joined for e in entries}, unknown_entries, groups,
         {e.name: (e.joined - e.created) / 1e6 for e in entries
          if e.joined is not None and e.created is not None})
 
@@ -191,7 +191,7 @@ class Status(display.Table, lister.Lister):
         from distperiodic.operator import coordination_probe as survey
         _, settings = self.backend(parsed)
         now = SystemClock()
-        with survey.Survey(
+        with survey.CoordinationProbe(
                 settings.backend_url, clock=now,
                 session_timeout=settings.session_timeout) as looking:
             group = look(looking, settings.group)
@@ -274,9 +274,9 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
             f'{largest.identity} has {group.of_fair(largest.identity):.2f} '
             'times its fair share: raise hash_ring_replicas_count, see '
             'distperiodic ring simulate')
-    if group.strangers:
+    if group.unknown_entries:
         odd.append(f'entries that are none of ours and own nothing: '
-                   f'{configured.listed(group.strangers)}')
+                   f'{configured.listed(group.unknown_entries)}')
     odd += [
         f'{configured.plural(one.objects, "object")} of job {one.job} failed '
         f'for good and {"was" if one.objects == 1 else "were"} not done '

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.cmd.status import Group
-    from distperiodic.operator.accounts import Accounts
-    from distperiodic.operator.accounts import Object
+    from distperiodic.operator.queries import Object
+    from distperiodic.operator.queries import StoreQueries
 
 
 class Why(explain.Explained):
@@ -78,7 +78,7 @@ def _is_past(found: 'Object', tick: int) -> bool:
         last.tick < tick < last.settled)
 
 
-def _tick_at(accounts: 'Accounts', parsed: argparse.Namespace,
+def _tick_at(accounts: 'StoreQueries', parsed: argparse.Namespace,
              key: str, tasks: 'periodic.PeriodicTasks | None',
              now: int) -> int:
     """Return the newest tick for which the object was due at the time --at.

@@ -14,7 +14,7 @@ fence::
     scheduler's lease          worker's lease        lease without a holder
       waiting                    running               until the retry is due
         claimed ── start ──────►   running ── retry ──►  retry
-           ▲                          │ take back          │ again
+           ▲                          │ reclaim            │ take over
            ├──────────────────────────┴────────────────────┘
            │ requeue
           dead   a requeued claim waits in a lease without a holder that
@@ -97,8 +97,8 @@ class Move(enum.Enum):
     COUNT = 'count'
     RETRY = 'retry'
     BURY = 'bury'
-    TAKE_BACK = 'take back'
-    AGAIN = 'again'
+    RECLAIM = 'reclaim'
+    TAKE_OVER = 'take over'
     SKIP = 'skip'
     SUPERSEDE = 'supersede'
     CANCEL = 'cancel'
@@ -119,9 +119,9 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.COUNT: (frozenset([State.COMMITTED]), State.DONE),
     Move.RETRY: (frozenset([State.RUNNING]), State.RETRY),
     Move.BURY: (frozenset([State.CLAIMED, State.RUNNING]), State.DEAD),
-    Move.TAKE_BACK: (frozenset([State.CLAIMED, State.RUNNING]),
+    Move.RECLAIM: (frozenset([State.CLAIMED, State.RUNNING]),
                      State.CLAIMED),
-    Move.AGAIN: (frozenset([State.RETRY]), State.CLAIMED),
+    Move.TAKE_OVER: (frozenset([State.RETRY]), State.CLAIMED),
     Move.SKIP: (frozenset([State.CLAIMED]), State.SKIPPED),
     Move.SUPERSEDE: (frozenset([State.CLAIMED]), State.SUPERSEDED),
     Move.CANCEL: (OPEN, State.CANCELLED),

@@ -3,6 +3,7 @@
 
 import datetime
 import json
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -103,7 +104,7 @@ class Context:
         text, self._unsaved = self._unsaved, None
         return text
 
-    def still_mine(self) -> bool:
+    def is_current(self) -> bool:
         """Return whether no other process may run this object and tick now.
 
         It is true while the run is not cancelled and this process can trust
@@ -112,6 +113,13 @@ class Context:
         suspended for a while learns here that its lease has expired.
         """
         return not self.cancelled and self._held()
+
+    def still_mine(self) -> bool:
+        """Return :meth:`is_current`; deprecated, use that name instead."""
+        warnings.warn(
+            'context.still_mine() is deprecated; use context.is_current()',
+            DeprecationWarning, stacklevel=2)
+        return self.is_current()
 
     def finish(self, session: Any) -> None:
         """End this run in the transaction of *session*.

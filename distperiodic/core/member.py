@@ -207,11 +207,11 @@ def resolve_entries(
         because they are not in the format of this library.
     """
     best: dict[str, Member] = {}
-    strangers = []
+    unknown_entries = []
     for entry in entries:
         member = parse_entry(entry)
         if member is None:
-            strangers.append(entry)
+            unknown_entries.append(entry)
             continue
         other = best.get(member.identity)
         if other is None:
@@ -227,7 +227,7 @@ def resolve_entries(
         elif (not (me is not None and me.same_process(other))
               and member.nonce < other.nonce):
             best[member.identity] = member
-    return tuple(best[i] for i in sorted(best)), strangers
+    return tuple(best[i] for i in sorted(best)), unknown_entries
 
 
 def ring_members(members: Iterable[Member]) -> dict[str, int]:

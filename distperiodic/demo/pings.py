@@ -45,7 +45,7 @@ class Pings(PeriodicTasks):
     def ping(self, context: Context, host: str) -> None:
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
-        if not context.still_mine():
+        if not context.is_current():
             # This process was frozen in the middle, and another one has taken
             # over the run.
             return

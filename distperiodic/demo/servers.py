@@ -20,9 +20,9 @@ from distperiodic.adapters.messaging import bus
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.activity import Activity
-from distperiodic.operator.broker_probe import Broker
+from distperiodic.operator.broker_probe import BrokerProbe
 from distperiodic.operator.broker_probe import url_of
-from distperiodic.operator.coordination_probe import Survey
+from distperiodic.operator.coordination_probe import CoordinationProbe
 from distperiodic.operator.coordination_probe import directory
 
 #: Session timeout in seconds: the others take over from a process that is
@@ -62,7 +62,7 @@ class Servers:
         self.workers_group = service.worker_group(self.group, 'default')
 
     @staticmethod
-    def _broker_of(url: str) -> Broker | None:
+    def _broker_of(url: str) -> BrokerProbe | None:
         if not url:
             return None
         from oslo_config import cfg
@@ -70,7 +70,7 @@ class Servers:
         conf([], use_env=False, default_config_files=[])
         url_of(conf)  # registers the option
         conf.set_override('transport_url', url)
-        return Broker(conf)
+        return BrokerProbe(conf)
 
     @property
     def lock(self) -> pathlib.Path | None:
@@ -100,9 +100,9 @@ class Servers:
         if self._broker is not None:
             self._broker.find()
 
-    def _survey(self) -> Survey:
-        return Survey(self.backend_url, session_timeout=SESSION,
-                      clock=self._clock)
+    def _survey(self) -> CoordinationProbe:
+        return CoordinationProbe(self.backend_url, session_timeout=SESSION,
+                                 clock=self._clock)
 
     def runs_in_progress(self) -> bool:
         """Return whether the store has runs whose end is not recorded yet.
@@ -111,7 +111,7 @@ class Servers:
         """
         if self._activity is None:
             self._activity = Activity(
-                self._connection, space=self.group)
+                self._connection, namespace=self.group)
         return bool(self._activity.runs(None, 1))
 
     def write_config(self, hosts: int) -> pathlib.Path:
@@ -156,7 +156,7 @@ class Servers:
         if not self._own_store:
             with contextlib.suppress(exceptions.DistperiodicError):
                 store = SqlClaimStore(
-                    self._connection, space=self.group)
+                    self._connection, namespace=self.group)
                 store.forget()
                 store.close()
         if self._broker is not None:

@@ -21,10 +21,10 @@ class Book(NamedTuple):
     #: Whether the scheduler grants the runs. If False, the workers do.
     grants_here: bool
     #: Seconds between two searches for expired leases.
-    sweep: float = 0.0
+    sweep_interval: float = 0.0
     #: Seconds without a renewal after which the leases of a process that left
     #: its group are taken over. 0: whether a process left cannot be known.
-    silent: float = 0.0
+    silence_timeout: float = 0.0
 
     @property
     def shared(self) -> bool:
@@ -34,7 +34,7 @@ class Book(NamedTuple):
         return self.authority is Authority.STORE
 
 
-class Keeper:
+class LeaseKeeper:
     """Renews leases, with at most one pending request per holder.
 
     :param seconds: Seconds until a renewed lease expires.
@@ -64,7 +64,7 @@ class Keeper:
 
         def failed() -> None:
             self._asking.discard(holder)
-        self._store.ask(
+        self._store.submit(
             lambda store: store.renew(
                 leases, holder=holder, seconds=self._seconds),
-            answered, failed, first=True)
+            answered, failed, urgent=True)

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import State
-from distperiodic.operator.control import Control
+from distperiodic.operator.admin import StoreAdmin
 
 _claim = tables.claim
 _failure = tables.failure
@@ -66,7 +66,7 @@ class Listing(NamedTuple):
     objects: int
 
 
-class Activity(Control):
+class Activity(StoreAdmin):
     """Queries on the present state of one group, for operator commands."""
 
     def recent_holders(self, since: int) -> dict[str, int]:
@@ -76,7 +76,7 @@ class Activity(Control):
         :param since: First tick, in microseconds.
         """
         names = self._named()
-        return {row.member: row.tick for row in self._database.look(
+        return {row.member: row.tick for row in self._database.read(
             lambda connection: connection.execute(
                 sa.select(_history.c.member,
                           sa.func.max(_history.c.tick).label('tick'))
@@ -93,7 +93,7 @@ class Activity(Control):
             sa.select(_failure.c.job, _failure.c.object, _failure.c.at)
             .where(_failure.c.job.in_(list(names)))
             .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
-        found = self._database.look(lambda connection: connection.execute(
+        found = self._database.read(lambda connection: connection.execute(
             sa.select(
                 newest.c.job,
                 sa.func.count(newest.c.object.distinct()).label('objects'),
@@ -143,7 +143,7 @@ class Activity(Control):
                 if len(runs) >= limit:
                     break
             return runs[:limit]
-        return self._database.look(work)
+        return self._database.read(work)
 
     def listings(self, job: str | None) -> list[Listing]:
         """Return the number of listed objects per job and schedule.
@@ -159,7 +159,7 @@ class Activity(Control):
             .where(_claim.c.job.in_(list(names)),
                    _claim.c.since.is_not(None))
             .group_by(_claim.c.job, rule).subquery())
-        found = self._database.look(lambda connection: connection.execute(
+        found = self._database.read(lambda connection: connection.execute(
             sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
                       _job.c.paused_since, listed.c.rule, listed.c.objects)
             .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))

@@ -46,7 +46,7 @@ def url_of(conf: Any) -> str:
     return conf.transport_url
 
 
-class Broker:
+class BrokerProbe:
     """The servers that ``transport_url`` names.
 
     :param conf: Configuration that holds oslo.messaging's options.

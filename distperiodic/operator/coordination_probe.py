@@ -25,7 +25,7 @@ from distperiodic import ports
 from distperiodic.adapters.coordination.url import NAMESPACE
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import has_tls
-from distperiodic.core import masking
+from distperiodic.core import redaction
 from distperiodic.core.member import Member
 from distperiodic.core.member import parse_entry
 
@@ -80,7 +80,7 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
             name, port = host.strip(), ''
         if port and not port.isdigit():
             raise exceptions.ConfigError(
-                f'backend_url {masking.mask(backend_url)!r}: the port '
+                f'backend_url {redaction.redact(backend_url)!r}: the port '
                 f'{port!r} is not a number; write host:port,host:port')
         found.append((name.strip('[]') or 'localhost',
                       int(port) if port else _PORTS[scheme]))
@@ -125,7 +125,7 @@ def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
                   f'{said.get("Mode", "serves")}, version {version or "?"}')
 
 
-class Survey:
+class CoordinationProbe:
     """One survey of the service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
@@ -136,12 +136,12 @@ class Survey:
                  clock: ports.Clock):
         self._scheme = check_backend_url(backend_url)
         self._url = backend_url
-        self._shown = masking.mask(backend_url)
+        self._shown = redaction.redact(backend_url)
         self._timeout = session_timeout
         self._clock = clock
         self._coordinator: Any = None
 
-    def __enter__(self) -> 'Survey':
+    def __enter__(self) -> 'CoordinationProbe':
         self._knock()
         with self._errors():
             self._coordinator = driver.make(

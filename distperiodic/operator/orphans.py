@@ -15,7 +15,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 
 
-def unknown_jobs(connection_url: str, space: str,
+def unknown_jobs(connection_url: str, namespace: str,
                  known: Iterable[str]) -> dict[str, int]:
     """Return the jobs of *space* that have objects in the store and are not
     *known*, and the number of open claims of each.
@@ -26,12 +26,12 @@ def unknown_jobs(connection_url: str, space: str,
     query = sa.select(
         job.c.name, sa.func.coalesce(sa.func.sum(lease.c.remaining), 0)
     ).outerjoin(lease, lease.c.job == job.c.id).where(
-        job.c.space == space, job.c.name.not_in(sorted(known)),
+        job.c.space == namespace, job.c.name.not_in(sorted(known)),
         sa.exists().where(claim.c.job == job.c.id)
     ).group_by(job.c.name).order_by(job.c.name)
     place = Database(connection_url, schema.check_connection)
     try:
-        rows = place.run(lambda connection: connection.execute(query).all())
+        rows = place.write(lambda connection: connection.execute(query).all())
     finally:
         place.close()
     return {name: int(number) for name, number in rows}

@@ -14,7 +14,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.statements import CLOSED
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import State
-from distperiodic.operator.control import Control
+from distperiodic.operator.admin import StoreAdmin
 
 _claim = tables.claim
 _failure = tables.failure
@@ -35,7 +35,7 @@ class Pruned(NamedTuple):
     claims: int
 
 
-class Pruner(Control):
+class Pruner(StoreAdmin):
     """The store of one group, with methods that delete old rows."""
 
     def prune(self, *, history: float | None = None,
@@ -73,12 +73,12 @@ class Pruner(Control):
         :returns: Number of deleted rows.
         """
         before = self._before(history)
-        return sum(self._database.run(functools.partial(
+        return sum(self._database.write(functools.partial(
             self._prune_some_history, number=number, before=before))
             for number in self._named())
 
     def _before(self, days: float) -> int:
-        return self._database.look(lambda connection: connection.execute(
+        return self._database.read(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one()) - round(days * _DAY)
 
     def _prune_some_history(self, connection: sa.Connection, *, number: int,
@@ -118,7 +118,7 @@ class Pruner(Control):
         return self._until_few(work)
 
     def _prune_claims(self, numbers: Sequence[int], before: int) -> int:
-        unused = self._database.look(lambda connection: connection.execute(
+        unused = self._database.read(lambda connection: connection.execute(
             sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
             .group_by(_claim.c.job)
             .having(sa.func.max(_claim.c.settled) < before)).scalars().all())
@@ -131,7 +131,7 @@ class Pruner(Control):
                         _claim.c.since.is_(None)]
             pruned += self._until_few(functools.partial(
                 self._prune_some_claims, number=number, old=old))
-        self._database.run(lambda connection: connection.execute(
+        self._database.write(lambda connection: connection.execute(
             sa.delete(_lease).where(
                 _lease.c.job.in_(unused), _lease.c.tick < before)))
         return pruned
@@ -162,7 +162,7 @@ class Pruner(Control):
         """
         total = 0
         while True:
-            number = self._database.run(work)
+            number = self._database.write(work)
             total += number
             if number < _AT_A_TIME:
                 return total

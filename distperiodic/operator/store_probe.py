@@ -11,7 +11,7 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.operator.accounts import Accounts
+from distperiodic.operator.queries import StoreQueries
 
 _TABLES = tables.metadata.sorted_tables
 #: Network file systems, whose locks reach other hosts late or not at all.
@@ -39,7 +39,7 @@ class Overdue(NamedTuple):
     number: int
 
 
-class StoreSurvey(Accounts):
+class StoreProbe(StoreQueries):
     """The store of one group, with checks of its database."""
 
     @property
@@ -65,7 +65,7 @@ class StoreSurvey(Accounts):
         def look(connection: sa.Connection) -> list[str]:
             schema.check_keys(connection, self._database.shown)
             return schema.missing(connection)
-        return self._database.look(look)
+        return self._database.read(look)
 
     def refused(self) -> list[tuple[str, str]]:
         """Return the privileges that this database user lacks.
@@ -78,14 +78,14 @@ class StoreSurvey(Accounts):
         for table in _TABLES:
             for name, statement in _harmless(table):
                 try:
-                    self._database.run(
+                    self._database.write(
                         functools.partial(_execute, statement=statement))
                 except exceptions.StoreUnavailable as exc:
                     refused.append((
                         f'{name} of {table.name}',
                         str(exc).partition(': ')[2].partition(';')[0]))
         if self.dialect == 'postgresql':
-            refused += self._database.look(_sequences_not_granted)
+            refused += self._database.read(_sequences_not_granted)
         return refused
 
     def engines(self) -> dict[str, str]:
@@ -96,16 +96,16 @@ class StoreSurvey(Accounts):
                         'information_schema.tables WHERE table_schema = '
                         "DATABASE() AND table_name LIKE 'distperiodic%'"))
                 if engine != 'InnoDB'}
-        return self._database.look(look)
+        return self._database.read(look)
 
     def isolation(self) -> str:
         """Return the isolation level of transactions."""
-        return self._database.look(
+        return self._database.read(
             lambda connection: connection.get_isolation_level())
 
     def journal(self) -> str:
         """Return SQLite's journal mode; it should be 'wal'."""
-        return self._database.look(lambda connection: connection.execute(
+        return self._database.read(lambda connection: connection.execute(
             sa.text('PRAGMA journal_mode')).scalar_one())
 
     def file(self) -> str:
@@ -115,7 +115,7 @@ class StoreSurvey(Accounts):
     def overdue_lease(self) -> Overdue | None:
         """Return the lease that expired first; None means none expired."""
         ended = sa.and_(tables.lease.c.until < self._dialect.lease_now,
-                        tables.job.c.space == self._space)
+                        tables.job.c.space == self._namespace)
 
         def look(connection: sa.Connection) -> Overdue | None:
             joined = tables.lease.join(
@@ -131,7 +131,7 @@ class StoreSurvey(Accounts):
             number = connection.scalar(sa.select(
                 sa.func.count()).select_from(joined).where(ended))
             return Overdue(first.name, first.age / 1e6, number or 0)
-        return self._database.look(look)
+        return self._database.read(look)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows of each table, at most one million."""
@@ -141,14 +141,14 @@ class StoreSurvey(Accounts):
                     sa.select(sa.literal(1)).select_from(table)
                     .limit(_COUNTED).subquery())) or 0
                 for table in _TABLES}
-        return self._database.look(look)
+        return self._database.read(look)
 
     def oldest_tick(self) -> int | None:
         """Return the oldest tick of the history, in microseconds.
 
         None means that the history is empty.
         """
-        return self._database.look(lambda connection: connection.scalar(
+        return self._database.read(lambda connection: connection.scalar(
             sa.select(sa.func.min(tables.history.c.tick))))
 
 

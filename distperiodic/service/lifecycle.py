@@ -25,13 +25,13 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.local import private
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.pool import Pools
-from distperiodic.adapters.local.process_slot import Seat
+from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
 from distperiodic.core.member import check_identity
 from distperiodic.flow import events
-from distperiodic.flow.grants import Grants
+from distperiodic.flow.run_leases import RunLeases
 from distperiodic.service import heap
 
 LOG = logging.getLogger(__name__)
@@ -123,9 +123,9 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging':
-        from distperiodic.operator.broker_probe import Broker
+        from distperiodic.operator.broker_probe import BrokerProbe
 
-        Broker(conf)
+        BrokerProbe(conf)
 
 
 def check_backend() -> None:
@@ -195,7 +195,7 @@ class Lifecycle(ServiceBase):
         self._problem: BaseException | None = None
         #: Whether :func:`heap.freeze` was called and is not undone yet.
         self._frozen = False
-        self._seat: Seat | None = None
+        self._seat: ProcessSlot | None = None
         self._member_id = ''
         #: Its membership. None: it is alone.
         self._group_member: Membership | None = None
@@ -387,7 +387,7 @@ class Lifecycle(ServiceBase):
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
             return check_identity(self._settings.member_id)
-        self._seat = Seat(
+        self._seat = ProcessSlot(
             self._settings.state_path, f'{self._kind}.{group}')
         return f'{host_name()}:{self._seat.number}'
 
@@ -406,11 +406,11 @@ class Lifecycle(ServiceBase):
 
         return StoreThread(
             lambda: Pruner(
-                self._settings.connection, space=self._settings.group,
+                self._settings.connection, namespace=self._settings.group,
                 late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(events.Called(call)))
 
-    def _finisher(self, grants: Callable[[], Grants | None]) -> (
+    def _finisher(self, grants: Callable[[], RunLeases | None]) -> (
             Callable[[message.Batch, str, Any], None] | None):
         """Return a function that ends a run in the handler's own transaction.
 
@@ -424,7 +424,7 @@ class Lifecycle(ServiceBase):
             found = grants()
             lease = found and found.lease_of(batch)
             if not lease or not finish_in(
-                    session, space=self._settings.group, job=batch.job,
+                    session, namespace=self._settings.group, job=batch.job,
                     key=key, lease=lease):
                 raise exceptions.RunReplaced(
                     f'the run of job {batch.job!r} object {key!r} was given '

@@ -15,16 +15,16 @@ from typing import Any
 
 from distperiodic import opts
 from distperiodic import ports
-from distperiodic.adapters.coordination.solo import Alone
+from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local.bus import LocalBus
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
 from distperiodic.core import catalogue
-from distperiodic.core import masking
 from distperiodic.core import message
+from distperiodic.core import redaction
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -35,7 +35,7 @@ from distperiodic.core.member import sign_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
-from distperiodic.flow import scheduling
+from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
@@ -104,9 +104,9 @@ class SchedulerService(lifecycle.Lifecycle):
         self._idle = threading.Event()
         self._admitted = 1
         #: Identities on our ring that schedule other jobs than we do.
-        self._strangers: frozenset[str] = frozenset()
+        self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
-        membership: Any = Alone(
+        membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
         self._alone: Member = membership.me
@@ -118,7 +118,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pool = Pools(
             settings.pool_size, 'distperiodic-run',
             {job.topic for job, _ in here.values()})
-        self._shop = runs.Workshop(
+        self._shop = runs.Executor(
             here, clock=self._clock, pool=self._pool,
             report=self._tell_report, may_start=self._may_start,
             finish=self._finisher(
@@ -142,7 +142,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._reader = ThreadReader(
             self._tasks.catalogue, self._tell_read)
         self._topics_here = {job.topic for job, _ in here.values()}
-        self._flow = scheduling.Scheduling(
+        self._flow = pipeline.Pipeline(
             self._books(shared, sends), clock=self._clock,
             membership=membership, group=settings.group,
             identity=self._member_id, me=self._entry,
@@ -160,7 +160,7 @@ class SchedulerService(lifecycle.Lifecycle):
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
             'guarantee=%s', self._member_id, settings.group,
             len(self._jobs),
-            masking.mask(settings.backend_url) or 'none',
+            redaction.redact(settings.backend_url) or 'none',
             settings.dispatcher, self._guarantee())
 
     def _guarantee(self) -> str:
@@ -181,12 +181,12 @@ class SchedulerService(lifecycle.Lifecycle):
             self._store = self._store_thread()
             books.append(leases.Book(
                 Authority.STORE, self._jobs_of(members=False), self._store,
-                grants_here=not sends, sweep=settings.sweep_interval,
-                silent=settings.session_timeout))
+                grants_here=not sends, sweep_interval=settings.sweep_interval,
+                silence_timeout=settings.session_timeout))
         books.append(leases.Book(
             Authority.RING,
             self._jobs_of(members=True) if shared else self._jobs,
-            Direct(MemoryClaimStore(self._clock)),
+            InlineStoreQueue(MemoryClaimStore(self._clock)),
             grants_here=True))
         return [book for book in books if book.jobs]
 
@@ -295,7 +295,7 @@ class SchedulerService(lifecycle.Lifecycle):
                     self._prune()
                 if now >= signs:
                     signs = now + self._settings.lease / 3
-                    self._shop.give_signs()
+                    self._shop.send_heartbeats()
             if self._take(max(0.0, min(
                     pause, sweep - now, self._collect_at - now))):
                 self._flow.pump()
@@ -322,7 +322,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
         def failed() -> None:
             self._pruning = False
-        self._store.ask(step, pruned, failed)
+        self._store.submit(step, pruned, failed)
 
     def _drained(self) -> bool:
         """Return True if no work is left that this process could finish."""
@@ -422,25 +422,25 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._partitions[view.group], view.members)
             return
         dispatcher.schedulers_changed(view.members)
-        self._tell_strangers(view)
+        self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted:
             # Other members owned our objects meanwhile, so the objects that
             # wait here are theirs. Set _admitted last: it lets the pool start
             # runs again.
             if self._store is None:
-                self._shop.hand_back(Refusal.NOT_A_MEMBER)
+                self._shop.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
                 self._work_here(self._topics_here - {_HERE})
             self._admitted = view.me.tenure
         self._flow.view_changed()
 
-    def _tell_strangers(self, view: View) -> None:
+    def _warn_of_other_jobs(self, view: View) -> None:
         """Warn of members on our ring that do not schedule our jobs."""
         if view.me is None:
             return
-        strangers = frozenset(m.identity for m in view.members
-                              if m.points and m.jobs != view.me.jobs)
-        if strangers - self._strangers:
+        others = frozenset(m.identity for m in view.members
+                           if m.points and m.jobs != view.me.jobs)
+        if others - self._other_jobs:
             LOG.warning(
                 'other jobs: group=%s members=%s; they are on our ring and '
                 'schedule other jobs or none, so nobody serves in time what '
@@ -448,8 +448,8 @@ class SchedulerService(lifecycle.Lifecycle):
                 '[distperiodic] group, and a HashRing that only asks '
                 'observe=True; while a release with other jobs is rolled out '
                 'this is no mistake', view.group,
-                ', '.join(sorted(strangers)))
-        self._strangers = strangers
+                ', '.join(sorted(others)))
+        self._other_jobs = others
 
     def status(self) -> dict[str, Any]:
         """Return the state of this member for a health check.

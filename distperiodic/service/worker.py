@@ -19,13 +19,13 @@ from distperiodic import exceptions
 from distperiodic import periodic
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.messaging.bus import MessagingReportBus
-from distperiodic.core import masking
 from distperiodic.core import message
+from distperiodic.core import redaction
 from distperiodic.core.job import Scope
 from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
-from distperiodic.flow.grants import Grants
+from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
 
@@ -66,20 +66,20 @@ class WorkerService(lifecycle.Lifecycle):
                 for n, j in self._tasks.jobs.items()
                 if j.topic == self._partition
                 and j.scope is not Scope.MEMBER}
-        self._grants: Grants | None = None
+        self._grants: RunLeases | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
-            self._grants = Grants(
+            self._grants = RunLeases(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
                 run=lambda batch: self._shop.accept(batch),
                 report=self._bus.report, new_lease=lifecycle.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
-                shared=True, silent=settings.session_timeout,
+                shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions)
             report, may_start = self._tell_report, self._grants.may_start
-        self._shop = runs.Workshop(
+        self._shop = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
             finish=self._finisher(lambda: self._grants))
@@ -91,7 +91,7 @@ class WorkerService(lifecycle.Lifecycle):
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,
-                 masking.mask(settings.backend_url))
+                 redaction.redact(settings.backend_url))
 
     @property
     def title(self) -> str:
@@ -159,7 +159,7 @@ class WorkerService(lifecycle.Lifecycle):
                 if self._grants is not None:
                     every = min(every, self._settings.session_timeout)
                 signs = now + every / 4
-                self._shop.give_signs()
+                self._shop.send_heartbeats()
                 if self._grants is not None:
                     self._grants.renew()
 

@@ -37,7 +37,7 @@ def object_ids(number: int) -> list[str]:
 
 
 def sql_store_of(url: str) -> SqlClaimStore:
-    return SqlClaimStore(url, space=SPACE)
+    return SqlClaimStore(url, namespace=SPACE)
 
 
 def fill(url: str, objects: Sequence[str], job: str = JOB) -> int:

@@ -27,9 +27,9 @@ def looks(store):
     store.claim(filled.JOB, store.now(), ['held'], lease=held, holder='api-1',
                 seconds=600.0, supersede=False)
     return {
-        'leases that ended': lambda: store.overdue(
+        'leases that ended': lambda: store.take_over_expired(
             [filled.JOB], into='again', holder='api-1', seconds=60.0,
-            gone=['api-2'], limit=100, silent=10.0),
+            gone=['api-2'], limit=100, silence_timeout=10.0),
         'who holds leases': lambda: store.holders([filled.JOB]),
         'how jobs stand': lambda: store.attend({filled.JOB: 60.0}, {}),
         'the clock': store.now,

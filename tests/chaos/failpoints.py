@@ -33,7 +33,8 @@ class Point(NamedTuple):
 
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
-_CAST = 'distperiodic.adapters.messaging.connection', 'Link', 'cast'
+_CAST = (
+    'distperiodic.adapters.messaging.connection', 'BrokerConnection', 'cast')
 
 #: Of those who claim and send.
 SCHEDULER = {
@@ -46,12 +47,13 @@ SCHEDULER = {
     'after send': Point(*_CAST, True, ('kind', 'run')),
     'report received': Point(
         'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', '_take'),
-    'in sweep': Point(*_STORE, 'overdue'),
+    'in sweep': Point(*_STORE, 'take_over_expired'),
     'before take-over commit': Point(
         'distperiodic.adapters.sql.takeover', '', 'take_over', True,
         fruitful=True),
-    'after take-over': Point(*_STORE, 'overdue', True, fruitful=True),
-    'after take back': Point(*_STORE, 'take_back', True),
+    'after take-over': Point(
+        *_STORE, 'take_over_expired', True, fruitful=True),
+    'after reclaim': Point(*_STORE, 'reclaim', True),
     'after skip': Point(*_STORE, 'skip', True),
 }
 #: Of those who run.

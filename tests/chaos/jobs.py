@@ -138,7 +138,7 @@ class Hands:
     def _while_mine(context, seconds):
         over = time.monotonic() + seconds
         while True:
-            if not context.still_mine():
+            if not context.is_current():
                 raise Replaced(context.key)
             left = over - time.monotonic()
             if left <= 0:

@@ -86,7 +86,7 @@ class World:
 
 def sql(url):
     schema.sync(url)
-    return World(lambda: SqlClaimStore(url, space='tests'))
+    return World(lambda: SqlClaimStore(url, namespace='tests'))
 
 
 @pytest.fixture(scope='session')
@@ -231,21 +231,21 @@ def fail(store, job, tick, objects, lease, into, seconds=0.0):
                       lease=lease, into=into, seconds=seconds)
 
 
-def take_back(store, job, tick, objects, *leases, into=None, **options):
-    return store.take_back(
+def reclaim(store, job, tick, objects, *leases, into=None, **options):
+    return store.reclaim(
         job, tick, objects, leases=leases, into=into or name(),
         **{'holder': SCHEDULER, 'seconds': LONG, **options})
 
 
 def drop(store, job, tick, objects, lease, ending):
-    return store.drop(job, tick, objects, lease=lease, ending=ending,
-                      reason='somebody said so')
+    return store.discard(job, tick, objects, lease=lease, ending=ending,
+                         reason='somebody said so')
 
 
 def overdue(store, job, holder=OTHER, gone=(), limit=100, seconds=LONG,
             into=None):
-    return store.overdue([job], into=into or name(), holder=holder,
-                         seconds=seconds, gone=gone, limit=limit)
+    return store.take_over_expired([job], into=into or name(), holder=holder,
+                                   seconds=seconds, gone=gone, limit=limit)
 
 
 def bring(store, job, tick, key, state):
@@ -287,9 +287,9 @@ def made(store, job, tick, key, lease, move):
             return bool(fail(store, job, tick, [key], lease, name(), LONG))
         case Move.BURY:
             return bool(fail(store, job, tick, [key], lease, None))
-        case Move.TAKE_BACK:
-            return bool(take_back(store, job, tick, [key], lease))
-        case Move.AGAIN:
+        case Move.RECLAIM:
+            return bool(reclaim(store, job, tick, [key], lease))
+        case Move.TAKE_OVER:
             return bool(overdue(store, job))
         case _:
             return bool(drop(store, job, tick, [key], lease,
@@ -297,7 +297,7 @@ def made(store, job, tick, key, lease, move):
 
 
 #: The moves that a holder of a lease may try with it.
-HELD_MOVES = [m for m in MOVES if m not in (Move.CLAIM, Move.AGAIN)]
+HELD_MOVES = [m for m in MOVES if m not in (Move.CLAIM, Move.TAKE_OVER)]
 
 
 def void(store, job, tick, key, lease):
@@ -378,7 +378,7 @@ def test_only_what_was_claimed_before_is_taken_where_that_is_asked_for(
         store, job, tick):
     bring(store, job, tick, 'a', State.DONE)
 
-    claimed = claim(store, job, tick + SECOND, ['a', 'b'], fresh=False)
+    claimed = claim(store, job, tick + SECOND, ['a', 'b'], include_new=False)
 
     assert objects_of(claimed.won) == ['a']
     assert claimed.busy == []
@@ -399,7 +399,8 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
     assert sorted((row.object, row.settled, row.free)
                   for row in claimed.behind) == [
         ('a', tick, True), ('b', tick, True), ('c', tick, False)]
-    caught_up = claim(store, job, tick + SECOND, ['a', 'b'], after=tick)
+    caught_up = claim(store, job, tick + SECOND, ['a', 'b'],
+                      previous_tick=tick)
     assert objects_of(caught_up.won) == ['a', 'b']
     assert list(caught_up.behind) == []
 
@@ -495,7 +496,7 @@ def test_after_an_ending_the_next_tick_is_won_with_a_higher_fence(
     assert new.attempt == 1
     assert claimed.superseded == 0
     assert begin(store, job, tick + SECOND, ['a'], lease) == []
-    assert take_back(store, job, tick + SECOND, ['a'], lease) == []
+    assert reclaim(store, job, tick + SECOND, ['a'], lease) == []
     assert begin(store, job, tick + SECOND, ['a'], waiting) == [new]
 
 
@@ -584,14 +585,14 @@ def test_no_move_is_made_with_what_nobody_has(store, job, tick, move):
 
 
 @pytest.mark.parametrize('move', [
-    Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.TAKE_BACK,
+    Move.START, Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
     Move.SKIP], ids=value)
 def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
     """One that is void or doubled neither stops nor doubles the others."""
     begun = move in (Move.FINISH, Move.RETRY, Move.BURY)
     lease, won = (run if begun else take)(store, job, tick, 'a', 'b', 'c')
     if begun:
-        assert take_back(store, job, tick, ['b'], lease) != []
+        assert reclaim(store, job, tick, ['b'], lease) != []
     else:
         assert begin(store, job, tick, ['b'], lease) == [won[1]]
     mixed = ['a', 'b', 'x', 'c', 'a']
@@ -606,8 +607,8 @@ def test_in_one_call_each_claim_is_judged_by_itself(store, job, tick, move):
                 'a', 'c'}
         case Move.BURY:
             assert fail(store, job, tick, mixed, lease, None) == {'a', 'c'}
-        case Move.TAKE_BACK:
-            assert objects_of(take_back(store, job, tick, mixed, lease)) == [
+        case Move.RECLAIM:
+            assert objects_of(reclaim(store, job, tick, mixed, lease)) == [
                 'a', 'c']
         case Move.SKIP:
             assert drop(store, job, tick, mixed, lease, State.SKIPPED) == 2
@@ -703,12 +704,12 @@ def test_what_the_gone_held_is_left_to_them_while_they_renew(
     over = functools.partial(store.overdue, [job], holder=OTHER, limit=9,
                              seconds=LONG, gone=[WORKER])
 
-    assert over(into=name(), silent=60.0) == []
+    assert over(into=name(), silence_timeout=60.0) == []
     store.renew([lease], holder=WORKER, seconds=LONG - 59)
-    assert over(into=name(), silent=60.0) == []
+    assert over(into=name(), silence_timeout=60.0) == []
     store.renew([lease], holder=WORKER, seconds=LONG - 61)
     assert [objects_of(one.claims)
-            for one in over(into=name(), silent=60.0)] == [['a']]
+            for one in over(into=name(), silence_timeout=60.0)] == [['a']]
 
 
 def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
@@ -757,8 +758,9 @@ def test_only_leases_of_the_jobs_asked_for_are_taken_over(store, job, tick):
     take(store, other, tick, 'a', seconds=OVER)
 
     [one] = overdue(store, job)
-    both = store.overdue([job, other, 'unheard of'], into=name(),
-                         holder=OTHER, seconds=LONG, gone=[], limit=9)
+    both = store.take_over_expired([job, other, 'unheard of'], into=name(),
+                                   holder=OTHER, seconds=LONG, gone=[],
+                                   limit=9)
 
     assert one.job == job
     assert [lease.job for lease in both] == [other]
@@ -870,7 +872,7 @@ def history(store, job, tick=None):
     """What the history has of a job or a tick, without what is 0: added up
     over its members.
     """
-    rows = store._database.run(lambda connection: connection.execute(
+    rows = store._database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
             tables.job, tables.job.c.id == tables.history.c.job).where(
                 tables.job.c.name == job)).mappings().all())
@@ -910,7 +912,7 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
     take(one, job, future, 'a')
     ended = one.now()
 
-    rows = one._database.run(lambda connection: connection.execute(
+    rows = one._database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
             tables.job, tables.job.c.id == tables.history.c.job).where(
                 tables.job.c.name == job).order_by(
@@ -997,21 +999,21 @@ def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
 
 
 def end_in_a_session(store, job, key, lease):
-    return store._database.run(lambda connection: finish_in(
-        connection, space='tests', job=job, key=key, lease=lease))
+    return store._database.write(lambda connection: finish_in(
+        connection, namespace='tests', job=job, key=key, lease=lease))
 
 
 def test_a_run_is_ended_in_a_session_only_under_its_own_lease(
         one, job, tick):
     old, _ = run(one, job, tick, 'a')
     into, lease = name(), name()
-    take_back(one, job, tick, ['a'], old, into=into)
+    reclaim(one, job, tick, ['a'], old, into=into)
     assert not end_in_a_session(one, job, 'a', into), 'it does not run'
     begin(one, job, tick, ['a'], into, lease)
 
     assert not end_in_a_session(one, job, 'a', old)
     assert not end_in_a_session(one, f'{job}-2', 'a', lease)
-    assert [row.free for row in one.look(job, ['a'])] == [False]
+    assert [row.free for row in one.rows_of(job, ['a'])] == [False]
     assert end_in_a_session(one, job, 'a', lease)
 
 
@@ -1024,7 +1026,7 @@ def test_what_a_session_has_ended_is_counted_and_nothing_else(
 
     assert made(one, job, tick, 'a', lease, move) is (move is Move.FINISH)
 
-    assert [row.free for row in one.look(job, ['a'])] == [True]
+    assert [row.free for row in one.rows_of(job, ['a'])] == [True]
     assert one.finish(job, tick, ['a', 'b'], lease=lease) == {'a', 'b'}
     assert history(one, job) == {'due': 2, 'done': 2}
     assert one.renew([lease], holder=WORKER, seconds=LONG) == set()
@@ -1079,8 +1081,8 @@ def test_a_run_that_ended_under_another_lease_ended_in_no_session(
 def test_a_session_ends_no_run_of_another_service(one, job, tick):
     lease, _ = run(one, job, tick, 'a')
 
-    assert not one._database.run(lambda connection: finish_in(
-        connection, space='others', job=job, key='a', lease=lease))
+    assert not one._database.write(lambda connection: finish_in(
+        connection, namespace='others', job=job, key='a', lease=lease))
 
     assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
 
@@ -1106,14 +1108,14 @@ def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
     assert one.finish(job, tick, ['b'], lease=lease) == {'b'}
     assert history(one, job, skipped) == {
         'due': 2, 'skipped': 2, 'by_pause': 2}
-    claimed = claim(one, job, later, ['a', 'b'], after=skipped)
+    claimed = claim(one, job, later, ['a', 'b'], previous_tick=skipped)
     assert objects_of(claimed.won) == ['a', 'b']
     assert list(claimed.behind) == []
 
 
 def columns(store, table, job, *names):
     """What the only row of a job has."""
-    return store._database.run(lambda connection: connection.execute(
+    return store._database.write(lambda connection: connection.execute(
         sa.select(*(table.c[name] for name in names)).join(
             tables.job, tables.job.c.id == table.c.job).where(
                 tables.job.c.name == job)).one())
@@ -1153,7 +1155,8 @@ def test_an_object_was_served_when_its_run_was_done(
 def test_the_reason_of_an_end_is_kept(one, job, tick, ending):
     lease, _ = take(one, job, tick, 'a')
 
-    one.drop(job, tick, ['a'], lease=lease, ending=ending, reason='so it is')
+    one.discard(job, tick, ['a'], lease=lease, ending=ending,
+                reason='so it is')
 
     assert columns(one, tables.history, job, 'reason') == ('so it is',)
 
@@ -1226,7 +1229,7 @@ def test_two_that_skip_what_was_missed_count_it_once(
     keys = [f'o-{n}' for n in range(40)]
     bring(one, job, tick, keys[0], State.DONE)
     lease, _ = take(one, job, tick, *keys[1:])
-    one.drop(job, tick, keys[1:], lease=lease, ending=State.CANCELLED)
+    one.discard(job, tick, keys[1:], lease=lease, ending=State.CANCELLED)
     ready = threading.Barrier(2)
 
     def skips(store, ticks):
@@ -1286,9 +1289,9 @@ def test_an_object_that_is_delisted_is_not_there_until_it_is_listed_again(
         delist(store, job, tick + SECOND, 'a', 'unheard of')
 
     assert set(listed(store, job)) == {'b'}
-    assert [row.object for row in store.look(job, ['a', 'b'])] == ['b']
+    assert [row.object for row in store.rows_of(job, ['a', 'b'])] == ['b']
     assert claim(store, job, tick + SECOND, ['a', 'unheard of'],
-                 fresh=False) == claims.Claimed(
+                 include_new=False) == claims.Claimed(
                      [], [], 0, [], [], unlisted=('a', 'unheard of'))
     assert skip(store, job, tick + SECOND, 'a') == 0
 
@@ -1366,7 +1369,7 @@ def test_an_open_claim_goes_on_though_its_object_is_delisted(
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
     assert listed(store, job) == {}
     enlist(store, job, tick, 'a', 'b', at=tick + 2 * SECOND)
-    assert [row.free for row in sorted(store.look(job, ['b', 'a']))] == [
+    assert [row.free for row in sorted(store.rows_of(job, ['b', 'a']))] == [
         True, False]
 
 
@@ -1385,7 +1388,7 @@ def test_ids_that_are_listed_are_told_apart_to_the_last_sign(
     enlist(store, job, tick, *IDS, rule='cron Europe/Berlin \u00fc\\"\' ')
 
     assert set(listed(store, job)) == set(IDS)
-    assert {row.rule for row in store.look(job, IDS)} == {
+    assert {row.rule for row in store.rows_of(job, IDS)} == {
         'cron Europe/Berlin \u00fc\\"\' '}
     assert objects_of(claim(store, job, tick + SECOND, IDS,
                             rule='cron Europe/Berlin \u00fc\\"\'').won) == []
@@ -1419,7 +1422,7 @@ def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
     found = columns(one, tables.claim, job, *tables.claim.c.keys())
 
     with pytest.raises(db_exception.DBDuplicateEntry):
-        one._database.run(lambda connection: connection.execute(
+        one._database.write(lambda connection: connection.execute(
             sa.insert(tables.claim).values(**found._mapping)))
 
 
@@ -1471,7 +1474,7 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
     bring(store, job, tick, 'a', state)
     after = store.now()
 
-    [row] = store.look(job, ['a', 'unheard of'])
+    [row] = store.rows_of(job, ['a', 'unheard of'])
     assert store.rows(job, *RING, limit=9) == [row]
     assert type(row.free) is bool
     assert row.free is (state in ENDINGS or state is State.LISTED)
@@ -1482,7 +1485,7 @@ def test_a_row_tells_whether_a_claim_is_open_and_when_it_was_served(
 
 
 def test_nothing_is_read_of_what_nobody_has(store, job):
-    assert store.look(job, []) == store.look(job, ['a']) == []
+    assert store.rows_of(job, []) == store.rows_of(job, ['a']) == []
     assert store.rows(job, *RING, limit=9) == []
     assert store.settled(job, 60 * SECOND) == 0
 
@@ -1507,7 +1510,7 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
 def unrecorded(store, job):
     """Have a job's rows as the release before this one left them."""
     number = store._numbers.of(job)
-    store._database.run(lambda connection: connection.execute(
+    store._database.write(lambda connection: connection.execute(
         sa.update(tables.claim).where(tables.claim.c.job == number)
         .values(rule=None)))
 
@@ -1540,8 +1543,8 @@ def test_a_schedule_that_is_recorded_counts_from_where_it_did(
 def test_what_is_listed_and_was_never_claimed_is_free(store, job, tick):
     enlist(store, job, tick, 'a', 'b')
 
-    claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c'], fresh=False,
-                    after=tick)
+    claimed = claim(store, job, tick + SECOND, ['a', 'b', 'c'],
+                    include_new=False, previous_tick=tick)
 
     assert objects_of(claimed.won) == ['a', 'b']
     assert {one.attempt for one in claimed.won} == {1}
@@ -1633,7 +1636,7 @@ def test_what_is_skipped_while_it_runs_goes_on(store, job, tick):
 
     assert skip(store, job, tick + SECOND, 'a') == 1
 
-    [row] = store.look(job, ['a'])
+    [row] = store.rows_of(job, ['a'])
     assert (row.settled, row.free) == (tick + SECOND, False)
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
@@ -1699,14 +1702,14 @@ def test_only_by_the_schedule_in_force_anything_is_decided(
         store.adopt({job: known})
 
     old = claim(store, job, later, ['a', 'waits'], supersede=True,
-                fresh=False, schedule='every 5')
+                include_new=False, schedule='every 5')
     skipped = skip(store, job, later, 'b', schedule='every 5')
 
     if known:
         assert old == claims.Claimed([], [], 0, [], [], outdated=True)
         assert skipped == 0
         old = claim(store, job, later, ['a', 'waits'], supersede=True,
-                    fresh=False, schedule=known)
+                    include_new=False, schedule=known)
         assert skip(store, job, later, 'b', schedule=known) == 1
     assert objects_of(old.won) == ['a', 'waits']
     assert not old.outdated
@@ -1719,7 +1722,7 @@ def test_what_was_won_before_its_schedule_was_replaced_is_told_again(
     take(store, job, tick, 'b')
     lease = name()
     first, again = (claim(store, job, tick, ['a', 'b'], lease,
-                          fresh=False, schedule='every 5')
+                          include_new=False, schedule='every 5')
                     for _ in map(store.adopt, [{}, {job: 'every 9'}]))
 
     assert first.won == again.won
@@ -1757,13 +1760,13 @@ def test_a_job_is_attended_for_as_long_as_there_is_no_gap(one, another, job):
 
 
 def until(store, job):
-    return store._database.run(lambda connection: connection.scalar(
+    return store._database.write(lambda connection: connection.scalar(
         sa.select(tables.job.c.attended_until).where(
             tables.job.c.name == job)))
 
 
 def attended_until(store, job, instant):
-    store._database.run(lambda connection: connection.execute(
+    store._database.write(lambda connection: connection.execute(
         sa.update(tables.job).where(tables.job.c.name == job)
         .values(attended_until=instant)))
 
@@ -1788,7 +1791,7 @@ def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
     asked = overdue(one, job), one.holders([job])
     began_to_wait = time.monotonic()
     with opened(shared) as other:
-        found = other._database.run(lambda connection: (
+        found = other._database.write(lambda connection: (
             connection.execute(sa.update(tables.job).where(
                 tables.job.c.name == job).values(paused_by='somebody')),
             overdue(one, job), one.holders([job]),
@@ -1813,7 +1816,7 @@ def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
 
 def test_a_job_that_is_paused_says_why(one, job):
     status(one, job)
-    one._database.run(lambda connection: connection.execute(
+    one._database.write(lambda connection: connection.execute(
         sa.update(tables.job).where(tables.job.c.name == job)
         .values(paused_since=1, paused_why='so it is')))
 
@@ -1840,7 +1843,7 @@ def kept(many_sessions, job, tick):
         engine = handler._database._engine
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(
-                session, space='tests', job=job, key='kept', lease=lease)
+                session, namespace='tests', job=job, key='kept', lease=lease)
             began = time.monotonic()
             yield store, lease
             assert time.monotonic() - began < 2, 'it was waited for'
@@ -1852,7 +1855,7 @@ def test_a_row_that_is_kept_is_not_skipped_and_not_waited_for(
     store, _ = kept
 
     assert skip(store, job, tick + SECOND, 'kept', 'free') == 1
-    assert {row.object: row.settled for row in store.look(
+    assert {row.object: row.settled for row in store.rows_of(
         job, ['kept', 'free'])} == {'kept': tick, 'free': tick + SECOND}
 
 
@@ -1884,7 +1887,7 @@ def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
     store, lease = kept
 
     assert overdue(store, job) == []
-    assert objects_of(take_back(store, job, tick, ['kept', 'free'], lease)
+    assert objects_of(reclaim(store, job, tick, ['kept', 'free'], lease)
                       ) == ['free']
 
 
@@ -1936,7 +1939,7 @@ def lose(store, job, tick, key, times, **options):
     for _ in range(times):
         running, anew = name(), name()
         begin(store, job, tick, [key], lease, running)
-        [newest] = take_back(store, job, tick, [key], running, into=anew)
+        [newest] = reclaim(store, job, tick, [key], running, into=anew)
         lease = anew
     return lease, newest
 
@@ -1949,13 +1952,13 @@ def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
     assert newest.attempt == 5
     drop(store, job, tick, ['a'], lease, State.DEAD)
 
-    lease, newest = lose(store, job, tick + SECOND, 'a', 1, most=4)
+    lease, newest = lose(store, job, tick + SECOND, 'a', 1, max_attempts=4)
     assert newest.attempt == 5
     drop(store, job, tick + SECOND, ['a'], lease, ending)
-    lease, [again] = take(store, job, tick + 2 * SECOND, 'a', most=4)
+    lease, [again] = take(store, job, tick + 2 * SECOND, 'a', max_attempts=4)
     assert again.attempt == 4
     drop(store, job, tick + 2 * SECOND, ['a'], lease, ending)
-    lease, [last] = take(store, job, tick + 3 * SECOND, 'a', most=4)
+    lease, [last] = take(store, job, tick + 3 * SECOND, 'a', max_attempts=4)
     assert last.attempt == 4
 
     running = name()
@@ -1963,7 +1966,7 @@ def test_what_was_lost_too_often_has_one_attempt_until_it_is_done(
                  running) == [last]
     assert store.finish(job, tick + 3 * SECOND, ['a'],
                         lease=running) == {'a'}
-    _, [free] = take(store, job, tick + 4 * SECOND, 'a', most=4)
+    _, [free] = take(store, job, tick + 4 * SECOND, 'a', max_attempts=4)
     assert free.attempt == 1
 
 
@@ -1972,7 +1975,8 @@ def test_what_was_lost_less_often_begins_anew_once_it_has_ended(
     lease, _ = lose(store, job, tick, 'a', 2)
     drop(store, job, tick, ['a'], lease, State.DEAD)
 
-    assert take(store, job, tick + SECOND, 'a', most=4)[1][0].attempt == 1
+    assert take(store, job, tick + SECOND, 'a',
+                max_attempts=4)[1][0].attempt == 1
 
 
 def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
@@ -1982,7 +1986,7 @@ def test_a_tick_goes_on_with_the_losses_of_the_one_it_takes_the_place_of(
     lose(store, job, tick, 'b', 5)
 
     claimed = claim(store, job, tick + SECOND, ['a', 'b'], supersede=True,
-                    most=4)
+                    max_attempts=4)
 
     assert {one.object: one.attempt for one in claimed.won} == {
         'a': 3, 'b': 4}
@@ -1997,7 +2001,7 @@ def test_what_is_taken_back_can_be_started_anew_and_not_by_the_old_worker(
     lease, [old] = run(store, job, tick, 'a')
     into = name()
 
-    anew = take_back(store, job, tick, ['a', 'b'], waiting, lease, into=into)
+    anew = reclaim(store, job, tick, ['a', 'b'], waiting, lease, into=into)
 
     assert [(one.object, one.attempt) for one in anew] == [
         ('a', 2), ('b', 1)]
@@ -2017,7 +2021,8 @@ def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
     lease, [held] = run(store, job, tick, 'a')
     for _ in range(3):
         into, running = name(), name()
-        [held] = take_back(store, job, tick, ['a'], lease, into=into, ran=ran)
+        [held] = reclaim(store, job, tick, ['a'], lease, into=into,
+                           count_attempt=ran)
         begin(store, job, tick, ['a'], into, running)
         lease = running
 
@@ -2027,8 +2032,8 @@ def test_only_what_may_have_run_has_its_next_attempt(store, job, tick, ran):
 def test_what_stands_in_no_lease_is_not_taken_back(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
 
-    assert take_back(store, job, tick, ['a']) == []
-    assert take_back(store, job, tick, ['a'], name()) == []
+    assert reclaim(store, job, tick, ['a']) == []
+    assert reclaim(store, job, tick, ['a'], name()) == []
 
     assert store.finish(job, tick, ['a'], lease=lease) == {'a'}
 
@@ -2040,7 +2045,7 @@ def test_the_fence_of_an_object_only_grows(store, job, tick):
         fences.append(held.fence)
         for _ in range(3):
             begin(store, job, tick, ['a'], lease, running := name())
-            [held] = take_back(store, job, tick, ['a'], running,
+            [held] = reclaim(store, job, tick, ['a'], running,
                                into=(lease := name()))
             fences.append(held.fence)
         begin(store, job, tick, ['a'], lease, running := name())
@@ -2069,7 +2074,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
 
     for store in one, another:
         assert claim(store, job, tick + SECOND, objects, lease,
-                     supersede=True, after=tick) == told
+                     supersede=True, previous_tick=tick) == told
     for key in objects:
         begin(one, job, tick + SECOND, [key], lease)
     assert one.renew([lease], holder=SCHEDULER, seconds=LONG) == set()
@@ -2125,7 +2130,7 @@ def test_of_what_was_taken_over_in_part_the_rest_counts(
         store, job, tick):
     """By name, and not so many of the first."""
     lease, _ = run(store, job, tick, 'a', 'b', 'c', 'd', 'e')
-    take_back(store, job, tick, ['a', 'c'], lease)
+    reclaim(store, job, tick, ['a', 'c'], lease)
 
     retry = name()
     for _ in range(2):
@@ -2149,9 +2154,9 @@ def test_a_take_back_made_again_gives_the_same_answer(
         one, another, job, tick):
     lease, _ = run(one, job, tick, 'a', 'b', 'c')
     into = name()
-    told = take_back(one, job, tick, ['a', 'b'], lease, into=into)
+    told = reclaim(one, job, tick, ['a', 'b'], lease, into=into)
 
-    assert take_back(another, job, tick, ['a', 'b'], lease, into=into) == told
+    assert reclaim(another, job, tick, ['a', 'b'], lease, into=into) == told
     assert one.renew([lease], holder=WORKER, seconds=LONG) == {lease}
     assert objects_of(begin(one, job, tick, ['a', 'b'], into)) == ['a', 'b']
     assert one.renew([into], holder=SCHEDULER, seconds=LONG) == set()
@@ -2162,18 +2167,19 @@ def test_a_take_back_made_again_gives_the_same_answer(
 def test_what_a_run_said_is_kept_for_its_next_attempt(store, job, tick):
     lease, _ = run(store, job, tick, 'a', 'b', 'c')
     odd = json.dumps('ä\0\U0001f600')
-    store.save(job, {'a': '{"page": 1}', 'b': odd},
-               lease=lease)
-    store.save(job, {'a': '{"page": 2}', 'never claimed': '1'}, lease=lease)
+    store.save_progress(job, {'a': '{"page": 1}', 'b': odd},
+                        lease=lease)
+    store.save_progress(job, {'a': '{"page": 2}', 'never claimed': '1'},
+                        lease=lease)
     assert fail(store, job, tick, ['a', 'b', 'c'], lease, name()) == {
         'a', 'b', 'c'}
-    assert store.progress(job, ['a', 'b'], lease=lease) == {}
+    assert store.load_progress(job, ['a', 'b'], lease=lease) == {}
 
     [over] = overdue(store, job)
     again = name()
     begin(store, job, tick, ['a', 'b', 'c'], over.id, again)
 
-    assert store.progress(job, ['a', 'b', 'c'], lease=again) == {
+    assert store.load_progress(job, ['a', 'b', 'c'], lease=again) == {
         'a': '{"page": 2}', 'b': odd}
 
 
@@ -2184,19 +2190,19 @@ def test_what_somebody_says_whose_run_was_replaced_is_not_kept(
     new = name()
     begin(store, job, tick, ['a'], over.id, new)
 
-    store.save(job, {'a': '"old"'}, lease=lease)
+    store.save_progress(job, {'a': '"old"'}, lease=lease)
 
-    assert store.progress(job, ['a'], lease=new) == {}
+    assert store.load_progress(job, ['a'], lease=new) == {}
 
 
 def test_what_was_said_ends_with_its_tick(store, job, tick):
     lease, _ = run(store, job, tick, 'a')
-    store.save(job, {'a': '1'}, lease=lease)
+    store.save_progress(job, {'a': '1'}, lease=lease)
     store.finish(job, tick, ['a'], lease=lease)
 
     lease, _ = run(store, job, tick + 60 * SECOND, 'a')
 
-    assert store.progress(job, ['a'], lease=lease) == {}
+    assert store.load_progress(job, ['a'], lease=lease) == {}
 
 
 # Calls that are made again, and counts.
@@ -2400,7 +2406,7 @@ def test_a_run_ends_or_is_taken_back_and_never_both(
             some = objects[at:at + 10]
             count += len(store.finish(job, tick, some, lease=lease)
                          if number % 2 else
-                         take_back(store, job, tick, some, lease))
+                         reclaim(store, job, tick, some, lease))
         return count
     counts = together(shared, 2, ask)
 
@@ -2462,7 +2468,7 @@ def test_an_end_that_is_not_one_is_refused(one, job, tick):
 # Whatever happens.
 
 OPERATIONS = st.lists(st.tuples(
-    st.sampled_from(['claim', 'start', 'finish', 'retry', 'bury', 'take back',
+    st.sampled_from(['claim', 'start', 'finish', 'retry', 'bury', 'reclaim',
                      'overdue', 'gone', *DROPPED]),
     st.sets(st.sampled_from('abc'), min_size=1).map(sorted),
     st.booleans(), st.integers(0, 3)), max_size=30)
@@ -2555,8 +2561,8 @@ def test_fences_only_grow_and_each_starts_and_counts_once(told, operations):
                     running.add(one.object)
                     open_in[one.object] = into
                     leases[one.object].append((into, at))
-            elif what == 'take back':
-                anew = take_back(store, job, at, keys, lease,
+            elif what == 'reclaim':
+                anew = reclaim(store, job, at, keys, lease,
                                  into=(into := name()))
                 assert all(open_in[one.object] == lease for one in anew)
                 grant(into, anew)

@@ -17,7 +17,7 @@ import pytest
 from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic.adapters.coordination.membership import Membership
-from distperiodic.adapters.coordination.solo import Alone
+from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.core import ring
 from tests import members
@@ -124,7 +124,7 @@ def covered(one):
 def anyhow(request, tmp_path, group, closing):
     """A membership of one process, over anything or over nothing."""
     if request.param == 'alone':
-        return Alone('a', 40, clock=CLOCK)
+        return SoloMembership('a', 40, clock=CLOCK)
     url = (f'file://{tmp_path}/state' if request.param == 'file'
            else request.getfixturevalue(request.param).url)
     one = Noted(url, group, 'a', 40)

@@ -43,7 +43,7 @@ class Ledger:
             comparing store took its fence; whether the effect was committed
             together with the end of the run.
         """
-        mine = context.still_mine()
+        mine = context.is_current()
         accepted = self._compare(context.object, context.fence)
         try:
             with self._engine.begin() as connection:

@@ -39,7 +39,7 @@ class Place:
     def make_store(self, late_after=30 * DAY / SECOND):
         """What tests claim is of ticks that are long over."""
         self.store = SqlClaimStore(
-            self.url, space=self.group, late_after=late_after)
+            self.url, namespace=self.group, late_after=late_after)
 
     def show(self, *argv):
         """Run a command that tells people of findings."""

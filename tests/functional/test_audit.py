@@ -107,8 +107,8 @@ def test_each_object_and_tick_comes_to_one_class(place, tick):
     assert store.claim(
         'poll', tick + 6 * MINUTE, ['a'], lease='second', holder='api-1',
         seconds=60.0, supersede=True).superseded == 1
-    store.drop('poll', tick + 5 * MINUTE, ['b'], lease='first',
-               ending=State.CANCELLED, reason='not now')
+    store.discard('poll', tick + 5 * MINUTE, ['b'], lease='first',
+                  ending=State.CANCELLED, reason='not now')
     store.skip('poll', tick + 6 * MINUTE, ['b', 'c'], holder='api-1',
                by=SkippedBy.OVERLAP, reason='busy')
 
@@ -246,7 +246,7 @@ def test_a_small_step_deletes_history_that_is_too_old(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - 3 * DAY, 'a')
     place.run('poll', place.now, 'a')
-    pruner = Pruner(place.url, space=place.group)
+    pruner = Pruner(place.url, namespace=place.group)
 
     assert pruner.prune_some(2.0) == 2
     assert pruner.prune_some(2.0) == 0

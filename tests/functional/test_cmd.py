@@ -262,11 +262,11 @@ def test_doctor_finds_a_session_timeout_that_was_not_granted(
 
 def test_doctor_leaves_nothing_behind(tmp_path, zookeeper):
     from distperiodic.adapters.local.clock import SystemClock
-    from distperiodic.operator.coordination_probe import Survey
+    from distperiodic.operator.coordination_probe import CoordinationProbe
     service = Service(tmp_path, zookeeper.url)
     service.ask('doctor')
 
-    with Survey(zookeeper.url, session_timeout=2,
+    with CoordinationProbe(zookeeper.url, session_timeout=2,
                 clock=SystemClock()) as looking:
         assert not [g for g in looking.groups()
                     if g.startswith(service.group)]

@@ -187,7 +187,7 @@ def test_rows_of_the_release_before_go_on(empty):
         and column.name not in ('tick', 'by_lost')}}
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.job).values(
-            id=7, space='tests', kind=tables.KIND, name='old'))
+            id=7, namespace='tests', kind=tables.KIND, name='old'))
         connection.execute(sa.insert(tables.claim).values(row))
         connection.execute(sa.insert(tables.history).values(counted))
 
@@ -200,8 +200,8 @@ def test_rows_of_the_release_before_go_on(empty):
         assert (found['since'], found['rule']) == (60, None)
         assert connection.scalar(sa.select(tables.history.c.by_lost)) == 0
     engine.dispose()
-    store = SqlClaimStore(empty, space='tests')
-    [listed] = store.look('old', ['a'])
+    store = SqlClaimStore(empty, namespace='tests')
+    [listed] = store.rows_of('old', ['a'])
     assert (listed.settled, listed.since, listed.free) == (60, 60, True)
     store.close()
 
@@ -216,7 +216,7 @@ def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
             for key, lease in (('a', 'l+'), ('b', 'l'))]
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.job).values(
-            id=7, space='tests', kind=tables.KIND, name='old'))
+            id=7, namespace='tests', kind=tables.KIND, name='old'))
         connection.execute(sa.insert(tables.claim), rows)
         connection.execute(sa.insert(tables.lease).values(
             id='l', job=7, tick=50, state=State.RUNNING, holder='worker-1',
@@ -229,9 +229,9 @@ def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
     with engine.begin() as connection:
         assert [tuple(row) for row in connection.execute(found)] == [
             ('a', State.COMMITTED, 'l'), ('b', State.DONE, 'l')]
-    store = SqlClaimStore(empty, space='tests')
-    assert store.overdue(['old'], into='mine', holder='api-1', seconds=60.0,
-                         gone=[], limit=9) == []
+    store = SqlClaimStore(empty, namespace='tests')
+    assert store.take_over_expired(['old'], into='mine', holder='api-1',
+                                   seconds=60.0, gone=[], limit=9) == []
     with engine.begin() as connection:
         assert [tuple(row) for row in connection.execute(sa.select(
             tables.history.c.member, tables.history.c.done))] == [
@@ -287,7 +287,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
         empty, version):
     schema.sync(empty)
     set_version(empty, version)
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
 
     with pytest.raises(exceptions.SchemaError) as raised:
         claim(store, 'a')
@@ -303,7 +303,7 @@ def test_tables_of_another_release_are_refused_in_one_line(
 
 
 def test_a_database_without_tables_says_what_makes_them(empty):
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
 
     with pytest.raises(exceptions.SchemaError, match='distperiodic db sync'):
         claim(store, 'a')
@@ -328,7 +328,7 @@ def test_a_database_without_tables_says_what_makes_them(empty):
 ])
 def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
     with pytest.raises(exceptions.ConfigError, match=told) as raised:
-        SqlClaimStore(url, space='tests')
+        SqlClaimStore(url, namespace='tests')
 
     assert 'sesame' not in str(raised.value)
     assert '\n' not in str(raised.value)
@@ -347,7 +347,7 @@ def test_a_driver_that_is_not_installed_is_named(
 
     with pytest.raises(exceptions.ConfigError,
                        match=re.escape(f'pip install {told}') + '$'):
-        SqlClaimStore(f'{scheme}://me@host/db', space='tests')
+        SqlClaimStore(f'{scheme}://me@host/db', namespace='tests')
 
 
 @pytest.mark.parametrize(('lacks', 'driver'), [
@@ -379,7 +379,7 @@ def test_a_server_that_is_not_there_is_one_line(scheme):
         unused.bind(('127.0.0.1', 0))
         port = unused.getsockname()[1]
         store = SqlClaimStore(
-            f'{scheme}://me:sesame@127.0.0.1:{port}/db', space='tests')
+            f'{scheme}://me:sesame@127.0.0.1:{port}/db', namespace='tests')
 
         assert 'me:***@127.0.0.1' in unavailable(store)
 
@@ -396,7 +396,7 @@ def psycopg2(postgresql):
 def test_a_password_that_is_wrong_is_one_line(request, service):
     url = request.getfixturevalue(service).url
     store = SqlClaimStore(
-        url.replace('loopback-only', 'sesame'), space='tests')
+        url.replace('loopback-only', 'sesame'), namespace='tests')
 
     unavailable(store)
 
@@ -405,7 +405,7 @@ def test_a_password_that_is_wrong_is_one_line(request, service):
 def test_a_server_that_comes_back_is_used_again(request, service):
     server = request.getfixturevalue(service)
     schema.sync(server.url)
-    store = SqlClaimStore(server.url, space='tests')
+    store = SqlClaimStore(server.url, namespace='tests')
     assert len(claim(store, 'a').won) == 1
 
     server.stop()
@@ -433,7 +433,7 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
     with proxy.Proxy((url.host, url.port)) as way:
         store = SqlClaimStore(
             url.set(host=proxy.HOST, port=way.port, query=bounds)
-            .render_as_string(hide_password=False), space='tests')
+            .render_as_string(hide_password=False), namespace='tests')
         job = uuid.uuid4().hex
         assert claim(store, 'a', job=job).won
 
@@ -450,7 +450,7 @@ def test_a_server_that_goes_silent_is_waited_for_no_longer_than_that(
 def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
     """What the server has prepared by then, it refuses."""
     schema.sync(empty)
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
     for tick in range(1, 10):
         claim(store, 'a', tick=tick)
     engine = database.make_engine(empty)
@@ -467,7 +467,7 @@ def test_a_table_that_was_changed_meanwhile_is_used_as_it_is_now(empty):
 def test_what_was_planned_for_an_empty_table_does_not_read_a_full_one(
         empty):
     schema.sync(empty)
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
     for tick in range(1, 10):
         claim(store, 'a', tick=tick)
 
@@ -494,7 +494,7 @@ def test_a_server_that_may_only_be_read_is_one_line(postgresql):
     schema.sync(postgresql.url)
     store = SqlClaimStore(
         f'{postgresql.url}?options=-c%20default_transaction_read_only=on',
-        space='tests')
+        namespace='tests')
 
     assert 'read-only' in unavailable(store)
     store.close()
@@ -503,7 +503,7 @@ def test_a_server_that_may_only_be_read_is_one_line(postgresql):
 def test_a_statement_that_takes_too_long_is_one_line(postgresql):
     schema.sync(postgresql.url)
     store = SqlClaimStore(
-        f'{postgresql.url}?options=-c%20lock_timeout=200', space='tests')
+        f'{postgresql.url}?options=-c%20lock_timeout=200', namespace='tests')
     claim(store, 'locked', tick=1)
     engine = database.make_engine(postgresql.url)
     with engine.begin() as connection:
@@ -531,7 +531,7 @@ def test_who_has_waited_long_for_others_is_not_made_to_wait_again(sqlite_url):
 
     with contextlib.closing(place), pytest.raises(
             exceptions.StoreUnavailable, match='Lock wait timeout'):
-        place.run(wait_in_vain)
+        place.write(wait_in_vain)
 
     assert len(asked) == 1
 
@@ -552,7 +552,7 @@ def test_one_that_stood_still_in_its_first_transaction_makes_it_again(
         return len(times)
 
     with contextlib.closing(place):
-        assert place.look(stand_still_at_first) == 2
+        assert place.read(stand_still_at_first) == 2
 
 
 @pytest.mark.parametrize('service', ['postgresql', 'mariadb'])
@@ -561,7 +561,7 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
     url = request.getfixturevalue(service).url
     schema.sync(url)
     job = uuid.uuid4().hex
-    store = SqlClaimStore(url, space='tests')
+    store = SqlClaimStore(url, namespace='tests')
     claim(store, 'a', job=job)
     engine = database.make_engine(url)
     with engine.connect() as stopped:
@@ -571,7 +571,7 @@ def test_one_that_stops_inside_a_transaction_stops_nobody_for_long(
         over = []
         while not over and time.monotonic() < began + 20:
             with contextlib.suppress(exceptions.StoreUnavailable):
-                over = store.overdue(
+                over = store.take_over_expired(
                     [job], into=f'again-{job}', holder='api-2', seconds=60.0,
                     gone=['api-1'], limit=9)
             took = time.monotonic() - began
@@ -591,9 +591,9 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
     schema.sync(postgresql.url)
     job = uuid.uuid4().hex
     runs = f'runs-{job}'
-    store = SqlClaimStore(postgresql.url, space='tests')
+    store = SqlClaimStore(postgresql.url, namespace='tests')
     claim(store, 'a', job=job)
-    [lease] = store.overdue(
+    [lease] = store.take_over_expired(
         [job], into=f'mine-{job}', holder='api-1', seconds=60.0,
         gone=['api-1'], limit=9)
     assert store.start(job, 1, ['a'], lease=lease.id, into=runs,
@@ -602,12 +602,12 @@ def test_a_handler_that_never_commits_what_it_ended_stops_nobody_for_long(
         drivername='postgresql+psycopg'))
     with engine.connect() as session:
         assert finish_in(
-            session, space='tests', job=job, key='a', lease=runs)
+            session, namespace='tests', job=job, key='a', lease=runs)
         began = time.monotonic()
         over = []
         while not over and time.monotonic() < began + 25:
             with contextlib.suppress(exceptions.StoreUnavailable):
-                over = store.overdue(
+                over = store.take_over_expired(
                     [job], into=f'again-{job}', holder='api-2', seconds=60.0,
                     gone=['worker-1'], limit=9)
         with pytest.raises(sa.exc.DBAPIError):
@@ -629,7 +629,7 @@ def test_a_user_without_rights_is_one_line(postgresql):
             f'GRANT SELECT ON {schema.VERSION_TABLE} TO reader'))
     engine.dispose()
     url = postgresql.url.replace('tests:loopback-only', 'reader:sesame')
-    store = SqlClaimStore(url, space='tests')
+    store = SqlClaimStore(url, namespace='tests')
 
     told = unavailable(store)
     assert 'permission denied' in told
@@ -641,14 +641,14 @@ def test_a_user_without_rights_is_one_line(postgresql):
 
 def test_a_file_that_cannot_be_opened_is_one_line(tmp_path):
     store = SqlClaimStore(
-        f'sqlite:///{tmp_path}/missing/claims.sqlite', space='tests')
+        f'sqlite:///{tmp_path}/missing/claims.sqlite', namespace='tests')
 
     assert 'unable to open database file' in unavailable(store)
 
 
 def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
-    store = SqlClaimStore(sqlite_url, space='tests')
+    store = SqlClaimStore(sqlite_url, namespace='tests')
     store.now()
     store._database._connection.exec_driver_sql('PRAGMA max_page_count = 1')
     store._database._connection.rollback()
@@ -662,7 +662,7 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
 
 def test_a_store_goes_on_in_a_forked_child(empty):
     schema.sync(empty)
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
     claim(store, 'a')
     answers = multiprocessing.get_context('fork').SimpleQueue()
 
@@ -681,22 +681,23 @@ def test_a_store_goes_on_in_a_forked_child(empty):
 def test_services_that_share_a_database_have_nothing_to_do_with_each_other(
         empty):
     schema.sync(empty)
-    nodes = SqlClaimStore(empty, space='nodes')
-    volumes = SqlClaimStore(empty, space='volumes')
+    nodes = SqlClaimStore(empty, namespace='nodes')
+    volumes = SqlClaimStore(empty, namespace='volumes')
 
     assert len(claim(nodes, 'a').won) == 1
     assert len(claim(volumes, 'a').won) == 1
     asked = {'into': 'again', 'holder': 'x', 'seconds': 60.0, 'limit': 9}
-    assert volumes.overdue(['poll'], gone=['api-1'], **asked)[0].claims != []
-    assert nodes.overdue(['poll'], gone=[], **asked) == []
+    assert volumes.take_over_expired(['poll'], gone=['api-1'],
+                                     **asked)[0].claims != []
+    assert nodes.take_over_expired(['poll'], gone=[], **asked) == []
     for store in nodes, volumes:
         store.close()
 
 
 def test_a_space_can_be_forgotten_and_used_anew(empty):
     schema.sync(empty)
-    ours = SqlClaimStore(empty, space='ours')
-    theirs = SqlClaimStore(empty, space='theirs')
+    ours = SqlClaimStore(empty, namespace='ours')
+    theirs = SqlClaimStore(empty, namespace='theirs')
     claim(theirs, 'a')
     claim(ours, 'a')
 
@@ -714,7 +715,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
         with (engine.connect() as session,
               pytest.raises(exceptions.ConfigError) as raised):
             finish_in(
-                session, space='group', job='poll', key='a', lease='one')
+                session, namespace='group', job='poll', key='a', lease='one')
         engine.dispose()
         told = str(raised.value)
         assert "job 'poll': context.finish() was given a session of" in told
@@ -726,7 +727,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
 
 def test_the_dead_are_kept_with_what_they_said(empty):
     schema.sync(empty)
-    store = SqlClaimStore(empty, space='tests')
+    store = SqlClaimStore(empty, namespace='tests')
     store.claim('poll', 5, ['a', 'b'], lease='one', holder='api-1',
                 seconds=60.0, supersede=False)
     store.start('poll', 5, ['a'], lease='one', into='two', holder='w-1',
@@ -736,8 +737,8 @@ def test_the_dead_are_kept_with_what_they_said(empty):
         assert store.fail('poll', 5, [Failure(
             'a', 'bad \U0001f4a3 \0 \ud800', 'x' * 200_000)], lease='two',
             into=None) == {'a'}
-        assert store.drop('poll', 5, ['b'], lease='one', ending=State.DEAD,
-                          reason='no such job') == 1
+        assert store.discard('poll', 5, ['b'], lease='one', ending=State.DEAD,
+                             reason='no such job') == 1
 
     engine = database.make_engine(empty)
     with engine.connect() as connection:

@@ -93,7 +93,7 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
 
     from distperiodic.adapters.local.clock import SystemClock
     from distperiodic.adapters.sql import schema
-    from distperiodic.operator.coordination_probe import Survey
+    from distperiodic.operator.coordination_probe import CoordinationProbe
     schema.sync(postgresql.url)
     told = stage.play('--seconds', '36', '--objects', '60',
                       '--backend-url', zookeeper.url,
@@ -102,7 +102,7 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
 
     check_account(told, 60)
     assert 'worker-1 ' in told.stdout
-    with Survey(zookeeper.url, session_timeout=2,
+    with CoordinationProbe(zookeeper.url, session_timeout=2,
                 clock=SystemClock()) as looking:
         assert not [g for g in looking.groups() if g.startswith('demo-')]
     engine = sa.create_engine(

@@ -303,7 +303,7 @@ def test_a_file_that_does_not_keep_others_out_is_found(
         monkeypatch.setattr(store_probe, '_MOUNTS', str(mounts))
     else:
         monkeypatch.setattr(
-            store_probe.StoreSurvey, 'journal', lambda self: 'delete')
+            store_probe.StoreProbe, 'journal', lambda self: 'delete')
 
     found = examine(place_of_sqlite)
 

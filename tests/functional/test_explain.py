@@ -157,8 +157,8 @@ def test_it_is_dead(scene_anywhere):
 def test_it_was_put_off(scene):
     scene.claim(scene.due)
     assert scene.explain()['reason'] == 'waits for a worker'
-    scene.store.drop('poll', scene.due, ['a'], lease='claimed',
-                     ending=State.CANCELLED)
+    scene.store.discard('poll', scene.due, ['a'], lease='claimed',
+                        ending=State.CANCELLED)
     assert scene.explain()['reason'] == 'cancelled'
 
 
@@ -246,8 +246,8 @@ def test_who_held_it_is_gone_and_nobody_schedules(scene, tmp_path):
 
     assert told['reason'] == 'holder gone'
     assert 'owner' not in told
-    scene.store.drop('poll', scene.due, ['a'], lease='claimed',
-                     ending=State.CANCELLED)
+    scene.store.discard('poll', scene.due, ['a'], lease='claimed',
+                        ending=State.CANCELLED)
     engine = database.make_engine(scene.place.url)
     with engine.begin() as connection:
         connection.execute(sa.update(tables.claim).values(

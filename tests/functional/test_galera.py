@@ -69,7 +69,7 @@ def stores(cluster):
 @contextlib.contextmanager
 def opened(url):
     with contextlib.closing(SqlClaimStore(
-            url, space='tests')) as store:
+            url, namespace='tests')) as store:
         yield store
 
 
@@ -249,8 +249,8 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
     """Never both, however close together."""
     first, second, _ = stores
     first.renew([name()], holder=WORKER, seconds=LONG)
-    second.overdue([job], into=name(), holder='', seconds=LONG, gone=[],
-                   limit=1)
+    second.take_over_expired([job], into=name(), holder='', seconds=LONG,
+                             gone=[], limit=1)
     outcomes = set()
     for _ in range(30):
         tick, lease = next(TICKS), name()
@@ -259,15 +259,15 @@ def test_a_lease_is_renewed_on_one_node_or_taken_over_on_another(
         held, taken = at_once(
             lambda lease=lease: first.renew(
                 [lease], holder=SCHEDULER, seconds=LONG),
-            lambda: second.overdue(
+            lambda: second.take_over_expired(
                 [job], into=name(), holder='api-2', seconds=LONG, gone=[],
                 limit=1))
 
         assert (held == {lease}) != bool(taken)
         outcomes.add(bool(taken))
         end = taken[0].id if taken else lease
-        assert first.drop(job, tick, ['a'], lease=end,
-                          ending=State.CANCELLED) == 1
+        assert first.discard(job, tick, ['a'], lease=end,
+                             ending=State.CANCELLED) == 1
     assert outcomes
 
 

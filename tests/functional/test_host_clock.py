@@ -44,7 +44,7 @@ def open_store(host, tmp_path):
     made = []
 
     def opened():
-        made.append(SqlClaimStore(url, space='tests'))
+        made.append(SqlClaimStore(url, namespace='tests'))
         return made[-1]
     yield opened
     for one in made:
@@ -63,8 +63,8 @@ def claimed(store, tick):
 
 
 def overdue(store, name='again'):
-    return store.overdue(['poll'], into=name, holder='two', seconds=LEASE,
-                         gone=[], limit=5)
+    return store.take_over_expired(['poll'], into=name, holder='two',
+                                   seconds=LEASE, gone=[], limit=5)
 
 
 @pytest.mark.parametrize('hours', [1, -1])

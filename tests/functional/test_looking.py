@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
-from distperiodic.operator.store_probe import StoreSurvey
+from distperiodic.operator.store_probe import StoreProbe
 from tests.functional.places import SECOND
 
 LOOKS = {
@@ -37,7 +37,7 @@ def place(place_of_sqlite):
 
 @pytest.fixture
 def looker(place):
-    one = StoreSurvey(place.url, space=place.group)
+    one = StoreProbe(place.url, namespace=place.group)
     yield one
     one.close()
 
@@ -53,8 +53,8 @@ def test_nobody_waits_for_who_looks(place, looker):
         return before, len(claimed.won), connection.scalar(claims)
 
     # All that is read is of the moment in which it began.
-    assert looker._database.look(look) == (2, 1, 2)
-    assert looker._database.look(lambda c: c.scalar(claims)) == 3
+    assert looker._database.read(look) == (2, 1, 2)
+    assert looker._database.read(lambda c: c.scalar(claims)) == 3
 
 
 @pytest.mark.timeout(9)

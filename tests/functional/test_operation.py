@@ -18,7 +18,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
-from distperiodic.operator.control import Control
+from distperiodic.operator.admin import StoreAdmin
 from tests import waiting
 from tests.functional import commands
 from tests.functional.places import DAY
@@ -178,9 +178,9 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
     assert left['object'] == 'e'
     assert place.rows(tables.failure) == 4
 
-    leases = place.store.overdue(['poll', 'sync'], into='again',
-                                 holder='api-2', seconds=60.0, gone=[],
-                                 limit=9)
+    leases = place.store.take_over_expired(['poll', 'sync'], into='again',
+                                           holder='api-2', seconds=60.0,
+                                           gone=[], limit=9)
     assert sorted((lease.job, lease.tick, claim.object, claim.attempt)
                   for lease in leases for claim in lease.claims) == [
         ('poll', first, 'b', 1), ('sync', second, 'd', 1)]
@@ -324,8 +324,9 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     assert told.endswith(', left out 2 whose earlier tick is not over\n')
     assert 'an earlier tick is not over' in place.refuse(
         'job', 'trigger', 'poll', '--object', 'object-000')
-    leases = place.store.overdue(['poll'], into='again', holder='api-2',
-                                 seconds=60.0, gone=[], limit=9)
+    leases = place.store.take_over_expired(['poll'], into='again',
+                                           holder='api-2', seconds=60.0,
+                                           gone=[], limit=9)
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == objects[1:]
     assert {claim.attempt for lease in leases
@@ -353,8 +354,8 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     place.run('poll', last, 'a', 'b')
 
     place.ask('job', 'trigger', 'poll', '--object', 'a')
-    [lease] = store.overdue(['poll'], into='again', holder='api-1',
-                            seconds=60.0, gone=[], limit=9)
+    [lease] = store.take_over_expired(['poll'], into='again', holder='api-1',
+                                      seconds=60.0, gone=[], limit=9)
     store.start('poll', lease.tick, ['a'], lease=lease.id, into='two',
                 holder='w', seconds=60.0)
     store.finish('poll', lease.tick, ['a'], lease='two')
@@ -363,7 +364,7 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
     assert (code, told['lost'], told['unexplained']) == (0, 0, 0)
     answer = store.claim(
         'poll', newest, ['a', 'b'], lease='three', holder='api-1',
-        seconds=60.0, supersede=True, after=newest - period)
+        seconds=60.0, supersede=True, previous_tick=newest - period)
     assert answer.won == []
     assert [(row.object, row.settled) for row in answer.behind] == [
         ('a', last), ('b', last)]
@@ -381,13 +382,14 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
 def test_an_object_is_triggered_once_however_often_it_is_asked(place):
     """An answer may be lost; nothing is settled by what was taken."""
     place.run('poll', place.now - SECOND, 'a')
-    control = Control(place.url, space=place.group)
+    control = StoreAdmin(place.url, namespace=place.group)
     [number] = control._named('poll')
     tick = control.now()
 
     assert control._trigger(number, tick, ['a', 'b']) == (1, 0)
-    [lease] = place.store.overdue(['poll'], into='again', holder='api-1',
-                                  seconds=60.0, gone=[], limit=9)
+    [lease] = place.store.take_over_expired(['poll'], into='again',
+                                            holder='api-1', seconds=60.0,
+                                            gone=[], limit=9)
     assert control._trigger(number, tick, ['a', 'b']) == (0, 0)
     place.store.start('poll', tick, ['a'], lease=lease.id, into='two',
                       holder='w', seconds=60.0)
@@ -408,8 +410,8 @@ def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
     assert "object 'b' of job 'poll' cannot run now: no scheduler" in (
         place.refuse('job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
-    place.store.overdue(['poll'], into='again', holder='w', seconds=60.0,
-                        gone=[], limit=9)
+    place.store.take_over_expired(['poll'], into='again', holder='w',
+                                  seconds=60.0, gone=[], limit=9)
 
 
 NEVER_CLAIMED = POLL.replace('spacing=60', 'spacing=86400') + """
@@ -439,9 +441,9 @@ def test_a_job_is_triggered_before_its_first_tick(place):
     assert rest.startswith('triggered 1 object for tick ')
     assert rest.endswith('left out 1 whose earlier tick is not over\n')
     assert whole.startswith('triggered 1 object for tick ')
-    leases = place.store.overdue(['poll', 'whole'], into='again',
-                                 holder='api-2', seconds=60.0, gone=[],
-                                 limit=9)
+    leases = place.store.take_over_expired(['poll', 'whole'], into='again',
+                                           holder='api-2', seconds=60.0,
+                                           gone=[], limit=9)
     assert sorted(claim.object for lease in leases
                   for claim in lease.claims) == ['a', 'b', 'whole']
     # Nothing else was made due by it: the first tick is still to come.
@@ -525,13 +527,15 @@ def test_a_retry_is_not_taken_over_from_anybody(place):
                       into='running', holder='w-1', seconds=60.0)
     place.store.fail('poll', place.now, [Failure('a', 'it is ill')],
                      lease='running', into='waits', seconds=0.0)
-    retried = place.store.overdue(['poll'], into='again', holder='api-2',
-                                  seconds=60.0, gone=[], limit=9)
+    retried = place.store.take_over_expired(['poll'], into='again',
+                                            holder='api-2', seconds=60.0,
+                                            gone=[], limit=9)
     [one] = place.tell('history')[1]
     # The worker is gone with what it runs.
-    lost = place.store.overdue(['poll'], into='once-more', holder='api-2',
-                               seconds=60.0, gone=['w-1'], silent=0.0,
-                               limit=9)
+    lost = place.store.take_over_expired(['poll'], into='once-more',
+                                         holder='api-2', seconds=60.0,
+                                         gone=['w-1'], silence_timeout=0.0,
+                                         limit=9)
     [two] = place.tell('history')[1]
 
     assert [claim.object for lease in retried for claim in lease.claims] == [

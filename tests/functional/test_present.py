@@ -26,7 +26,7 @@ def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
     waiting.wait_until(
         lambda: place.tell('running')[1][0]['age_s'] >= 0.2)
     start(place, 'sync', place.now - 90 * SECOND, 'c')
-    place.store.save('poll', {'a': '{"page": 7}'}, lease=lease)
+    place.store.save_progress('poll', {'a': '{"page": 7}'}, lease=lease)
 
     _, told = place.tell('running')
 
@@ -71,7 +71,7 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
 def test_an_object_that_dies_is_seen_until_it_succeeds(place):
     place.run('poll', place.now - 9 * SECOND, 'a', 'b', dead=['b'])
     place.run('poll', place.now - 8 * SECOND, 'a', 'b', dead=['b'])
-    activity = Activity(place.url, space=place.group)
+    activity = Activity(place.url, namespace=place.group)
     died = activity.failing()
     # It is at work again, and still has not succeeded.
     lease = start(place, 'poll', place.now - 7 * SECOND, 'b')
@@ -87,7 +87,7 @@ def test_an_object_that_dies_is_seen_until_it_succeeds(place):
 def test_who_had_a_part_in_a_tick_lately_is_known(place):
     place.run('poll', place.now - 3 * HOUR, 'a')
     start(place, 'sync', place.now - 5 * SECOND, 'b')
-    activity = Activity(place.url, space=place.group)
+    activity = Activity(place.url, namespace=place.group)
 
     found = activity.recent_holders(place.now - HOUR)
 

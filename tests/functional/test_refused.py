@@ -15,7 +15,7 @@ from tooz import coordination as tooz
 from distperiodic import coordinator
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.operator.coordination_probe import Survey
+from distperiodic.operator.coordination_probe import CoordinationProbe
 from tests import services
 from tests.services import ports
 
@@ -31,7 +31,7 @@ def refused(url, group='g'):
     finally:
         ring.stop()
     with (pytest.raises(exceptions.CoordinationUnavailable) as of_command,
-          Survey(url, session_timeout=SESSION,
+          CoordinationProbe(url, session_timeout=SESSION,
                  clock=SystemClock()) as looking):
         looking.entries(group)
     told = str(of_member.value), str(of_command.value)

@@ -109,7 +109,7 @@ def test_after_the_death_of_all_processes_their_runs_are_soon_repeated(
 
 def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
         cluster, ledger):
-    """``still_mine()`` is false, the comparing store refuses its fence, and
+    """``is_current()`` is false, the comparing store refuses its fence, and
     ``finish()`` its effect.
     """
     cluster.set(objects=8, takes=1)

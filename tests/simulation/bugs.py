@@ -91,7 +91,7 @@ class NoLease(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def overdue(self, *args, **options):
+            def take_over_expired(self, *args, **options):
                 return []
         return Store
 
@@ -172,10 +172,10 @@ class NeverAgain(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def take_back(self, *args, **options):
+            def reclaim(self, *args, **options):
                 return []
 
-            def overdue(self, jobs, **options):
+            def take_over_expired(self, jobs, **options):
                 kept = self._leases
                 self._leases = {
                     name: held for name, held in kept.items()
@@ -183,7 +183,7 @@ class NeverAgain(Bug):
                            for row in held.rows.values())}
                 before = set(self._leases)
                 try:
-                    return super().overdue(jobs, **options)
+                    return super().take_over_expired(jobs, **options)
                 finally:
                     for name in before - set(self._leases):
                         del kept[name]
@@ -238,7 +238,7 @@ class Forgiving(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def claim(self, *args, most, **options):
+            def claim(self, *args, max_attempts, **options):
                 answer = super().claim(*args, **options)
                 for one in answer.won:
                     self._rows[args[0]][one.object].attempt = 1

@@ -15,8 +15,8 @@ import logging
 from distperiodic.core import partition
 from distperiodic.core import schedule
 from distperiodic.core.job import Delivery
-from distperiodic.flow import scheduling
 from distperiodic.flow.scheduler import late_claims
+from distperiodic.flow.scheduler import pipeline
 from tests import checker
 from tests.oracle import fates
 from tests.oracle.facts import FOREVER
@@ -54,7 +54,7 @@ class Cluster:
         self.setup = setup = draws.draw(random, **given)
         # As many rows make a large job here, and as long it is left alone
         # after a look that took its time.
-        scheduling._PAGE = setup.page
+        pipeline._PAGE = setup.page
         late_claims._LONGEST_REST = setup.rest
         self.world.tell('SETUP %s', setup)
         #: The jobs of what is to be installed, and of what each member has.

@@ -9,8 +9,8 @@ from distperiodic.core.member import Member
 from distperiodic.core.member import parse_entry
 from distperiodic.flow import events
 from distperiodic.flow import leases
-from distperiodic.flow import scheduling
-from distperiodic.flow.grants import Grants
+from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.scheduler import pipeline
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Scheduler as SchedulerFacts
 from tests.oracle.facts import Span
@@ -33,12 +33,12 @@ class Worker(Process):
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
-        self.grants = Grants(
+        self.grants = RunLeases(
             cluster.newest_jobs, store=cluster.queue(self), clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
-            shared=True, silent=cluster.setup.session,
+            shared=True, silence_timeout=cluster.setup.session,
             partitions=cluster.partitions)
         self.pool = Pool(
             self, cluster, slots, may_start=self.grants.may_start,
@@ -83,7 +83,7 @@ class Worker(Process):
         if now >= self._signs:
             self._signs = now + min(
                 self.cluster.setup.lease, self.cluster.setup.session) / 4
-            self.pool.give_signs()
+            self.pool.send_heartbeats()
             self.grants.renew()
 
     def stop(self):
@@ -114,8 +114,8 @@ class Scheduler(Process):
         self._events = collections.deque()
         book = leases.Book(
             Authority.STORE, self.jobs, self.store, grants_here=local,
-            silent=setup.session)
-        self.flow = scheduling.Scheduling(
+            silence_timeout=setup.session)
+        self.flow = pipeline.Pipeline(
             [book], clock=self.clock,
             membership=ensemble.Membership(self), group=self.group,
             identity=identity, me=lambda: self.member.entry,
@@ -217,7 +217,7 @@ class Scheduler(Process):
             self.pool.look()
             if now >= self._signs:
                 self._signs = now + self.cluster.setup.lease / 3
-                self.pool.give_signs()
+                self.pool.send_heartbeats()
 
     def viewed(self, view):
         self.look(self._viewed, view)

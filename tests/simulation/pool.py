@@ -27,7 +27,7 @@ class _Load:
 class Pool:
     """A workshop and its threads, without the threads.
 
-    It keeps the promises of :class:`distperiodic.flow.worker.runs.Workshop`: a
+    It keeps the promises of :class:`distperiodic.flow.worker.runs.Executor`: a
     batch is taken once, each run is preceded by the question whether it may
     start, results are reported as they come, and signs are given for what
     is still here.
@@ -157,7 +157,7 @@ class Pool:
         for load in list(self._loads.values()):
             self._settle(load)
 
-    def give_signs(self):
+    def send_heartbeats(self):
         for load in list(self._loads.values()):
             self._report(message.Report(load.batch.id, load.batch.worker),
                          load.batch.sender)

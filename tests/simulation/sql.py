@@ -38,7 +38,7 @@ class InSqlite:
         self._path = sqlite.directory().new(self._trouble)
         url = f'sqlite:///{self._path}'
         self._store = cluster.bug.sql_store(SqlClaimStore)(
-            url, space=_SPACE, late_after=cluster.setup.late_after)
+            url, namespace=_SPACE, late_after=cluster.setup.late_after)
         if self._world.log is not None:
             stores.tell_calls(self._store, self._world.tell)
         self.operator = Operator(url, self)
@@ -73,7 +73,7 @@ class InSqlite:
         try:
             with self._sessions.connect() as session:
                 counted = finish_in(
-                    session, space=_SPACE, job=run.job, key=run.object,
+                    session, namespace=_SPACE, job=run.job, key=run.object,
                     lease=lease)
                 if counted and self._world.random.random() < 0.9:
                     session.commit()
@@ -143,7 +143,7 @@ class Operator:
     """Who pauses jobs, has them run at once, and tidies up."""
 
     def __init__(self, url, stores):
-        self._control = Pruner(url, space=_SPACE)
+        self._control = Pruner(url, namespace=_SPACE)
         self._stores = stores
 
     def close(self):

@@ -56,7 +56,7 @@ class SharedStore(memory.MemoryClaimStore):
         return found
 
     def claim(self, job, tick, objects, *, lease, holder, seconds, supersede,
-              fresh=True, rule='', due_at=None, **options):
+              include_new=True, rule='', due_at=None, **options):
         early = ((tick if due_at is None else due_at) - EARLIEST
                  - self.now())
         if early > 0:
@@ -68,7 +68,7 @@ class SharedStore(memory.MemoryClaimStore):
             row = rows.get(key)
             if row is not None:
                 if row.settled > tick or row.settled == tick != row.tick:
-                    if fresh and row.since is None:
+                    if include_new and row.since is None:
                         self.sync(job, [ports.Listed(key, rule, tick - 1)],
                                   [], at=tick)
                     continue
@@ -78,7 +78,7 @@ class SharedStore(memory.MemoryClaimStore):
             asked.append(key)
         answer = super().claim(
             job, tick, asked, lease=lease, holder=holder, seconds=seconds,
-            supersede=supersede, fresh=fresh, rule=rule, **options)
+            supersede=supersede, include_new=include_new, rule=rule, **options)
         for won in answer.won:
             if won.object in open_:
                 self.journal.end(job, won.object, open_[won.object],
@@ -91,7 +91,7 @@ class SharedStore(memory.MemoryClaimStore):
         if tick - EARLIEST > self.now() or not self._in_force(
                 job, schedule):
             return 0
-        for row in self.look(job, objects):
+        for row in self.rows_of(job, objects):
             if row.settled < tick:
                 self.journal.skip(
                     job, row.object, row.settled, tick, by.value,

@@ -40,12 +40,13 @@ def tell_calls(store, tell):
     def telling(name, call):
         def told(*args, **options):
             answer = call(*args, **options)
-            if answer or name not in ('overdue', 'renew'):
+            if answer or name not in ('take_over_expired', 'renew'):
                 tell('STORE %s %s %s -> %s', name, args, options, answer)
             return answer
         return told
-    for name in ('claim', 'start', 'finish', 'fail', 'take_back', 'renew',
-                 'overdue', 'drop', 'skip', 'sync', 'rows', 'look', 'adopt',
+    for name in ('claim', 'start', 'finish', 'fail', 'reclaim', 'renew',
+                 'take_over_expired', 'discard', 'skip', 'sync', 'rows',
+                 'rows_of', 'adopt',
                  'attend', 'settled'):
         setattr(store, name, telling(name, getattr(store, name)))
 

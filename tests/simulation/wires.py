@@ -56,9 +56,9 @@ class StoreQueue:
         self._since = 0
         self.away = False
 
-    def ask(self, call, then, failed=None, *, first=False):
+    def submit(self, call, then, failed=None, *, urgent=False):
         asked = self._asked
-        asked.insert(1 if first else len(asked), (call, then))
+        asked.insert(1 if urgent else len(asked), (call, then))
         if len(asked) == 1:
             self._since = self._world.now
             self._send()

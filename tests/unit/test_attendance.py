@@ -22,7 +22,7 @@ class Store:
             None, JOB.schedule_text(), due.ALWAYS, None, due.ALWAYS)
         self.checked = []
 
-    def ask(self, call, then, failed=None, *, first=False):
+    def submit(self, call, then, failed=None, *, urgent=False):
         then(call(self))
 
     def adopt(self, schedules):
@@ -49,18 +49,18 @@ def test_since_when_a_job_was_attended_is_known_from_the_store(
     assert attendance.attended('poll') is None
     store.status = store.status._replace(attended=7)
 
-    attendance.look()
+    attendance.refresh()
 
     assert attendance.attended('poll') == 7
 
 
 def test_a_schedule_that_another_process_brought_makes_ours_outdated(
         store, attendance):
-    attendance.look()
+    attendance.refresh()
     assert not attendance.outdated('poll')
     store.status = store.status._replace(schedule='every 1000000')
 
-    attendance.look()
+    attendance.refresh()
 
     assert attendance.outdated('poll')
 
@@ -69,7 +69,7 @@ def test_what_was_found_claimed_only_moves_forward(store, attendance):
     attendance.record_checked('poll', 9)
     attendance.record_checked('poll', 7)
 
-    attendance.look()
+    attendance.refresh()
 
     assert store.checked == [{'poll': 9}]
 
@@ -77,6 +77,6 @@ def test_what_was_found_claimed_only_moves_forward(store, attendance):
 def test_what_others_found_claimed_counts_here(store, attendance):
     store.status = store.status._replace(checked=9)
 
-    attendance.look()
+    attendance.refresh()
 
     assert attendance.checked('poll') == 9

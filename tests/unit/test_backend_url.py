@@ -9,7 +9,7 @@ from kazoo.protocol import serialization
 from distperiodic import exceptions
 from distperiodic.adapters.coordination import driver
 from distperiodic.adapters.coordination import url as backend_url
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_what_a_driver_knows_is_taken(url, file):
     ('zookeeper://h', 'zookeeper://h'), ('file:///x', 'file:///x'),
     ('', '')])
 def test_a_url_is_shown_without_its_passwords(url, shown):
-    assert masking.mask(url) == shown
+    assert redaction.redact(url) == shown
 
 
 def test_a_refused_option_is_named_without_its_password():

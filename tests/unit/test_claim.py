@@ -16,12 +16,12 @@ from distperiodic.core.claim import State
 #: out here on purpose: it is the promise, the table is how it is kept.
 ALLOWED = {
     State.LISTED: {Move.CLAIM},
-    State.CLAIMED: {Move.START, Move.BURY, Move.TAKE_BACK, Move.SKIP,
+    State.CLAIMED: {Move.START, Move.BURY, Move.RECLAIM, Move.SKIP,
                     Move.SUPERSEDE, Move.CANCEL},
-    State.RUNNING: {Move.FINISH, Move.RETRY, Move.BURY, Move.TAKE_BACK,
+    State.RUNNING: {Move.FINISH, Move.RETRY, Move.BURY, Move.RECLAIM,
                     Move.COMMIT, Move.CANCEL},
     State.COMMITTED: {Move.COUNT},
-    State.RETRY: {Move.AGAIN, Move.CANCEL},
+    State.RETRY: {Move.TAKE_OVER, Move.CANCEL},
     State.DONE: {Move.CLAIM},
     State.DEAD: {Move.CLAIM, Move.REQUEUE},
     State.SKIPPED: {Move.CLAIM},

@@ -39,7 +39,7 @@ class Store:
         #: By how much its clock is behind ours, in microseconds.
         self.behind = 0
 
-    def ask(self, call, then, failed=None, *, first=False):
+    def submit(self, call, then, failed=None, *, urgent=False):
         then(call(self))
 
     def adopt(self, schedules):
@@ -48,7 +48,7 @@ class Store:
     def attend(self, jobs, checked):
         return dict.fromkeys(jobs, self.status)
 
-    def look(self, job, objects):
+    def rows_of(self, job, objects):
         """Objects that missed the tick before the newest one."""
         self.looked += 1
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
@@ -87,7 +87,7 @@ class Desk:
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
         attendance = Attendance(clock, self.store, jobs, 1.0)
-        attendance.look()
+        attendance.refresh()
         self.claimer = Claimer(
             jobs, clock=clock, store=self.store, put=self.events.append,
             holder=lambda: 'me',

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import distperiodic
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
@@ -18,8 +18,8 @@ from distperiodic.core.member import parse_entry
 from distperiodic.core.ring import Ring
 from distperiodic.flow import events
 from distperiodic.flow import leases
-from distperiodic.flow import scheduling
-from distperiodic.flow.grants import Grants
+from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.worker import runs
 from tests.unit import world as worlds
 
@@ -57,7 +57,7 @@ class Member:
         self.ran = 0
         self._to_worker, self._to_scheduler = [], []
         numbers = itertools.count()
-        store = Direct(MemoryClaimStore(self.clock))
+        store = InlineStoreQueue(MemoryClaimStore(self.clock))
         job = worlds.job('poll', objects=True)
         self._reader = worlds.Reader()
         self._reader.given['poll'] = ['a']
@@ -66,19 +66,19 @@ class Member:
         membership.seen = View(
             'group', (me,), Ring({'me': 40}), version=1, since=0.0,
             me=me, trusted_until=float('inf'))
-        self.flow = scheduling.Scheduling(
+        self.flow = pipeline.Pipeline(
             [leases.Book(Authority.STORE, {'poll': job}, store,
                          grants_here=False)],
             clock=self.clock, membership=membership, group='group',
             identity='me', me=lambda: ENTRY, bus=self, reader=self._reader,
             put=lambda event: self.flow.handle(event),
             new_lease=lambda: f'lease-{next(numbers)}')
-        self._grants = Grants(
+        self._grants = RunLeases(
             {'poll': job}, store=store, clock=self.clock, lease=60.0,
             run=lambda batch: self._shop.accept(batch), report=self._report,
             new_lease=lambda: f'lease-{next(numbers)}', shared=True)
         self._pool = Pool()
-        self._shop = runs.Workshop(
+        self._shop = runs.Executor(
             {'poll': (job, self._handle)}, clock=self.clock, pool=self._pool,
             report=self._grants.reported, may_start=self._grants.may_start)
         self.flow.dispatcher.workers_changed(

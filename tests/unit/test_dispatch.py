@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
@@ -552,7 +552,7 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
     """
     renewed = []
 
-    def ask(direct, call, then, failed=None, *, first=False):
+    def submit(direct, call, then, failed=None, *, urgent=False):
         asked = []
 
         class Told:
@@ -561,9 +561,9 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
                 return getattr(direct._store, name)
         answer = call(Told())
         if 'renew' in asked:
-            renewed.append(first)
+            renewed.append(urgent)
         then(answer)
-    monkeypatch.setattr(Direct, 'ask', ask)
+    monkeypatch.setattr(InlineStoreQueue, 'submit', submit)
     at_work(world, 10, workers=workers, lease=6.0)
 
     world.advance(10)
@@ -578,7 +578,7 @@ def test_what_waits_in_a_lease_that_was_lost_waits_no_more(world):
     me = at_work(world, 10, job(
         objects=True, every=600.0, offset=60.0), store=store, lease=60.0)
     world.stand_still(61)
-    [taken] = store.overdue(
+    [taken] = store.take_over_expired(
         ['poll'], into='theirs', holder='other~1', seconds=60, gone=[],
         limit=100)
 
@@ -868,7 +868,7 @@ def test_leases_of_who_is_in_no_group_are_taken_over_once_it_is_silent(
     store.claim('poll', store.now(), ['a'], lease='L', holder=old.holder,
                 seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
-                         silent=3.0, catalogues={'poll': ['a']})
+                         silence_timeout=3.0, catalogues={'poll': ['a']})
     me.dispatcher.schedulers_changed([worker('me', 0, points=40)])
     if seen:
         me.dispatcher.workers_changed('default', [worker('w'), old])
@@ -906,7 +906,7 @@ def test_nobody_is_taken_for_gone_before_all_groups_were_seen(world):
     store.claim('poll', store.now(), ['a'], lease='L', holder='old~1',
                 seconds=60, supersede=False)
     me = world.scheduler(job(objects=True, every=3600.0), store=store,
-                         silent=3.0, catalogues={'poll': ['a']})
+                         silence_timeout=3.0, catalogues={'poll': ['a']})
     world.advance(10, sweep=0.25)
     assert me.count('taken over') == 0
 

@@ -12,7 +12,7 @@ import pytest
 from distperiodic import exceptions
 from distperiodic.adapters.local import process_slot
 from distperiodic.adapters.local.bus import LocalBus
-from distperiodic.adapters.local.process_slot import Seat
+from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.reader import ThreadReader
 from distperiodic.core import member
@@ -320,14 +320,14 @@ def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
 # -- the number of a process on its host
 
 def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
-    seats = [Seat(str(tmp_path), 'scheduler') for _ in range(3)]
-    other = Seat(str(tmp_path), 'worker')
+    seats = [ProcessSlot(str(tmp_path), 'scheduler') for _ in range(3)]
+    other = ProcessSlot(str(tmp_path), 'worker')
     assert [s.number for s in seats] == [0, 1, 2]
     assert other.number == 0
 
     seats[1].leave()
     seats[1].leave()
-    again = Seat(str(tmp_path), 'scheduler')
+    again = ProcessSlot(str(tmp_path), 'scheduler')
 
     assert again.number == 1
     for seat in (seats[0], seats[2], again, other):
@@ -337,11 +337,11 @@ def test_seats_are_the_lowest_numbers_that_are_free(tmp_path):
 def test_a_process_that_ends_frees_its_seat(tmp_path):
     child = os.fork()
     if not child:
-        Seat(str(tmp_path), 'scheduler')
+        ProcessSlot(str(tmp_path), 'scheduler')
         os._exit(0)
     os.waitpid(child, 0)
 
-    seat = Seat(str(tmp_path), 'scheduler')
+    seat = ProcessSlot(str(tmp_path), 'scheduler')
 
     assert seat.number == 0
     seat.leave()
@@ -353,7 +353,7 @@ def test_a_directory_that_cannot_hold_locks_is_a_configuration_error(
     path.write_text('')
 
     with pytest.raises(exceptions.ConfigError, match='set .*state_path'):
-        Seat(str(path), 'scheduler')
+        ProcessSlot(str(path), 'scheduler')
 
 
 @pytest.mark.parametrize('name', [

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Failure
@@ -63,8 +63,8 @@ class Owner:
         """Claim an object and bring the claim to *state*."""
         lease, [one] = self.claim(tick, key)
         if state in (State.SKIPPED, State.SUPERSEDED, State.CANCELLED):
-            assert self.store.drop('poll', tick, [key], lease=lease,
-                                   ending=state) == 1
+            assert self.store.discard('poll', tick, [key], lease=lease,
+                                      ending=state) == 1
         elif state is not State.CLAIMED:
             into = self.start(tick, lease, [key])
             if state is State.DONE:
@@ -75,9 +75,9 @@ class Owner:
                     into=None if state is State.DEAD else self.name())
         return one
 
-    def take_back(self, tick, key, lease):
+    def reclaim(self, tick, key, lease):
         into = self.name()
-        [anew] = self.store.take_back(
+        [anew] = self.store.reclaim(
             'poll', tick, [key], leases=[lease], into=into, holder='me',
             seconds=LONG)
         return into, anew
@@ -102,7 +102,7 @@ def test_stores_of_two_members_give_fences_that_grow_by_time():
 def test_a_fence_grows_where_an_object_was_given_out_for_ever(owner):
     lease, [one] = owner.claim(TICK, 'a')
     for _ in range(1000):
-        lease, one = owner.take_back(
+        lease, one = owner.reclaim(
             TICK, 'a', owner.start(TICK, lease, ['a']))
     owner.store.finish('poll', TICK, ['a'],
                        lease=owner.start(TICK, lease, ['a']))
@@ -133,14 +133,14 @@ def test_the_fence_of_an_object_only_grows(seed):
         else:
             what = chance.random()
             if what < 0.4:
-                lease, one = owner.take_back(tick, 'a', lease)
+                lease, one = owner.reclaim(tick, 'a', lease)
                 state = 'claimed'
             elif what < 0.7:
                 assert owner.store.fail(
                     'poll', tick, [Failure('a', 'no')], lease=lease,
                     into=owner.name(), seconds=1.0)
                 owner.clock.pass_us(MINUTE)
-                [again] = owner.store.overdue(
+                [again] = owner.store.take_over_expired(
                     ['poll'], into=owner.name(), holder='me', seconds=LONG,
                     gone=[], limit=9)
                 lease, [one] = again.id, again.claims
@@ -192,12 +192,12 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
     owner.clock.set_back(hours * 3600)
 
     owner.clock.pass_us((LONG - 1) * 1_000_000)
-    assert owner.store.overdue(
+    assert owner.store.take_over_expired(
         ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
         limit=9) == []
     owner.clock.pass_us(2_000_000)
 
-    [taken] = owner.store.overdue(
+    [taken] = owner.store.take_over_expired(
         ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
         limit=9)
     assert [one.object for one in taken.claims] == ['a']
@@ -251,10 +251,10 @@ def test_of_what_has_ended_no_lease_is_kept(owner):
 # -- asked directly
 
 def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
-    direct = Direct(owner.store)
+    direct = InlineStoreQueue(owner.store)
     answers = []
 
-    direct.ask(lambda store: store.claim(
+    direct.submit(lambda store: store.claim(
         'poll', TICK, ['a'], lease='l', holder='me', seconds=LONG,
         supersede=True), answers.append)
 
@@ -263,11 +263,11 @@ def test_a_store_in_the_flow_s_own_thread_answers_at_once(owner):
 
 
 def test_an_answer_may_ask_again(owner):
-    direct = Direct(owner.store)
+    direct = InlineStoreQueue(owner.store)
     asked = []
 
-    direct.ask(lambda store: asked.append(1),
-               lambda _: direct.ask(lambda store: asked.append(2),
-                                    lambda _: asked.append(3)))
+    direct.submit(lambda store: asked.append(1),
+                  lambda _: direct.submit(lambda store: asked.append(2),
+                                          lambda _: asked.append(3)))
 
     assert asked == [1, 2, 3]

@@ -28,7 +28,7 @@ class Store:
                       for n, at in enumerate(sorted(positions))]
         self.fails = False
 
-    def ask(self, call, then, failed):
+    def submit(self, call, then, failed):
         if self.fails:
             failed()
         else:

@@ -10,7 +10,7 @@ from oslo_config import cfg
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic.adapters.local import private
-from distperiodic.adapters.local.process_slot import Seat
+from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.cmd import shell
 from distperiodic.service import lifecycle
 
@@ -30,7 +30,7 @@ def settings(tmp_path):
 
 
 def use_for_locks(settings):
-    Seat(settings.state_path, 'scheduler').leave()
+    ProcessSlot(settings.state_path, 'scheduler').leave()
 
 
 def use_for_claims(settings):

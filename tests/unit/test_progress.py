@@ -10,7 +10,7 @@ from distperiodic import exceptions
 from distperiodic.core.context import MAX_PROGRESS
 from distperiodic.core.context import Context
 from tests.unit import world as worlds
-from tests.unit.test_grants import Desk
+from tests.unit.test_run_leases import Desk
 from tests.unit.test_work import Bench
 from tests.unit.test_work import objects_job
 
@@ -165,7 +165,7 @@ def test_what_a_store_that_is_away_does_not_save_is_saved_as_it_is_last():
     assert len(desk.line.asked) == 1
     desk.line.answer()
     lease = desk.grants.lease_of(run)
-    assert desk.store.progress('poll', ['a'], lease=lease) == {'a': '99'}
+    assert desk.store.load_progress('poll', ['a'], lease=lease) == {'a': '99'}
 
 
 def test_the_traceback_of_what_failed_for_good_goes_to_the_store():

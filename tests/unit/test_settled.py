@@ -19,7 +19,7 @@ from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.job import Scope
-from distperiodic.operator.control import Control
+from distperiodic.operator.admin import StoreAdmin
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import seconds_of
@@ -35,7 +35,7 @@ def world():
 def store(world, tmp_path, monkeypatch):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
-    one = Control(url, space='tests')
+    one = StoreAdmin(url, namespace='tests')
     monkeypatch.setattr(one, 'now', world.clock.now)
 
     def opened(connection, record):
@@ -55,7 +55,7 @@ _BY = {f'by_{by.value}' for by in SkippedBy}
 def history(store, names=_ENDS):
     """What became of each tick, by seconds of the world."""
     found = collections.defaultdict(collections.Counter)
-    for row in store._database.run(lambda connection: connection.execute(
+    for row in store._database.write(lambda connection: connection.execute(
             sa.select(tables.history)).mappings().all()):
         found[seconds_of(row['tick'])].update(
             {name: row[name] for name in names if row[name]})
@@ -63,7 +63,7 @@ def history(store, names=_ENDS):
 
 
 def reasons(store):
-    return set(store._database.run(lambda connection: connection.execute(
+    return set(store._database.write(lambda connection: connection.execute(
         sa.select(tables.history.c.reason)).scalars().all())) - {None}
 
 

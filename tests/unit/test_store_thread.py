@@ -54,8 +54,8 @@ class Flow:
 
     def ask(self, *numbers):
         for number in numbers:
-            self.line.ask(lambda store, number=number: store.call(number),
-                          self.told.append)
+            self.line.submit(lambda store, number=number: store.call(number),
+                             self.told.append)
 
     def read(self):
         """Do in this thread what came."""
@@ -121,8 +121,8 @@ def test_what_is_urgent_waits_for_nothing_that_was_asked_in_order(store):
     wait_until(lambda: store.asked)
 
     for number in 11, 12:
-        flow.line.ask(lambda store, number=number: store.call(number),
-                      flow.told.append, first=True)
+        flow.line.submit(lambda store, number=number: store.call(number),
+                         flow.told.append, urgent=True)
 
     wait_until(lambda: flow.read() == [110, 120])
     assert numbers(renewals) == [11, 12]
@@ -144,8 +144,8 @@ def test_renewals_go_on_while_a_lock_is_waited_for_in_vain(store):
     wait_until(lambda: flow.line.away)
 
     for number in range(3):
-        flow.line.ask(lambda store, number=number: store.call(number),
-                      flow.told.append, first=True)
+        flow.line.submit(lambda store, number=number: store.call(number),
+                         flow.told.append, urgent=True)
     wait_until(lambda: len(flow.read()) == 3)
 
     assert flow.line.away
@@ -161,8 +161,8 @@ def test_a_store_that_is_away_for_both_is_told_of_once(
     caplog.set_level(logging.INFO)
     store.there.clear()
     for first in urgent, not urgent:
-        flow.line.ask(lambda store: store.call(1), flow.told.append,
-                      first=first)
+        flow.line.submit(lambda store: store.call(1), flow.told.append,
+                         urgent=first)
         wait_until(lambda first=first: (
             flow.line.problem if first else flow.line.away))
     assert flow.line.away
@@ -185,7 +185,8 @@ def test_both_threads_close_what_they_have_connected():
     flow = Flow(None, connect)
     flow.line.start()
     flow.ask(1)
-    flow.line.ask(lambda store: store.call(2), flow.told.append, first=True)
+    flow.line.submit(lambda store: store.call(2), flow.told.append,
+                     urgent=True)
 
     flow.stop()
 
@@ -196,8 +197,9 @@ def test_both_threads_close_what_they_have_connected():
 def test_an_answer_is_told_in_the_thread_of_the_flow(flow):
     """The flow has no locks, and needs none."""
     told_in = []
-    flow.line.ask(lambda store: store.call(1), lambda answer: told_in.append(
-        (answer, threading.current_thread())))
+    flow.line.submit(
+        lambda store: store.call(1),
+        lambda answer: told_in.append((answer, threading.current_thread())))
 
     assert flow.line.flush(SOON)
     assert told_in == []
@@ -228,7 +230,7 @@ def test_what_was_asked_before_the_thread_began_is_made(store):
 
 def test_an_answer_may_ask_again(flow, store):
     """So does nearly every one."""
-    flow.line.ask(lambda store: store.call(1), lambda _: flow.ask(2))
+    flow.line.submit(lambda store: store.call(1), lambda _: flow.ask(2))
     assert flow.line.flush(SOON)
     flow.read()
 
@@ -314,7 +316,7 @@ def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
     def broken(store):
         raise ZeroDivisionError
     flow.ask(1)
-    flow.line.ask(broken, flow.told.append)
+    flow.line.submit(broken, flow.told.append)
     flow.ask(2)
 
     assert flow.line.flush(SOON)
@@ -327,8 +329,8 @@ def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
 def test_who_asked_what_can_never_be_answered_is_told(flow):
     failed = []
 
-    flow.line.ask(lambda store: 1 / 0, flow.told.append,
-                  lambda: failed.append(True))
+    flow.line.submit(lambda store: 1 / 0, flow.told.append,
+                     lambda: failed.append(True))
     assert flow.line.flush(SOON)
 
     assert flow.read() == []

@@ -391,7 +391,7 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(
     """Without them nobody knows what is new: not until the next tick."""
     asked = []
 
-    class Unable(memory.Direct):
+    class Unable(memory.InlineStoreQueue):
         def rows(self, *args, **options):
             asked.append(world.clock.seconds)
             raise exceptions.StoreUnavailable('it is away')
@@ -399,14 +399,14 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(
         def __getattr__(self, name):
             return getattr(self._store, name)
 
-        def ask(self, call, then, failed=None, *, first=False):
+        def submit(self, call, then, failed=None, *, urgent=False):
             try:
                 answer = call(self if len(asked) < 3 else self._store)
             except exceptions.StoreUnavailable:
                 failed()
             else:
                 then(answer)
-    monkeypatch.setattr(world_module, 'Direct', Unable)
+    monkeypatch.setattr(world_module, 'InlineStoreQueue', Unable)
     me = world.scheduler(
         job(every=3600.0, objects=True, run_immediately=True),
         catalogues={'poll': ['a']})
@@ -422,14 +422,14 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
     """What came due meanwhile has its turn as soon as the store is back."""
     line = []
 
-    class Line(memory.Direct):
+    class Line(memory.InlineStoreQueue):
         away = False
 
-        def ask(self, call, then, failed=None, *, first=False):
+        def submit(self, call, then, failed=None, *, urgent=False):
             if not Line.away:
-                return super().ask(call, then)
-            line.append(lambda: super(Line, self).ask(call, then))
-    monkeypatch.setattr(world_module, 'Direct', Line)
+                return super().submit(call, then)
+            line.append(lambda: super(Line, self).submit(call, then))
+    monkeypatch.setattr(world_module, 'InlineStoreQueue', Line)
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),

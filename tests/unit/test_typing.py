@@ -34,7 +34,7 @@ class Tasks(PeriodicTasks):
 
     @periodic_task(spacing=5, objects='hosts', misfire='skip', retries=2)
     def ping(self, context: Context, host: str) -> None:
-        if context.still_mine():
+        if context.is_current():
             print(f'{context.tick:%H:%M:%S} {host}')
 
     @periodic_task

@@ -77,7 +77,7 @@ class Bench:
         self.pool = Hand() if pool is None else pool
         self.reports = []
         self.reason = None
-        self.shop = runs.Workshop(
+        self.shop = runs.Executor(
             {j.name: (j, handler) for j, handler in jobs}, clock=self.clock,
             pool=self.pool, report=self._take,
             may_start=lambda batch: self.may_start(batch))
@@ -596,7 +596,7 @@ def test_jobs_of_each_member_stay_when_the_membership_is_in_doubt():
                   (job('mine'), lambda context: ran.append('mine')))
     ours, mine = bench.accept(3), bench.accept(['me'], name='mine')
 
-    bench.shop.hand_back(Refusal.NOT_A_MEMBER)
+    bench.shop.return_unstarted(Refusal.NOT_A_MEMBER)
     bench.pool.run_all()
     bench.pass_time(0.25)
 
@@ -635,25 +635,25 @@ def test_a_thread_takes_long_runs_one_by_one():
     def handler(context, key):
         bench.clock.pass_us(5_000)
     bench = Bench((objects_job(), handler))
-    assert bench.shop.part_size('poll') == 1
+    assert bench.shop.chunk_size('poll') == 1
 
     bench.accept(10)
     bench.pool.run_all()
 
-    assert bench.shop.part_size('poll') == 1
+    assert bench.shop.chunk_size('poll') == 1
 
 
 def test_a_sign_of_life_is_given_for_each_batch_that_is_here():
     bench = Bench((objects_job(), lambda context, key: None))
     batches = [bench.accept(2) for _ in range(3)]
 
-    bench.shop.give_signs()
+    bench.shop.send_heartbeats()
 
     assert [(r.batch, r.size) for r, _ in bench.reports] == [
         (b.id, 0) for b in batches]
     bench.pool.run_all()
     bench.reports.clear()
-    bench.shop.give_signs()
+    bench.shop.send_heartbeats()
     assert bench.reports == []
 
 
@@ -685,11 +685,11 @@ def test_under_contention_each_object_is_reported_exactly_once(seed):
         if number % 7 == 0:
             bench.accept(['me'], name='mine')
         if number % 50 == 17:
-            bench.shop.hand_back(Refusal.NOT_A_MEMBER)
+            bench.shop.return_unstarted(Refusal.NOT_A_MEMBER)
         if number % 5 == 0:
             bench.clock.pass_us(chance.randint(0, 100_000))
             bench.shop.watch()
-    bench.shop.hand_back(Refusal.NOT_A_MEMBER)
+    bench.shop.return_unstarted(Refusal.NOT_A_MEMBER)
     bench.clock.pass_us(1_000_000)
 
     def over():

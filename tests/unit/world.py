@@ -12,7 +12,7 @@ import itertools
 import types
 
 from distperiodic import exceptions
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import schedule
@@ -31,8 +31,8 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import position_of
 from distperiodic.flow import events
-from distperiodic.flow import scheduling
 from distperiodic.flow.leases import Book
+from distperiodic.flow.scheduler import pipeline
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
@@ -162,12 +162,12 @@ class Scheduler:
     :param workers: of each partition; default: one that takes 10,000.
     :param finishes: whether each run is done as soon as it was begun.
     :param store: that all schedulers share; None: one of its own.
-    :param silent: see :class:`distperiodic.flow.leases.Book`.
+    :param silence_timeout: see :class:`distperiodic.flow.leases.Book`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
-                 silent=0.0, partitions=NONE):
+                 silence_timeout=0.0, partitions=NONE):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -179,10 +179,10 @@ class Scheduler:
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
-        book = Book(
-            Authority.RING if store is None else Authority.STORE, self.jobs,
-            Direct(self.store), grants_here=True, silent=silent)
-        self.flow = scheduling.Scheduling(
+        book = Book(Authority.RING if store is None else Authority.STORE,
+                    self.jobs, InlineStoreQueue(self.store), grants_here=True,
+                    silence_timeout=silence_timeout)
+        self.flow = pipeline.Pipeline(
             [book], clock=world.clock, membership=self.membership,
             group='group', identity=name,
             me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,

@@ -29,7 +29,7 @@ from distperiodic.adapters.coordination.url import NAMESPACE
 from distperiodic.adapters.coordination.url import PUSHING
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 # Seconds until a failed connection is reported. Retries go on after that.
 _CONNECT = 10
@@ -46,7 +46,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
     :raises ConfigError: the driver rejects the URL, or is not installed.
     """
     scheme = check_backend_url(url)
-    shown = masking.mask(url)
+    shown = redaction.redact(url)
     try:
         made: Any = coordination.get_coordinator(
             complete_url(url, seconds), entry)
@@ -104,7 +104,7 @@ class Explainer:
     """
 
     def __init__(self, coordinator: Any, url: str):
-        self._shown = masking.mask(url)
+        self._shown = redaction.redact(url)
         self._last: BaseException | None = None
         self._place = ''
         if url.partition('://')[0] in PUSHING:

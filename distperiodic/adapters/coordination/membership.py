@@ -33,7 +33,7 @@ from distperiodic.adapters.coordination.term import Term
 from distperiodic.adapters.coordination.term import TermLost
 from distperiodic.adapters.coordination.url import PUSHING
 from distperiodic.adapters.coordination.url import check_backend_url
-from distperiodic.core import masking
+from distperiodic.core import redaction
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.member import check_identity
@@ -60,7 +60,7 @@ class _Group:
     standing: bool = False
     view: View | None = None
     entries: frozenset[str] = frozenset()
-    strangers: frozenset[str] = frozenset()
+    unknown_entries: frozenset[str] = frozenset()
     read_at: float = 0.0
     changed: bool = True
     listeners: list[Callable[[View], None]] = dataclasses.field(
@@ -91,7 +91,7 @@ class Membership:
                  heartbeat_interval: float = 1.0):
         self._scheme = check_backend_url(backend_url)
         self._url = backend_url
-        self._shown = masking.mask(backend_url)
+        self._shown = redaction.redact(backend_url)
         self._clock = clock
         self._asked_timeout = session_timeout
         self._interval = heartbeat_interval
@@ -464,12 +464,12 @@ class Membership:
 
     def _changed(self, group: _Group, entries: frozenset[str],
                  me: Member | None, until: float) -> None:
-        members, strangers = resolve_entries(entries, me)
-        for stranger in frozenset(strangers) - group.strangers:
+        members, unknown_entries = resolve_entries(entries, me)
+        for stranger in frozenset(unknown_entries) - group.unknown_entries:
             LOG.warning(
                 'entry ignored: group=%s entry=%.80r; it is none of ours and '
                 'owns nothing', group.name, stranger)
-        group.strangers = frozenset(strangers)
+        group.unknown_entries = frozenset(unknown_entries)
         points = ring_members(members)
         old = group.view
         ring = old.ring.changed_to(points) if old else Ring(points)

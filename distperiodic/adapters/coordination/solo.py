@@ -9,7 +9,7 @@ from distperiodic.core.member import View
 from distperiodic.core.ring import Ring
 
 
-class Alone:
+class SoloMembership:
     """A membership with one member, which owns every object."""
 
     def __init__(self, identity: str, points: int, *, clock: ports.Clock):

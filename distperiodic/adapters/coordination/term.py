@@ -22,7 +22,7 @@ from tooz import coordination
 from tooz import utils
 
 from distperiodic import ports
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 LOG = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Term:
         self._wake = wake
         self._stopping = stopping
         self._clock = clock
-        self._shown = masking.mask(url)
+        self._shown = redaction.redact(url)
         self._asked = asked_timeout
         self._interval = interval
         self.next_probe = 0.0

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from oslo_utils import strutils
 
 from distperiodic import exceptions
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 #: The namespace of our groups. It separates them from groups that a service
 #: may keep in the same place.
@@ -36,7 +36,7 @@ def check_backend_url(backend_url: str) -> str:
     :raises ConfigError: the URL is malformed, its driver has no group
         membership, or its driver would ignore a part of the URL.
     """
-    shown = masking.mask(backend_url)
+    shown = redaction.redact(backend_url)
     scheme, colon, rest = backend_url.partition('://')
     if not colon or not (rest or scheme == 'zookeeper'):
         raise exceptions.ConfigError(

@@ -42,7 +42,7 @@ from distperiodic.core.schedule import SECOND
 
 _new = tuple.__new__
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
-_TAKEN_BACK = MOVES[Move.TAKE_BACK][0]
+_TAKEN_BACK = MOVES[Move.RECLAIM][0]
 
 _Answer = TypeVar('_Answer')
 
@@ -294,7 +294,7 @@ class MemoryClaimStore:
         return list(itertools.islice(
             self._rows_of(job).between(low, high, before), limit))
 
-    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+    def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         rows = self._rows_of(job)
         there = [key for key in dict.fromkeys(objects) if key in rows]
         return [_listed(key, position, row, row.since)
@@ -315,8 +315,8 @@ class MemoryClaimStore:
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True, after: int | None = None,
-              most: int = UNBOUNDED, rule: str = '',
+              include_new: bool = True, previous_tick: int | None = None,
+              max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         rows = self._rows_of(job)
@@ -341,7 +341,7 @@ class MemoryClaimStore:
         for key in dict.fromkeys(objects):
             row = rows.get(key)
             if row is None:
-                if fresh:
+                if include_new:
                     row = _Row(tick, newest, held, 1, tick, rule, None)
                     rows.add(key, row)
                     held.rows[key] = row
@@ -351,7 +351,7 @@ class MemoryClaimStore:
                 continue
             since = row.since
             if since is None:
-                if not fresh:
+                if not include_new:
                     unlisted.append(key)
                     continue
                 rows.delisted -= 1
@@ -365,7 +365,7 @@ class MemoryClaimStore:
             if isinstance(row, _Ended):
                 if row.settled == tick:
                     continue
-                if after is not None and row.settled < after:
+                if previous_tick is not None and row.settled < previous_tick:
                     behind.append(key)
                     continue
                 # The row did not keep its fence, so skip those of its tick.
@@ -376,13 +376,13 @@ class MemoryClaimStore:
                     won.append(_claim_of(key, row))
                     known += 1
                 continue
-            elif after is not None and row.settled < after:
+            elif previous_tick is not None and row.settled < previous_tick:
                 behind.append(key)
                 continue
             elif row.state in ENDINGS:
                 fence = max(first, row.fence + 1)
-                if row.attempt >= most and row.state is not State.DONE:
-                    attempt = most
+                if row.attempt >= max_attempts and row.state is not State.DONE:
+                    attempt = max_attempts
             elif row.state not in _SUPERSEDED_FROM:
                 busy.append(key)
                 continue
@@ -390,7 +390,7 @@ class MemoryClaimStore:
                 superseded += 1
                 self._leave(key, row)
                 fence = max(first, row.fence + 1)
-                attempt = min(row.attempt, most)
+                attempt = min(row.attempt, max_attempts)
             else:
                 waiting.append(key)
                 continue
@@ -403,7 +403,7 @@ class MemoryClaimStore:
         if len(won) > known:
             rows.settle(tick, len(won) - known)
         return Claimed(won, busy, superseded,
-                       self.look(job, behind) if behind else [], waiting,
+                       self.rows_of(job, behind) if behind else [], waiting,
                        unlisted=tuple(unlisted))
 
     def _in_force(self, job: str, schedule: str) -> bool:
@@ -471,8 +471,8 @@ class MemoryClaimStore:
                lease: str) -> set[str]:
         return self._end(objects, lease, Move.FINISH)
 
-    def drop(self, job: str, tick: int, objects: Sequence[str], *,
-             lease: str, ending: State, reason: str = '') -> int:
+    def discard(self, job: str, tick: int, objects: Sequence[str], *,
+                lease: str, ending: State, reason: str = '') -> int:
         return len(self._end(objects, lease, ENDING_MOVES[ending]))
 
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
@@ -538,20 +538,20 @@ class MemoryClaimStore:
             self._enter(to, key, row)
         return set(to.rows)
 
-    def save(self, job: str, progress: Mapping[str, str], *,
-             lease: str) -> None:
+    def save_progress(self, job: str, progress: Mapping[str, str], *,
+                      lease: str) -> None:
         for key, row in self._standing(lease, progress, Move.FINISH):
             row.progress = progress[key]
 
-    def progress(self, job: str, objects: Sequence[str], *,
-                 lease: str) -> dict[str, str]:
+    def load_progress(self, job: str, objects: Sequence[str], *,
+                      lease: str) -> dict[str, str]:
         return {key: row.progress
                 for key, row in self._standing(lease, objects, Move.FINISH)
                 if row.progress is not None}
 
-    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
-                  leases: Sequence[str], into: str, holder: str,
-                  seconds: float, ran: bool = True) -> list[Claim]:
+    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
+                leases: Sequence[str], into: str, holder: str,
+                seconds: float, count_attempt: bool = True) -> list[Claim]:
         rows = self._rows.get(job, _Rows())
         to = self._leases.get(into)
         if to is None:
@@ -565,7 +565,7 @@ class MemoryClaimStore:
                 # An earlier call claimed it, and its answer was lost.
                 anew.append(_claim_of(key, row))
             elif row.lease.id in leases and row.state in _TAKEN_BACK:
-                anew.append(self._anew(to, key, row, ran))
+                anew.append(self._anew(to, key, row, count_attempt))
         return anew
 
     def _anew(self, to: _Held, key: str, row: _Row,
@@ -594,13 +594,13 @@ class MemoryClaimStore:
                     row.state is State.RUNNING for row in held.rows.values())
         return counted
 
-    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
-                seconds: float, gone: Sequence[str], limit: int,
-                silent: float = 0.0) -> list[Lease]:
+    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
+                          seconds: float, gone: Sequence[str], limit: int,
+                          silence_timeout: float = 0.0) -> list[Lease]:
         if not self._leases:
             return []
         now, known = self.now(), set(jobs)
-        unheard = self._until(seconds - silent)
+        unheard = self._until(seconds - silence_timeout)
         lost = {name for name in gone if name}
         due = [held for held in self._leases.values() if held.job in known
                and (held.until <= now or (
@@ -630,7 +630,7 @@ class MemoryClaimStore:
                 if held.job in known} - {''}
 
 
-class Direct:
+class InlineStoreQueue:
     """A queue that calls the store at once. See
     :class:`distperiodic.ports.StoreQueue`.
     """
@@ -640,10 +640,10 @@ class Direct:
     def __init__(self, store: ports.ClaimStore):
         self._store = store
 
-    def ask(self, call: Callable[[ports.ClaimStore], _Answer],
-            then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None, *,
-            first: bool = False) -> None:
+    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
+               then: Callable[[_Answer], None],
+               failed: Callable[[], None] = lambda: None, *,
+               urgent: bool = False) -> None:
         then(call(self._store))
 
 

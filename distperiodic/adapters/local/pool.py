@@ -6,7 +6,7 @@ process from exiting. The thread of such a handler can be written off. Another
 thread replaces it, and the written-off thread ends if its handler returns
 after all.
 
-Threads are woken one at a time: a thread that takes a part and leaves work in
+Threads are woken one at a time: a thread that takes a chunk and leaves work in
 the queue wakes the next one. If each batch woke all threads, they would
 compete for the interpreter lock and delay every handler of a burst.
 """
@@ -25,21 +25,21 @@ LOG = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Work that several threads may share, each taking a part.
+    """Work that several threads may share, each taking a chunk.
 
-    Sources of one priority take turns, part by part, so that a large source
+    Sources of one priority take turns, chunk by chunk, so that a large source
     does not delay the others.
     """
 
     def take(self) -> tuple[Any, bool]:
-        """Return a part to run, and whether more parts are left.
+        """Return a chunk to run, and whether more chunks are left.
 
-        The part is None if none is left. The pool calls this under its lock,
+        The chunk is None if none is left. The pool calls this under its lock,
         so it must be quick.
         """
 
-    def run(self, part: Any) -> object:
-        """Run a part that was taken."""
+    def run(self, chunk: Any) -> object:
+        """Run a chunk that was taken."""
 
 
 class OfPartition(Source, Protocol):
@@ -98,7 +98,7 @@ class Pool:
                     self._call_one()
             return len(self._hanging)
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         """Wake or start a thread if work is queued and none is coming.
 
         Call this several times a second: an earlier attempt to start a thread
@@ -157,22 +157,22 @@ class Pool:
             self._coming -= 1
         while True:
             with lock:
-                source, part = self._next(me)
+                source, chunk = self._next(me)
             if source is None:
                 return
             try:
-                if part is not None:
-                    source.run(part)
+                if chunk is not None:
+                    source.run(chunk)
             except BaseException:
-                LOG.exception('a part of a batch failed in the library '
+                LOG.exception('a chunk of a batch failed in the library '
                               'itself: thread=%s; the thread goes on',
                               threading.current_thread().name)
             # Drop the references, or this thread keeps the work in memory
             # while it is idle.
-            source = part = None
+            source = chunk = None
 
     def _next(self, me: int) -> tuple[Source | None, Any]:
-        """Return the next source and part.
+        """Return the next source and chunk.
 
         The source is None if this thread has to end.
         """
@@ -192,7 +192,7 @@ class Pool:
             self._ready.wait()
             self._coming -= 1
         priority, _, source = self._queue[0]
-        part, more = source.take()
+        chunk, more = source.take()
         if more:
             heapq.heapreplace(
                 self._queue, (priority, next(self._order), source))
@@ -201,7 +201,7 @@ class Pool:
             self._queued.discard(source)
         if self._queue and not self._coming:
             self._call_one()
-        return source, part
+        return source, chunk
 
 
 class Pools:
@@ -222,9 +222,9 @@ class Pools:
     def write_off(self, ident: int) -> int:
         return sum(pool.write_off(ident) for pool in self._of.values())
 
-    def look_again(self) -> None:
+    def recheck(self) -> None:
         for pool in self._of.values():
-            pool.look_again()
+            pool.recheck()
 
     def status(self) -> dict[str, dict[str, int]]:
         """Return the status of each pool, by partition."""

@@ -20,7 +20,7 @@ def host_name() -> str:
     return name.lstrip('.-') or 'host'
 
 
-class Seat:
+class ProcessSlot:
     """This process's number among the processes of one kind on this host.
 
     It is the lowest free number. So a restarted process gets the number of

@@ -70,11 +70,11 @@ class StoreThread:
         for lane in self._lanes:
             lane.start()
 
-    def ask(self, call: Callable[[ports.ClaimStore], _Answer],
+    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
             then: Callable[[_Answer], None],
             failed: Callable[[], None] = lambda: None, *,
-            first: bool = False) -> None:
-        (self._urgent if first else self._ordered).ask(
+            urgent: bool = False) -> None:
+        (self._urgent if urgent else self._ordered).submit(
             _Question(call, then, failed))
 
     def flush(self, timeout: float) -> bool:
@@ -121,7 +121,7 @@ class _Lane:
     def start(self) -> None:
         self._thread.start()
 
-    def ask(self, question: _Question) -> None:
+    def submit(self, question: _Question) -> None:
         with self._news:
             self.open += 1
         self._asked.put(question)

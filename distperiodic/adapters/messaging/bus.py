@@ -30,7 +30,7 @@ from typing import Any
 
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging.connection import ROUTING_KEY_LIMIT
-from distperiodic.adapters.messaging.connection import Link
+from distperiodic.adapters.messaging.connection import BrokerConnection
 from distperiodic.adapters.messaging.outbox import BatchOutbox
 from distperiodic.adapters.messaging.outbox import ReportOutbox
 from distperiodic.core import member
@@ -106,8 +106,9 @@ class _Drops:
 class _Bus(abc.ABC):
     """Common base of both ends: address, keys, and dropped messages."""
 
-    _link: Link | None = None
-    _failed: Link | None = None  # the last link that could not be opened
+    _link: BrokerConnection | None = None
+    # The last connection that could not be opened.
+    _failed: BrokerConnection | None = None
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
@@ -153,7 +154,7 @@ class _Bus(abc.ABC):
                 'the broker has let us in and accepts nothing; it may be out '
                 'of memory or disk, see its log')
         timeout -= self._monotonic() - began
-        link = Link(
+        link = BrokerConnection(
             self._conf, self._transport_url, topic=self._topic,
             server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
@@ -167,7 +168,7 @@ class _Bus(abc.ABC):
         self._link = link
 
     @abc.abstractmethod
-    def _begin(self, link: Link) -> None:
+    def _begin(self, link: BrokerConnection) -> None:
         """Start to send through *link*, which is open."""
 
     def _unusable(self) -> str | None:
@@ -271,7 +272,7 @@ class MessagingWorkBus(_Bus):
         self._outbox.close(timeout)
         link.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, link: Link) -> None:
+    def _begin(self, link: BrokerConnection) -> None:
         def publish(batch: Batch) -> None:
             link.cast(work_topic(self._group, batch.partition),
                       _server(batch.worker),
@@ -357,7 +358,7 @@ class MessagingReportBus(_Bus):
         self._outbox.close(timeout)
         link.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, link: Link) -> None:
+    def _begin(self, link: BrokerConnection) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:
             link.cast(reports_topic(self._group), _server(to_entry),
                       message.encode_reports(reports, to=to_entry,

@@ -28,7 +28,7 @@ from typing import Any
 from oslo_utils import strutils
 
 from distperiodic.adapters.messaging import consumer
-from distperiodic.adapters.messaging.outbox import NobodyThere
+from distperiodic.adapters.messaging.outbox import NoConsumer
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 
@@ -49,7 +49,7 @@ _INEQUIVALENT = re.compile(
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
-class Link:
+class BrokerConnection:
     """The connections of one process to the broker: one receives, one sends.
 
     :param on_message: Called with each message's payload, parsed JSON, in
@@ -141,14 +141,14 @@ class Link:
         """
         import oslo_messaging
         if len(topic) + 1 + len(identity) > ROUTING_KEY_LIMIT:
-            raise NobodyThere(f'no queue can have the name {topic}.{identity}')
+            raise NoConsumer(f'no queue can have the name {topic}.{identity}')
         with self._casting:
             self._casts += 1
         try:
             self._client(topic, identity).cast({}, _METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
             self._note_answer()
-            raise NobodyThere(
+            raise NoConsumer(
                 f'nobody has the queue {topic}.{identity}') from None
         except Exception as exc:
             # Besides oslo's errors there are kombu's, and a broken driver may
@@ -267,7 +267,7 @@ class Link:
             try:
                 # No queue has this name, so NobodyThere proves an answer.
                 self.cast(f'{self._topic}.probe', 'nobody', {})
-            except NobodyThere:
+            except NoConsumer:
                 return
             except BusUnavailable as exc:
                 self._trouble = str(exc)

@@ -38,7 +38,7 @@ _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 
 
-class NobodyThere(BusUnavailable):
+class NoConsumer(BusUnavailable):
     """The broker has no queue of that name, so a retry is of no use now."""
 
 
@@ -147,7 +147,7 @@ class BatchOutbox:
             while not letter.settled:
                 try:
                     self._publish(letter.batch)
-                except (NobodyThere, InvalidMessage) as exc:
+                except (NoConsumer, InvalidMessage) as exc:
                     self._settle(letter, str(exc))
                 except Exception as exc:
                     self._trouble = str(exc) or type(exc).__name__

@@ -91,7 +91,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     for look in range(_LOOKS):
         if not rest:
             break
-        rows = tx.look(number, rest)
+        rows = tx.rows_of(number, rest)
         # Check the time only if nothing was won, neither now nor by an earlier
         # call whose answer was lost: a result that says "too early" or "too
         # late" must not leave claims in the lease.

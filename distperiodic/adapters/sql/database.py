@@ -26,8 +26,8 @@ from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.host_clock import HostClock
-from distperiodic.adapters.sql.watchdog import Watch
-from distperiodic.core import masking
+from distperiodic.adapters.sql.watchdog import ConnectionWatchdog
+from distperiodic.core import redaction
 
 LOG = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def check(connection_url: str) -> sa.URL:
 
     :raises ConfigError: the URL cannot work with any state of the database.
     """
-    shown = masking.mask(connection_url)
+    shown = redaction.redact(connection_url)
     try:
         url = sa.make_url(connection_url)
     except (sa_exception.ArgumentError, ValueError):
@@ -264,12 +264,12 @@ class Database:
     def __init__(self, connection_url: str,
                  check_schema: Callable[[sa.Connection, str], None],
                  **options: Any):
-        self.shown = masking.mask(connection_url)
+        self.shown = redaction.redact(connection_url)
         self._engine = make_engine(connection_url, **options)
-        self._watch: Watch | None = None
+        self._watch: ConnectionWatchdog | None = None
         if (self._engine.dialect.name == 'postgresql'
                 and options.get('bounded', True)):
-            self._watch = Watch(SILENT)
+            self._watch = ConnectionWatchdog(SILENT)
             sa.event.listen(self._engine, 'connect', self._watch.connected,
                             insert=True)
         self._host_clock: HostClock | None = None
@@ -286,7 +286,7 @@ class Database:
         self._monotonic = SystemClock().monotonic
         self.dialect = Dialect(self._engine.dialect)
 
-    def run(self, work: Callable[[sa.Connection], T]) -> T:
+    def write(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work* in a transaction, commit it and return the result.
 
         :raises StoreUnavailable: the transaction was not committed, or it is
@@ -295,7 +295,7 @@ class Database:
         """
         return self._run(work, looks=False)
 
-    def look(self, work: Callable[[sa.Connection], T]) -> T:
+    def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, which only reads, and return its result.
 
         On SQLite this does not block writers, and *work* reads one snapshot.

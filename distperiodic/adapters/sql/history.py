@@ -26,12 +26,12 @@ def count(tx: Transaction, number: int, tick: int,
     :param late: Number of objects whose lateness is added.
     :param because: Why the objects were not run.
     """
-    tx.connection.execute(tx.sql.count_of, more(
+    tx.connection.execute(tx.sql.count_of, increments(
         number, tick, holder, late=late, because=because, **counts))
 
 
-def more(number: int, tick: int, holder: str, *, late: int = 0,
-         because: str = '', **counts: int) -> dict[str, Any]:
+def increments(number: int, tick: int, holder: str, *, late: int = 0,
+               because: str = '', **counts: int) -> dict[str, Any]:
     """Return the parameters of :func:`count`, for a larger statement."""
     return _more(number, tick, counts, late, because) | {'runner': holder}
 
@@ -57,8 +57,8 @@ def count_committed(tx: Transaction, number: int,
     return len(rows)
 
 
-def tell(tx: Transaction, number: int, dead: Sequence[Any],
-         told: dict[str, Failure]) -> None:
+def record_failures(tx: Transaction, number: int, dead: Sequence[Any],
+                    told: dict[str, Failure]) -> None:
     """Record the failures of dead runs.
 
     :param dead: Rows of the dead claims.

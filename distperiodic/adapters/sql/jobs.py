@@ -34,10 +34,10 @@ class Numbers:
     some seconds, and with each new connection.
     """
 
-    def __init__(self, place: Database, space: str,
+    def __init__(self, place: Database, namespace: str,
                  monotonic: Callable[[], float]):
         self._database = place
-        self._jobs = _Jobs(place.dialect, space)
+        self._jobs = _Jobs(place.dialect, namespace)
         self._monotonic = monotonic
         self._numbers: dict[str, int] = {}
         self._opened = 0
@@ -47,11 +47,11 @@ class Numbers:
         """Return the number of *job*; create its row if it has none."""
         if (self._opened != self._database.opened
                 or self._monotonic() - self._read_at > _BELIEVED):
-            self._database.look(lambda connection: self._keep(
+            self._database.read(lambda connection: self._keep(
                 self._jobs.read(connection)))
         number = self._numbers.get(job)
         if number is None:
-            number = self._database.run(lambda connection: self._jobs.made(
+            number = self._database.write(lambda connection: self._jobs.made(
                 connection, {job}))[job].id
             self._numbers[job] = number
         return number
@@ -70,12 +70,12 @@ class Numbers:
         self._keep(rows)
         return rows
 
-    def look(self, needed: Collection[str]) -> dict[str, Any] | None:
+    def read_existing(self, needed: Collection[str]) -> dict[str, Any] | None:
         """Return the rows of all jobs, by name; create none.
 
         None means that some of *needed* are missing.
         """
-        rows = self._database.look(self._jobs.read)
+        rows = self._database.read(self._jobs.read)
         self._keep(rows)
         return rows if rows.keys() >= set(needed) else None
 
@@ -90,7 +90,7 @@ class _Jobs:
 
     def __init__(self, dialect: Dialect, space: str):
         self._dialect = dialect
-        self._space = space
+        self._namespace = space
         now = sa.select(dialect.now).scalar_subquery().label('now')
         self._all = sa.select(_job, now).where(
             _job.c.space == space, _job.c.kind == tables.KIND)
@@ -108,7 +108,7 @@ class _Jobs:
             numbers = random.sample(range(*_NUMBERS), len(missing))
             self._dialect.insert_new(
                 connection, _job, {'name': missing, 'id': numbers},
-                space=self._space, kind=tables.KIND)
+                space=self._namespace, kind=tables.KIND)
             rows = self.read(connection)
         return rows
 

@@ -79,7 +79,7 @@ def sync(tx: Transaction, number: int,
     See :meth:`distperiodic.ports.ClaimStore.sync`.
     """
     gone_keys = [key for key in delisted if key not in listed]
-    rows = tx.look(number, [*listed, *gone_keys])
+    rows = tx.rows_of(number, [*listed, *gone_keys])
     _insert(tx, number, [one for key, one in listed.items()
                          if key not in rows], at)
     differ = [key for key, one in listed.items()
@@ -95,7 +95,7 @@ def sync(tx: Transaction, number: int,
         return later
     free = set(tx.unlocked(number, [*differ, *gone]))
     # Read the rows again: they may have changed before they were locked.
-    rows = tx.look(number, sorted(free))
+    rows = tx.rows_of(number, sorted(free))
     changes: dict[_Change, list[str]] = collections.defaultdict(list)
     for key in differ:
         if key in rows and _differs(rows[key], listed[key], at):

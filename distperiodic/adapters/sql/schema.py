@@ -20,7 +20,7 @@ from oslo_db import exception as db_exception
 from distperiodic import exceptions
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
-from distperiodic.core import masking
+from distperiodic.core import redaction
 
 if TYPE_CHECKING:
     from alembic import config as alembic_config
@@ -49,7 +49,7 @@ def check(connection_url: str) -> None:
     :raises SchemaError: the tables are missing, older or newer, or lack a key.
     :raises StoreUnavailable: the database could not be asked.
     """
-    shown = masking.mask(connection_url)
+    shown = redaction.redact(connection_url)
     _transaction(
         connection_url, lambda connection: check_keys(connection, shown),
         check_connection)
@@ -74,9 +74,9 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         with _alone(connection):
             before = _version_of(connection)
             if before is None:
-                _check_empty(connection, masking.mask(connection_url))
+                _check_empty(connection, redaction.redact(connection_url))
             elif before > VERSION:
-                raise _newer(masking.mask(connection_url), before)
+                raise _newer(redaction.redact(connection_url), before)
             if before != VERSION:
                 from alembic import command
                 from alembic import util
@@ -88,12 +88,12 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                         # on another node of the cluster is creating them.
                         raise _HalfMade(
                             'somebody else makes the tables in database '
-                            f'{masking.mask(connection_url)} at the same '
+                            f'{redaction.redact(connection_url)} at the same '
                             'time; once that has ended, do it again: '
                             'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
                         f'the tables in database '
-                        f'{masking.mask(connection_url)} have version '
+                        f'{redaction.redact(connection_url)} have version '
                         f'{before}, from which this release knows no way to '
                         f'{VERSION}; see that it is a database of '
                         'distperiodic, or install the release between') from (
@@ -241,10 +241,10 @@ def _transaction(connection_url: str, work: Any,
     # Set no time limits: a migration may take a long time.
     place = Database(connection_url, check_schema, bounded=False)
     try:
-        return place.run(work)
+        return place.write(work)
     except db_exception.DBNonExistentDatabase as exc:
         raise exceptions.ConfigError(
-            f'{masking.mask(connection_url)}: there is no such database; '
+            f'{redaction.redact(connection_url)}: there is no such database; '
             'create it') from exc
     finally:
         place.close()

@@ -34,7 +34,7 @@ _BOUND = sa.text(
 _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 
-def finish_in(session: Any, *, space: str, job: str, key: str,
+def finish_in(session: Any, *, namespace: str, job: str, key: str,
               lease: str) -> bool:
     """End a run in the transaction of *session*; the caller commits it.
 
@@ -51,7 +51,7 @@ def finish_in(session: Any, *, space: str, job: str, key: str,
     """
     bind = getattr(session, 'get_bind', lambda: session)()
     number = sa.select(tables.job.c.id).where(
-        tables.job.c.space == space, tables.job.c.kind == tables.KIND,
+        tables.job.c.space == namespace, tables.job.c.kind == tables.KIND,
         tables.job.c.name == job).scalar_subquery()
     before, after = MOVES[Move.COMMIT]
     ours = _claim.c.job == number, _claim.c.object == key

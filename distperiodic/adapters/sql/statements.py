@@ -33,7 +33,7 @@ GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: States from which a take-over uses up an attempt: the run was granted, or
 #: it failed.
-_TRIED = (MOVES[Move.TAKE_BACK][0] | MOVES[Move.AGAIN][0]) - _WAITS_FROM
+_TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
 #: States from which a claim for a later tick may be made.
 CLOSED = MOVES[Move.CLAIM][0]
 
@@ -157,10 +157,10 @@ class Statements:
             [(_claim.c.worker, sa.bindparam('runner'))], self._stands)
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
-        before, state = MOVES[Move.TAKE_BACK]
-        self.take_back = self._anew(before, state)
-        before, state = MOVES[Move.AGAIN]
-        self.take_over = self._anew(before | MOVES[Move.TAKE_BACK][0], state)
+        before, state = MOVES[Move.RECLAIM]
+        self.reclaim = self._anew(before, state)
+        before, state = MOVES[Move.TAKE_OVER]
+        self.take_over = self._anew(before | MOVES[Move.RECLAIM][0], state)
 
         before, state = MOVES[Move.REQUEUE]
         self.requeue = self._step(

@@ -70,13 +70,13 @@ class SqlClaimStore:
     use one database. The store connects at the first call.
     """
 
-    def __init__(self, connection_url: str, *, space: str,
+    def __init__(self, connection_url: str, *, namespace: str,
                  late_after: float = 5.0, **options: Any):
         """Prepare the store and check the URL, without connecting.
 
         :param connection_url: URL in SQLAlchemy's form.
-        :param space: Namespace for the jobs of one service, so that several
-            services can share a database.
+        :param namespace: Namespace for the jobs of one service, so that
+            several services can share a database.
         :param late_after: Seconds after the tick from which the history counts
             a claim as late.
         :param options: Options of oslo.db's engine.
@@ -85,9 +85,9 @@ class SqlClaimStore:
         self._database = Database(
             connection_url, schema.check_connection, **options)
         self._dialect = self._database.dialect
-        self._space = space
+        self._namespace = namespace
         self._numbers = sql_jobs.Numbers(
-            self._database, space, SystemClock().monotonic)
+            self._database, namespace, SystemClock().monotonic)
         self._sql = Statements(self._dialect, late_after)
         self._overdue = {gone: takeover.Statements(self._dialect, gone)
                          for gone in (False, True)}
@@ -100,18 +100,18 @@ class SqlClaimStore:
         """Delete all rows of this space from the database."""
         def work(connection: sa.Connection) -> None:
             ours = sa.select(tables.job.c.id).where(
-                tables.job.c.space == self._space)
+                tables.job.c.space == self._namespace)
             for table in (tables.claim, _lease, tables.failure,
                           tables.history):
                 connection.execute(
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.job).where(
-                tables.job.c.space == self._space))
-        self._database.run(work)
+                tables.job.c.space == self._namespace))
+        self._database.write(work)
         self._numbers.forget()
 
     def now(self) -> int:
-        return self._database.look(lambda connection: connection.execute(
+        return self._database.read(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
 
     # Jobs, and the objects that their catalogues list.
@@ -121,13 +121,13 @@ class SqlClaimStore:
             sql_jobs.adopt(connection, self._numbers.read(
                 connection, schedules), schedules)
         if schedules:
-            self._database.run(work)
+            self._database.write(work)
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
         # Usually there is nothing to write. A read is then enough, and blocks
         # no other process.
-        rows = self._numbers.look(jobs.keys())
+        rows = self._numbers.read_existing(jobs.keys())
         if rows is not None:
             found = sql_jobs.attendance(rows, jobs, checked)
             if not found.changes:
@@ -138,7 +138,7 @@ class SqlClaimStore:
                 self._numbers.read(connection, jobs), jobs, checked)
             sql_jobs.attend(connection, found)
             return found.found
-        return self._database.run(work)
+        return self._database.write(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
              delisted: Sequence[str], *, at: int) -> list[str]:
@@ -163,7 +163,7 @@ class SqlClaimStore:
         return self._look(lambda tx: listing.between(
             tx, number, low, high, before, limit))
 
-    def look(self, job: str, objects: Sequence[str]) -> list[due.Row]:
+    def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         keys = _usable(objects)
         if not keys:
             return []
@@ -178,30 +178,30 @@ class SqlClaimStore:
 
     def claim(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, holder: str, seconds: float, supersede: bool,
-              fresh: bool = True, after: int | None = None,
-              most: int = UNBOUNDED, rule: str = '',
+              include_new: bool = True, previous_tick: int | None = None,
+              max_attempts: int = UNBOUNDED, rule: str = '',
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         keys = _usable(objects)
         if not keys:
             return Claimed([], [], 0, [], [])
         number = self._number(job)
-        least = claiming.FIRST if after is None else after
+        least = claiming.FIRST if previous_tick is None else previous_tick
         due_at = tick if due_at is None else due_at
         until = claiming.LAST if until is None else until
 
         def work(tx: Transaction) -> Claimed:
             ended = None
             if self._sql.claim_at_once is not None:
-                ended = tx.claim_at_once(
-                    number, tick, keys, lease, due_at, until, least, most,
-                    rule, schedule, holder, seconds)
+                ended = tx.claim_at_once(number, tick, keys, lease, due_at,
+                                         until, least, max_attempts, rule,
+                                         schedule, holder, seconds)
                 if len(ended) == len(keys):
                     return Claimed(in_order(keys, ended), [], 0, [], [])
             claimed, void = claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
-                due_at=due_at, until=until, fresh=fresh, least=least,
-                most=most, rule=rule, schedule=schedule, won=ended)
+                due_at=due_at, until=until, fresh=include_new, least=least,
+                most=max_attempts, rule=rule, schedule=schedule, won=ended)
             for old in sorted(void):
                 history.count(tx, number, old, holder,
                               superseded=void[old])
@@ -210,12 +210,12 @@ class SqlClaimStore:
                 tx.make(lease, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], holder, seconds,
                         superseded=claimed.superseded,
-                        counted=history.more(
+                        counted=history.increments(
                             number, tick, holder, due=won, late=won))
             return claimed
 
         def again(tx: Transaction) -> Claimed:
-            rows = tx.look(number, keys)
+            rows = tx.rows_of(number, keys)
             there = [rows[key] for key in keys if key in rows]
             # Rows of an earlier tick: the first call could not take them.
             left = [row for row in there
@@ -233,7 +233,7 @@ class SqlClaimStore:
                 [listing.row_of(row) for row in left
                  if row.settled < least],
                 [row.object for row in held if row.state in _WAITS_FROM],
-                unlisted=() if fresh else tuple(
+                unlisted=() if include_new else tuple(
                     key for key in keys
                     if key not in rows or rows[key].since is None))
         return self._once(work, again)
@@ -295,16 +295,16 @@ class SqlClaimStore:
         return self._once(work, lambda tx: {
             one.object for one in tx.standing(number, keys, name)})
 
-    def save(self, job: str, progress: Mapping[str, str], *,
-             lease: str) -> None:
+    def save_progress(self, job: str, progress: Mapping[str, str], *,
+                      lease: str) -> None:
         number = self._number(job)
         if keys := _usable(progress):
             self._run(lambda tx: tx.connection.execute(self._sql.save, [
                 {'of_job': number, 'stands_in': lease, 'key': key,
                  'said': progress[key]} for key in sorted(keys)]))
 
-    def progress(self, job: str, objects: Sequence[str], *,
-                 lease: str) -> dict[str, str]:
+    def load_progress(self, job: str, objects: Sequence[str], *,
+                      lease: str) -> dict[str, str]:
         keys = _usable(objects)
         if not keys:
             return {}
@@ -314,9 +314,9 @@ class SqlClaimStore:
             row.object: row.progress for row in tx.connection.execute(
                 self._sql.said, parameters)})
 
-    def take_back(self, job: str, tick: int, objects: Sequence[str], *,
-                  leases: Sequence[str], into: str, holder: str,
-                  seconds: float, ran: bool = True) -> list[Claim]:
+    def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
+                leases: Sequence[str], into: str, holder: str,
+                seconds: float, count_attempt: bool = True) -> list[Claim]:
         keys = _usable(objects)
         if not keys or not leases:
             return []
@@ -331,8 +331,9 @@ class SqlClaimStore:
             for old in sorted(set(leases)):
                 if rest := [key for key in free if key not in anew]:
                     left[old] = tx.move(
-                        tx.sql.take_back, number, rest, anew,
-                        {'stands_in': old, 'into': into, 'tries': int(ran)})
+                        tx.sql.reclaim, number, rest, anew,
+                        {'stands_in': old, 'into': into,
+                         'tries': int(count_attempt)})
             if anew:
                 tx.make(into, State.CLAIMED, number, tick, list(anew), holder,
                         seconds)
@@ -348,8 +349,8 @@ class SqlClaimStore:
                lease: str) -> set[str]:
         return self._ended(job, objects, lease, State.DONE)
 
-    def drop(self, job: str, tick: int, objects: Sequence[str], *,
-             lease: str, ending: State, reason: str = '') -> int:
+    def discard(self, job: str, tick: int, objects: Sequence[str], *,
+                lease: str, ending: State, reason: str = '') -> int:
         if ENDING_MOVES.get(ending) in (None, Move.FINISH):
             raise ValueError(
                 f'{ending} is not an ending of what was not run')
@@ -408,15 +409,15 @@ class SqlClaimStore:
             connection.execute(self._sql.renew, parameters)
             return set(connection.execute(
                 self._sql.renewed, whose).scalars())
-        return self._database.run(work)
+        return self._database.write(work)
 
-    def overdue(self, jobs: Sequence[str], *, into: str, holder: str,
-                seconds: float, gone: Sequence[str], limit: int,
-                silent: float = 0.0) -> list[Lease]:
+    def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
+                          seconds: float, gone: Sequence[str], limit: int,
+                          silence_timeout: float = 0.0) -> list[Lease]:
         numbers = {self._number(job): job for job in dict.fromkeys(jobs)}
         if not numbers or limit < 1:
             return []
-        search = takeover.search(self._overdue, gone, seconds, silent)
+        search = takeover.search(self._overdue, gone, seconds, silence_timeout)
         names = names_of_leases(into, limit)
         # Usually there are none, and a read does not wait for writers.
         found = self._look(lambda tx: takeover.find(
@@ -459,7 +460,7 @@ class SqlClaimStore:
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
         """Run *work* in a transaction."""
-        return self._database.run(lambda connection: work(Transaction(
+        return self._database.write(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _once(self, work: Callable[[Transaction], T],
@@ -475,7 +476,7 @@ class SqlClaimStore:
 
     def _look(self, work: Callable[[Transaction], T]) -> T:
         """Run *work*, which only reads, in a transaction."""
-        return self._database.look(lambda connection: work(Transaction(
+        return self._database.read(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _number(self, job: str) -> int:
@@ -510,7 +511,7 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
     sql = tx.sql.end[ending]
     rows = tx.changed(sql.change, parameters)
     if rows and told:
-        history.tell(tx, number, rows, told)
+        history.record_failures(tx, number, rows, told)
     if rows:
         # All claims in a lease have the same tick.
         history.count_in(tx, number, rows[0].tick, lease,

@@ -80,7 +80,7 @@ class Search(NamedTuple):
 
 
 def search(sql: Mapping[bool, Statements], gone: Sequence[str],
-           seconds: float, silent: float) -> Search:
+           seconds: float, silence_timeout: float) -> Search:
     """Return the search for overdue leases.
 
     See :meth:`distperiodic.ports.ClaimStore.overdue` for the parameters.
@@ -89,7 +89,7 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
     """
     lost = [name for name in gone if name]
     return Search(sql[bool(lost)], {
-        'gone': lost, 'unheard': round((seconds - silent) * 1e6)
+        'gone': lost, 'unheard': round((seconds - silence_timeout) * 1e6)
     } if lost else {})
 
 

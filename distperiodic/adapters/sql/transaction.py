@@ -147,7 +147,7 @@ class Transaction:
             'into': lease})
         return in_order(keys, {row.object: claim_of(row) for row in rows})
 
-    def look(self, number: int, keys: Sequence[str]) -> dict[str, Any]:
+    def rows_of(self, number: int, keys: Sequence[str]) -> dict[str, Any]:
         """Return the rows of the claims, by key."""
         return {row.object: row for row in self.connection.execute(
             self.sql.look, {'of_job': number,

@@ -19,7 +19,7 @@ from typing import Any
 LOG = logging.getLogger(__name__)
 
 
-class Watch:
+class ConnectionWatchdog:
     """Watchdog that shuts down one thread's connection after a timeout.
 
     The body of ``with watch:`` is one wait. The connection may be opened

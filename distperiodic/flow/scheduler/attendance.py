@@ -56,9 +56,9 @@ class Attendance:
     def sweep(self) -> None:
         """Read the status of the jobs if a read is due."""
         if self._clock.monotonic() - self._looked[0] >= self._every:
-            self.look()
+            self.refresh()
 
-    def look(self, then: Callable[[], None] | None = None) -> None:
+    def refresh(self, then: Callable[[], None] | None = None) -> None:
         """Read the status of the jobs, and record that they are attended.
 
         :param then: Called when the status is known.
@@ -92,9 +92,9 @@ class Attendance:
         if not self._adopted:
             schedules = {name: job.schedule_text()
                          for name, job in self._jobs.items()}
-            self._store.ask(lambda store: store.adopt(schedules), adopted)
-        self._store.ask(lambda store: store.attend(gaps, checked),
-                        known, failed)
+            self._store.submit(lambda store: store.adopt(schedules), adopted)
+        self._store.submit(lambda store: store.attend(gaps, checked),
+                           known, failed)
 
     def _report(self, statuses: Mapping[str, ports.JobStatus]) -> None:
         for name in sorted(statuses):

@@ -10,7 +10,7 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.job import Scope
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Batcher:
 
     def __init__(self, hand: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
-                 shared: Container[str], told: quiet.Quiet):
+                 shared: Container[str], told: log_throttle.LogThrottle):
         self._hand = hand
         self._bus = bus
         self._clock = clock
@@ -59,13 +59,13 @@ class Batcher:
         :param sure: Whether objects that the ring divides may be dispatched.
         """
         turns = self._hand.turns[partition]
-        apart = self._hand.apart(partition)
+        apart = self._hand.quarantined(partition)
         if not turns and not apart:
             return
         workers = [w for w in self._hand.workers.get(partition, {}).values()
                    if w.member.slots]
         if not workers:
-            if self._told.may('alone ' + partition):
+            if self._told.allow('alone ' + partition):
                 LOG.warning(
                     'no worker: partition=%s jobs=%d; their objects wait '
                     'until one joins; start one with distperiodic worker',
@@ -110,7 +110,7 @@ class Batcher:
             heapq.heappush(turns, item)
 
     def _tell_unknown(self, queue: in_flight.Queue) -> None:
-        if self._told.may('unknown ' + queue.job.name):
+        if self._told.allow('unknown ' + queue.job.name):
             LOG.warning(
                 'no worker: job=%s partition=%s objects=%d; those that are '
                 'there do not know the job; they wait until one that does '
@@ -191,7 +191,8 @@ class Batcher:
             [c.attempt for c in claims], me, worker.member.entry,
             group.own.lease, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
-        hand.sent[batch.id] = in_flight.Sent(batch, worker, queue, cost, now)
+        hand.sent[batch.id] = in_flight.SentBatch(batch, worker, queue, cost,
+                                                  now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():

@@ -8,7 +8,7 @@ from distperiodic import ports
 from distperiodic.core import schedule
 from distperiodic.core.job import Job
 from distperiodic.core.schedule import Instant
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class ClaimLog:
     """The log lines of one member, for all jobs."""
 
     def __init__(self, clock: ports.Clock):
-        self._throttle = quiet.Quiet(clock, _THROTTLE)
+        self._throttle = log_throttle.LogThrottle(clock, _THROTTLE)
         #: The job, tick, first object and number of skips, by job name.
         self._skipped: dict[
             str, tuple[Job, Instant, str, int]] = {}
@@ -49,7 +49,7 @@ class ClaimLog:
     def report(self) -> None:
         """Log the collected skips and drops."""
         for name in list(self._skipped):
-            if self._throttle.may(name):
+            if self._throttle.allow(name):
                 job, tick, first, number = self._skipped.pop(name)
                 LOG.info(
                     'skipped: job=%s tick=%s objects=%d first=%r overlap=%s '

@@ -233,7 +233,7 @@ class Claimer:
         if found and not self.attendance.fresh():
             # This process may have stood still. First read whether schedulers
             # attended the job meanwhile.
-            self.attendance.look(lambda: self._judged(
+            self.attendance.refresh(lambda: self._judged(
                 job, self._verdicts(job, asked, now)))
         else:
             self._judged(job, found)
@@ -294,8 +294,8 @@ class Claimer:
                 job.name, tick, question.objects, lease=lease,
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
-                fresh=False, after=question.after,
-                most=job.most_attempts, rule=question.rule,
+                include_new=False, previous_tick=question.after,
+                max_attempts=job.most_attempts, rule=question.rule,
                 schedule=job.schedule_text(), due_at=due_at, until=until)
 
         def claimed(answer: Claimed) -> None:
@@ -310,12 +310,13 @@ class Claimer:
                                 answer.early / schedule.SECOND)
                 self._put(events.ClockDiffers(job.name))
             else:
-                self._claimed(question, in_flight.Own(lease, holder), answer)
+                self._claimed(question, in_flight.HeldLease(lease, holder),
+                              answer)
 
         def failed() -> None:
             self._open[job.name] -= 1
             self.counts[job.name, 'claims failed'] += len(question.objects)
-        self._store.ask(call, claimed, failed)
+        self._store.submit(call, claimed, failed)
 
     def _is_over(self, question: _Question, until: Instant | None) -> None:
         """Handle an answer that it is too late for the tick.
@@ -334,12 +335,12 @@ class Claimer:
     def _ask_later(self, question: _Question, seconds: float) -> None:
         self._later.append((self._clock.monotonic() + seconds, question))
 
-    def _claimed(self, question: _Question, own: in_flight.Own,
+    def _claimed(self, question: _Question, own: in_flight.HeldLease,
                  answer: Claimed) -> None:
         job = question.job
         if answer.outdated:
             # Read which schedule is in force, and claim nothing more.
-            self.attendance.look()
+            self.attendance.refresh()
         if answer.behind:
             if question.judged:
                 # The row is locked, or was changed meanwhile.
@@ -424,9 +425,9 @@ class Claimer:
         for at in range(0, len(objects), self._piece):
             some = objects[at:at + self._piece]
             self._open[job.name] += 1
-            self._store.ask(
+            self._store.submit(
                 functools.partial(
-                    lambda store, some: store.look(job.name, some),
+                    lambda store, some: store.rows_of(job.name, some),
                     some=some),
                 functools.partial(looked, some), failed)
 

@@ -7,9 +7,9 @@
 
 Waiting claims stand in leases of this scheduler and not in a worker's queue. A
 worker receives what its window has room for, and the window is measured in
-seconds of the worker's time (:mod:`distperiodic.core.pace`). Jobs of equal
+seconds of the worker's time (:mod:`distperiodic.core.credit`). Jobs of equal
 priority alternate, batch by batch. The store grants the runs to the worker and
-records their ends (:mod:`distperiodic.flow.grants`); the dispatcher only
+records their ends (:mod:`distperiodic.flow.run_leases`); the dispatcher only
 counts them.
 
 Leases that expired are taken over from any holder, and so are leases whose
@@ -30,19 +30,19 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
 from distperiodic.core.claim import Claim
+from distperiodic.core.credit import CreditWindow
+from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import Member
 from distperiodic.core.member import holder_of
-from distperiodic.core.pace import Pace
-from distperiodic.core.pace import Window
 from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
 from distperiodic.flow import leases
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 from distperiodic.flow.scheduler import batcher
 from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler import recovery
@@ -76,8 +76,8 @@ class Dispatcher:
         self.entry = me
         self._lease = lease
         self._random = random_ or random.Random()
-        self._pace = Pace()
-        self._told = quiet.Quiet(clock, 30.0)
+        self._pace = RunTimeAverage()
+        self._told = log_throttle.LogThrottle(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
         shared = {name for book in books if book.shared
@@ -93,7 +93,7 @@ class Dispatcher:
         self._again = [recovery.Recovery(
             self._hand, book, clock, put=put, holder=self.holder,
             new_lease=new_lease, lease=lease) for book in books]
-        self._again_of = {
+        self._recoveries = {
             name: one for book, one in zip(books, self._again, strict=True)
             for name in book.jobs}
         self._peers: set[str] | None = None
@@ -123,7 +123,7 @@ class Dispatcher:
 
     def waits_for(self, authority: Authority) -> bool:
         """Return whether claims of *authority* wait here."""
-        return any(queue.waiting and self._again_of[queue.job.name].authority
+        return any(queue.waiting and self._recoveries[queue.job.name].authority
                    is authority for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
@@ -139,7 +139,7 @@ class Dispatcher:
 
     # -- what comes in
 
-    def offer(self, job: Job, own: in_flight.Own,
+    def offer(self, job: Job, own: in_flight.HeldLease,
               claims: list[Claim],
               superseded: int = 0) -> None:
         """Queue claims of one lease; :meth:`pump_all` gives them to workers.
@@ -149,7 +149,7 @@ class Dispatcher:
         """
         if any([claim.attempt > 1 for claim in claims]):
             # Workers were lost with these claims in an earlier tick.
-            claims = self._again_of[job.name].set_apart(job, own, claims)
+            claims = self._recoveries[job.name].quarantine(job, own, claims)
         if claims or superseded:
             self._hand.put(job, own, claims, superseded)
 
@@ -171,7 +171,7 @@ class Dispatcher:
             worker = known.get(holder)
             if worker is None:
                 worker = known[holder] = in_flight.Worker(
-                    member, Window(self._share(member), self._pace),
+                    member, CreditWindow(self._share(member), self._pace),
                     self._clock.monotonic())
             worker.member = member
             worker.window.slots = self._share(member)
@@ -205,7 +205,7 @@ class Dispatcher:
         """
         sent = self._sent.get(report.batch)
         if sent is None or sent.batch.worker != report.worker:
-            if report.size and self._told.may('dropped'):
+            if report.size and self._told.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
                          'batch is settled or was taken back; others are '
                          'dropped in silence for a while',
@@ -236,7 +236,7 @@ class Dispatcher:
         if free:
             self._put(events.Released(job, free))
 
-    def _refused(self, sent: in_flight.Sent,
+    def _refused(self, sent: in_flight.SentBatch,
                  told: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
         refusal = told[0][1]
@@ -257,15 +257,16 @@ class Dispatcher:
             worker.paused[queue.job.name] = worker.heard + _PAUSE
         # The worker has put granted runs back into the store. A message alone
         # does not take a granted run from its worker.
-        self._take_back(
-            sent, refused, f'it was refused: {refusal.sentence}', ran=False)
+        self._reclaim(
+            sent, refused, f'it was refused: {refusal.sentence}',
+            count_attempt=False)
 
-    def _take_back(self, sent: in_flight.Sent, claims: list[Claim],
-                   reason: str, ran: bool = True) -> None:
-        self._again_of[sent.queue.job.name].take_back(
-            sent, claims, reason, ran)
+    def _reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
+                 reason: str, count_attempt: bool = True) -> None:
+        self._recoveries[sent.queue.job.name].reclaim(
+            sent, claims, reason, count_attempt)
 
-    def _settled_as(self, outcome: str, sent: in_flight.Sent,
+    def _settled_as(self, outcome: str, sent: in_flight.SentBatch,
                     told: list[tuple[int, str]]) -> list[
                         tuple[Claim, str]]:
         if not told:
@@ -285,14 +286,14 @@ class Dispatcher:
             return
         worker = sent.worker
         pause = worker.back_off.failed(self._clock.monotonic())
-        if self._told.may('unsent'):
+        if self._told.allow('unsent'):
             LOG.warning(
                 'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
                 'here and are sent again in %.0f s or to another worker',
                 batch.job, sent.left, worker.member.identity, reason, pause)
-        self._take_back(
+        self._reclaim(
             sent, self._hand.recall(sent), f'not surely sent: {reason}',
-            ran=sent.queue.job.delivery is Delivery.AT_MOST_ONCE)
+            count_attempt=sent.queue.job.delivery is Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
         """Record that the broker has *batch*."""
@@ -320,8 +321,8 @@ class Dispatcher:
             worker, number = silent.get(
                 sent.batch.worker, (sent.worker, 0))
             silent[sent.batch.worker] = worker, number + sent.left
-            self._take_back(sent, self._hand.recall(sent),
-                            'no sign from its worker')
+            self._reclaim(sent, self._hand.recall(sent),
+                          'no sign from its worker')
         for worker, number in silent.values():
             LOG.warning(
                 'no sign of work: worker=%s objects=%d lease=%.0f; they are '
@@ -377,7 +378,7 @@ class Dispatcher:
     def _lose(self, worker: in_flight.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
-            self._take_back(
+            self._reclaim(
                 sent, self._hand.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
@@ -387,7 +388,7 @@ class Dispatcher:
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
                 for group in self._hand.clear(queue):
-                    self._again_of[queue.job.name].abandon(queue.job, group)
+                    self._recoveries[queue.job.name].abandon(queue.job, group)
 
     def drain(self) -> None:
         """Take over nothing more; dispatch the waiting claims."""

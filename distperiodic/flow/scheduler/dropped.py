@@ -197,6 +197,6 @@ class DroppedTicks:
                               by=by, reason=reason, missed=missed,
                               schedule=job.schedule_text())
         for at in range(0, len(objects), self._piece):
-            self._store.ask(
+            self._store.submit(
                 functools.partial(skip, some=objects[at:at + self._piece]),
                 lambda number: None)

@@ -14,11 +14,11 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from distperiodic.core import message
-from distperiodic.core.bound import Bound
+from distperiodic.core.adaptive_limit import AdaptiveLimit
 from distperiodic.core.claim import Claim
+from distperiodic.core.credit import CreditWindow
 from distperiodic.core.job import Job
 from distperiodic.core.member import Member
-from distperiodic.core.pace import Window
 from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
@@ -82,7 +82,7 @@ class Worker:
     __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
                  'member', 'paused', 'unknown', 'window')
 
-    def __init__(self, member: Member, window: Window,
+    def __init__(self, member: Member, window: CreditWindow,
                  now: float):
         self.member = member
         self.window = window
@@ -101,7 +101,7 @@ class Worker:
         self.apart = ''
 
 
-class Sent:
+class SentBatch:
     """A batch that was sent to a worker."""
 
     __slots__ = ('batch', 'cost', 'left', 'open', 'queue', 'sign', 'worker')
@@ -138,7 +138,7 @@ class Sent:
                 for i in indexes]
 
 
-class Own(NamedTuple):
+class HeldLease(NamedTuple):
     """A lease that this scheduler holds."""
 
     lease: str
@@ -151,7 +151,7 @@ class Group:
 
     __slots__ = ('claims', 'own')
 
-    def __init__(self, own: Own, claims: list[Claim]):
+    def __init__(self, own: HeldLease, claims: list[Claim]):
         self.own = own
         self.claims = claims
 
@@ -163,7 +163,7 @@ class Queue:
                  'void')
 
     def __init__(self, job: Job,
-                 bounds: Mapping[Refusal, Bound]):
+                 bounds: Mapping[Refusal, AdaptiveLimit]):
         self.job = job
         #: The limits of the job and of its partition, by the refusal for each.
         self.bounds = bounds
@@ -179,7 +179,7 @@ class Queue:
         #: Whether the queue is in the heap of its partition.
         self.listed = False
 
-    def put(self, own: Own, claims: list[Claim]) -> None:
+    def put(self, own: HeldLease, claims: list[Claim]) -> None:
         self.groups.append(Group(own, claims))
         self.size += len(claims)
 
@@ -201,7 +201,7 @@ class Queue:
         """Number of waiting claims, suspects included."""
         return self.size + sum(len(group.claims) for group in self.suspects)
 
-    def leases(self) -> set[Own]:
+    def leases(self) -> set[HeldLease]:
         """Return the leases of the waiting claims."""
         return {group.own for group in (*self.groups, *self.suspects)}
 
@@ -260,7 +260,7 @@ class InFlight:
         self._order = itertools.count()
         limits = limits_of(jobs, partitions)
         # The jobs of a partition share one limit, and so one bound.
-        bounds = {limit: Bound(
+        bounds = {limit: AdaptiveLimit(
             limit.most, shared=limit.jobs[0] in shared)
                   for some in limits.values() for limit in some}
         self.queues = {
@@ -275,7 +275,7 @@ class InFlight:
         #: Workers by holder, for each partition.
         self.workers: dict[str, dict[str, Worker]] = {}
         #: Sent batches by batch id.
-        self.sent: dict[str, Sent] = {}
+        self.sent: dict[str, SentBatch] = {}
         #: Number of schedulers that share the workers.
         self.schedulers = 1
         #: Number of objects that are claimed and not given to a worker.
@@ -286,7 +286,7 @@ class InFlight:
         self.counts: collections.Counter[
             tuple[str, str]] = collections.Counter()
 
-    def put(self, job: Job, own: Own, claims: list[Claim],
+    def put(self, job: Job, own: HeldLease, claims: list[Claim],
             superseded: int = 0) -> None:
         """Queue claims of one lease. This method takes ownership of the list.
 
@@ -305,8 +305,8 @@ class InFlight:
             queue.listed = True
             self.next_turn(queue)
 
-    def put_apart(self, job: Job, own: Own,
-                  claims: list[Claim], size: int) -> None:
+    def put_quarantined(self, job: Job, own: HeldLease,
+                        claims: list[Claim], size: int) -> None:
         """Queue claims of one lease as suspects, in groups of up to *size*."""
         self.waiting += len(claims)
         queue = self._apart[job.name] = self.queues[job.name]
@@ -314,7 +314,7 @@ class InFlight:
             Group(own, claims[at:at + size])
             for at in range(0, len(claims), size))
 
-    def apart(self, partition: str) -> list[Queue]:
+    def quarantined(self, partition: str) -> list[Queue]:
         """Return the queues of *partition* that have suspects."""
         if not self._apart:
             return []
@@ -337,7 +337,7 @@ class InFlight:
         if number:
             self.counts[job.name, 'superseded'] += number
 
-    def settle(self, sent: Sent, number: int) -> None:
+    def settle(self, sent: SentBatch, number: int) -> None:
         """Record that *number* more objects of *sent* are settled."""
         sent.worker.window.settle(number, sent.cost)
         for bound in sent.queue.bounds.values():
@@ -347,7 +347,7 @@ class InFlight:
             del self.sent[sent.batch.id]
             sent.worker.batches.pop(sent.batch.id, None)
 
-    def recall(self, sent: Sent) -> list[Claim]:
+    def recall(self, sent: SentBatch) -> list[Claim]:
         """Settle all that is left of a batch, and return its claims. Later
         reports of its worker change nothing.
         """

@@ -150,7 +150,7 @@ class LateClaimer:
         def failed() -> None:
             self._looking.discard(name)
             self._timers.retry(name, TimerKind.LATE)
-        self._store.ask(lambda store: store.settled(name, tick), counted,
+        self._store.submit(lambda store: store.settled(name, tick), counted,
                         failed)
 
     def _walk(self, part: Part, until: Instant,

@@ -208,7 +208,7 @@ class Listing:
             return
 
         def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
-            return store.look(job.name, some)
+            return store.rows_of(job.name, some)
 
         def looked(rows: list[Row]) -> None:
             # Their new owners compare the other objects with their own
@@ -220,7 +220,7 @@ class Listing:
             self._list_again(part, [row.object for row in ours], at)
         for start in range(0, len(objects), self._page):
             some = objects[start:start + self._page]
-            self._store.ask(functools.partial(look, some=some), looked)
+            self._store.submit(functools.partial(look, some=some), looked)
 
     def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:
@@ -251,7 +251,7 @@ class Listing:
             return store.sync(job.name, new, gone, at=at)
         page = self._page
         for start in range(0, max(len(listed), len(delisted)), page):
-            self._store.ask(functools.partial(
+            self._store.submit(functools.partial(
                 sync, new=listed[start:start + page],
                 gone=delisted[start:start + page]), recorded)
 

@@ -320,7 +320,7 @@ class Walk:
             if not self.cancelled:
                 self.cancelled = True
                 self._on_end(False)
-        self._store.ask(
+        self._store.submit(
             lambda store: store.rows(
                 self._job, low, high, before=self._before,
                 limit=self._limit),

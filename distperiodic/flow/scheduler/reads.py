@@ -18,7 +18,7 @@ from distperiodic.core.job import Job
 from distperiodic.core.ring import Ring
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 from distperiodic.flow.worker import runs
 
 LOG = logging.getLogger(__name__)
@@ -64,19 +64,19 @@ class CatalogueReads:
         #: Pending reads, and failures, by job.
         self._reads: dict[str, Read] = {}
         self._failures: dict[str, _Failure] = {}
-        self._throttle = quiet.Quiet(clock, 30.0)
+        self._throttle = log_throttle.LogThrottle(clock, 30.0)
 
     def under_way(self, job: str) -> bool:
         """Return whether a read of *job* has not returned."""
         return job in self._reads
 
-    def ask(self, job: Job, ring: Ring, at: Instant) -> None:
+    def request(self, job: Job, ring: Ring, at: Instant) -> None:
         """Request the objects on this member's arcs."""
         read = self._reads[job.name] = Read(
             next(self._tickets), ring, at, self._clock.monotonic())
         self._reader.read(job, at, read.ticket, ring.arcs(self._identity))
 
-    def outdate(self, job: str) -> None:
+    def invalidate(self, job: str) -> None:
         """Mark the answer to a pending read of *job* as possibly outdated."""
         read = self._reads.get(job)
         if read is not None:
@@ -123,7 +123,7 @@ class CatalogueReads:
         """Log that a tick waits for a method that does not return."""
         seconds = self._clock.monotonic() - self._reads[job.name].began
         # A method that was called just before the tick is not slow.
-        if seconds >= _SLOW and self._throttle.may(job.name):
+        if seconds >= _SLOW and self._throttle.allow(job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '
                 'method returns no new object is listed, and without a '

@@ -27,7 +27,7 @@ from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
-from distperiodic.flow.leases import Keeper
+from distperiodic.flow.leases import LeaseKeeper
 from distperiodic.flow.scheduler import in_flight
 
 LOG = logging.getLogger(__name__)
@@ -65,17 +65,17 @@ class Recovery:
         self._new_lease = new_lease
         self._lease = lease
         self.authority = book.authority
-        self._silent = book.silent
+        self._silent = book.silence_timeout
         self._shared = book.shared
         self._jobs = list(book.jobs)
-        self._sweep = book.sweep
+        self._sweep = book.sweep_interval
         self._renew_every = lease / 3
         #: Seconds between two searches for holders that are gone.
         self._seek = 0.0
-        if book.shared and book.silent:
-            self._renew_every = min(lease, book.silent) / 3
-            self._seek = book.silent
-        self._keeper = Keeper(store, lease)
+        if book.shared and book.silence_timeout:
+            self._renew_every = min(lease, book.silence_timeout) / 3
+            self._seek = book.silence_timeout
+        self._keeper = LeaseKeeper(store, lease)
         #: Monotonic seconds of the last renewal, and of the last search for
         #: expired leases.
         self._renewed = self._looked = clock.monotonic()
@@ -145,7 +145,7 @@ class Recovery:
         def found(holders: set[str]) -> None:
             for holder in sorted(holders - present() - {self._holder()}):
                 self.holder_gone(holder)
-        self._store.ask(lambda store: store.holders(self._jobs), found)
+        self._store.submit(lambda store: store.holders(self._jobs), found)
 
     def take_over(self) -> None:
         """Take over leases that ended: retries that are due, and claims whose
@@ -167,10 +167,10 @@ class Recovery:
         self._asking = True
         gone = list(self._gone)
         holder, into = self._holder(), self._new_lease()
-        self._store.ask(
-            lambda store: store.overdue(
+        self._store.submit(
+            lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
-                gone=gone, limit=_AT_A_TIME, silent=self._silent),
+                gone=gone, limit=_AT_A_TIME, silence_timeout=self._silent),
             lambda leases: self._taken_over(leases, holder),
             lambda: self._taken_over([], holder))
 
@@ -180,18 +180,18 @@ class Recovery:
         for lease in leases:
             job = self._hand.queues[lease.job].job
             self._hand.counts[job.name, 'taken over'] += len(lease.claims)
-            self._offer(job, in_flight.Own(lease.id, holder), lease.claims,
-                        'its lease has ended', lease.was)
+            self._offer(job, in_flight.HeldLease(lease.id, holder),
+                        lease.claims, 'its lease has ended', lease.was)
         if len(leases) == _AT_A_TIME:
             self._more = True
             self.take_over()
 
-    def take_back(self, sent: in_flight.Sent, claims: list[Claim],
-                  reason: str, ran: bool = True) -> None:
+    def reclaim(self, sent: in_flight.SentBatch, claims: list[Claim],
+                reason: str, count_attempt: bool = True) -> None:
         """Claim again the objects that a worker received and will not finish.
 
-        :param ran: Whether granted runs may have begun. If True, their attempt
-            counts.
+        :param count_attempt: Whether granted runs may have begun. If True,
+            their attempt counts.
         """
         if not claims:
             return
@@ -207,15 +207,16 @@ class Recovery:
 
         def taken(anew: list[Claim]) -> None:
             self._hand.lost(job, len(claims) - len(anew))
-            self._offer(job, in_flight.Own(into, holder), anew, reason,
-                        State.RUNNING if ran else State.CLAIMED)
-        self._store.ask(
-            lambda store: store.take_back(
+            self._offer(job, in_flight.HeldLease(into, holder), anew, reason,
+                        State.RUNNING if count_attempt else State.CLAIMED)
+        self._store.submit(
+            lambda store: store.reclaim(
                 job.name, batch.tick, keys, leases=leases, into=into,
-                holder=holder, seconds=self._lease, ran=ran),
+                holder=holder, seconds=self._lease,
+                count_attempt=count_attempt),
             taken)
 
-    def _offer(self, job: Job, own: in_flight.Own,
+    def _offer(self, job: Job, own: in_flight.HeldLease,
                claims: list[Claim],
                reason: str, was: State) -> None:
         """Queue claims that were held before and may have run."""
@@ -230,12 +231,12 @@ class Recovery:
         if was is not State.RETRY:
             # Claims that were set apart before and did not run are set apart
             # again.
-            claims = self.set_apart(job, own, claims)
+            claims = self.quarantine(job, own, claims)
         if claims:
             self._hand.put(job, own, claims)
 
-    def set_apart(self, job: Job, own: in_flight.Own,
-                  claims: list[Claim]) -> list[Claim]:
+    def quarantine(self, job: Job, own: in_flight.HeldLease,
+                   claims: list[Claim]) -> list[Claim]:
         """Queue the suspects among *claims*, and return the others."""
         apart: dict[int, list[Claim]] = {}
         others = []
@@ -246,7 +247,7 @@ class Recovery:
             else:
                 apart.setdefault(together, []).append(claim)
         for together, some in apart.items():
-            self._hand.put_apart(job, own, some, together)
+            self._hand.put_quarantined(job, own, some, together)
         return others
 
     def _give_up(self, job: Job, lease: str,
@@ -264,8 +265,8 @@ class Recovery:
                 claims[0].object, claims[0].attempt - 1, reason)
             self._put(events.Released(job, [c.object for c in claims]))
         keys = [c.object for c in claims]
-        self._store.ask(
-            lambda store: store.drop(
+        self._store.submit(
+            lambda store: store.discard(
                 job.name, claims[0].tick, keys, lease=lease,
                 ending=State.DEAD, reason=reason),
             dropped)
@@ -279,8 +280,8 @@ class Recovery:
         def dropped(number: int) -> None:
             self._hand.counts[job.name, 'left to others'] += number
             self._hand.lost(job, len(claims) - number)
-        self._store.ask(
-            lambda store: store.drop(
+        self._store.submit(
+            lambda store: store.discard(
                 job.name, claims[0].tick, [c.object for c in claims],
                 lease=group.own.lease, ending=State.CANCELLED),
             dropped)

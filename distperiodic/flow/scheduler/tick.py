@@ -227,7 +227,7 @@ class Ticker:
             first = change.before is None and part.reading is None
             if change.before is None:
                 self._claimer.leave(part.job.name)
-                self._reads.outdate(part.job.name)
+                self._reads.invalidate(part.job.name)
                 if self._authority.shared:
                     part.ring = None
             if self._reads_anew(part) and not first:
@@ -292,7 +292,7 @@ class Ticker:
             self._reads.report_slow(job)
         else:
             assert view is not None
-            self._reads.ask(job, view.ring, tick)
+            self._reads.request(job, view.ring, tick)
 
     def _look(self, part: Part, now: Instant,
               view: View | None) -> None:
@@ -315,7 +315,7 @@ class Ticker:
                     part, listing.counts_from(part, now), view)
         elif (not self._reads.under_way(job.name)
                 and self._may_read(job.name, part.begun, now)):
-            self._reads.ask(job, view.ring, listing.counts_from(part, now))
+            self._reads.request(job, view.ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
         """Return whether the catalogue may be read for *tick*. After a recent
@@ -379,7 +379,7 @@ class Ticker:
             # compared.
             part.ring = None
             part.left = None
-            self._reads.ask(part.job, view.ring, read.at)
+            self._reads.request(part.job, view.ring, read.at)
         else:
             differs = before is not None and part.ring is not None and (
                 reading.catalogue is not before.catalogue

@@ -65,7 +65,7 @@ class _Highest:
             self._next = max(self._next, number)
 
 
-class Places(Generic[_Item]):
+class AdmissionGate(Generic[_Item]):
     """The places of one process; see
     :mod:`distperiodic.flow.worker.admission`.
 
@@ -104,7 +104,7 @@ class Places(Generic[_Item]):
                 return limit
         return None
 
-    def keep(self, item: _Item, job: str, now: float) -> None:
+    def enqueue(self, item: _Item, job: str, now: float) -> None:
         """Add *item* to those that wait."""
         self._kept.append(_Kept(item, job, now))
 
@@ -117,7 +117,7 @@ class Places(Generic[_Item]):
         """Record that *runs* runs of *job* ended."""
         self.take(job, -runs)
 
-    def mark(self) -> Marks:
+    def snapshot(self) -> Marks:
         """Return the number of this process's own runs under each limit.
 
         Call this when a count is requested.
@@ -152,7 +152,7 @@ class Places(Generic[_Item]):
                 return kept.item
         return None
 
-    def in_vain(self, now: float) -> list[tuple[_Item, Refusal]]:
+    def expired(self, now: float) -> list[tuple[_Item, Refusal]]:
         """Remove and return the items that waited too long, each with its
         refusal.
         """

@@ -12,11 +12,11 @@ replaced while the work waited.
 
 The worker keeps its batches by job, and the runs of its threads::
 
-    Lane (a job) ── Load (a batch) ── part ──► a thread, Running
+    JobQueue ── BatchRun (a batch) ── chunk ──► a thread, Running
 
-The outcome of a run is stored in its load at once, so a thread that never
+The outcome of a run is stored in its BatchRun at once, so a thread that never
 returns loses no results. This module starts no threads. The threads of the
-pool take parts of a load and run them, several threads at a time; a lock
+pool take chunks of a batch and run them, several threads at a time; a lock
 protects what they share.
 """
 
@@ -38,12 +38,12 @@ from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import schedule
 from distperiodic.core.context import Context
+from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import check_ended
-from distperiodic.core.pace import Pace
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
@@ -68,13 +68,13 @@ _TRACEBACK_LENGTH = 20_000
 
 
 class Runner(Protocol):
-    """Runs the parts that lanes hand out."""
+    """Runs the chunks that lanes hand out."""
 
-    def part_size(self, job: str) -> int:
+    def chunk_size(self, job: str) -> int:
         """Return how many runs of *job* one thread takes at a time."""
 
-    def run(self, load: 'Load', part: list[int]) -> None:
-        """Run a part of *load* to its end."""
+    def run(self, load: 'BatchRun', chunk: list[int]) -> None:
+        """Run a chunk of *load* to its end."""
 
 
 class Failed(NamedTuple):
@@ -96,15 +96,15 @@ class Refused(NamedTuple):
     refusal: Refusal
 
 
-class Load:
+class BatchRun:
     """One batch at this worker, and what is left of it."""
 
-    __slots__ = ('batch', 'job', 'lane', 'left', 'over', 'queue',
+    __slots__ = ('batch', 'job', 'job_queue', 'left', 'outcomes', 'queue',
                  'reported', 'seconds')
 
-    def __init__(self, batch: message.Batch, lane: 'Lane'):
+    def __init__(self, batch: message.Batch, lane: 'JobQueue'):
         self.batch = batch
-        self.lane = lane
+        self.job_queue = lane
         self.job = lane.job
         #: Indexes that no thread has taken; the next one is last.
         self.queue = list(range(len(batch.objects) - 1, -1, -1))
@@ -112,67 +112,68 @@ class Load:
         self.left = len(batch.objects)
         #: Outcomes that were not reported yet: an index means done. Threads
         #: append without a lock.
-        self.over: list[int | Failed | Refused] = []
+        self.outcomes: list[int | Failed | Refused] = []
         self.seconds = 0.0
         #: Monotonic seconds of the last report; before that, of the first run.
         self.reported = _NEVER
 
 
 #: A batch, and the indexes of it that one thread runs; the next one is last.
-Part = tuple[Load, list[int]]
+Chunk = tuple[BatchRun, list[int]]
 #: A batch, the index that runs, and the context that its handler received.
-Run = tuple[Load, int, Context]
+Run = tuple[BatchRun, int, Context]
 
 
-class Lane:
+class JobQueue:
     """The batches of one job, oldest first. The pool alternates between jobs,
     not between batches. Otherwise the job with the most batches would be
     served most often.
     """
 
-    __slots__ = ('handler', 'job', 'loads', 'runner')
+    __slots__ = ('handler', 'job', 'batch_runs', 'runner')
 
     def __init__(self, job: Job, handler: Callable[..., Any],
                  runner: Runner):
         self.job = job
         self.handler = handler
         self.runner = runner
-        self.loads: collections.deque[Load] = collections.deque()
+        self.batch_runs: collections.deque[BatchRun] = collections.deque()
 
-    def take(self) -> 'tuple[Part | None, bool]':
-        """Return the next part for a thread, and whether there is another."""
-        loads = self.loads
+    def take(self) -> 'tuple[Chunk | None, bool]':
+        """Return the next chunk for a thread, and whether there is another."""
+        loads = self.batch_runs
         while loads:
             load = loads[0]
             # Usually all that is left of the batch. The thread shares the list
-            # with whatever else takes from it, such as hand_back().
-            part = load.queue
-            if len(part) > 1:
-                size = self.runner.part_size(self.job.name)
-                if size < len(part):
-                    part = list(itertools.islice(drain(part), size))[::-1]
-            if part is load.queue or not load.queue:
+            # with whatever else takes from it, such as
+            # return_unstarted().
+            chunk = load.queue
+            if len(chunk) > 1:
+                size = self.runner.chunk_size(self.job.name)
+                if size < len(chunk):
+                    chunk = list(itertools.islice(drain(chunk), size))[::-1]
+            if chunk is load.queue or not load.queue:
                 loads.popleft()
-            if part:
-                return (load, part), bool(loads)
+            if chunk:
+                return (load, chunk), bool(loads)
         return None, False
 
-    def run(self, part: 'Part') -> None:
-        self.runner.run(*part)
+    def run(self, chunk: 'Chunk') -> None:
+        self.runner.run(*chunk)
 
 
 class Running:
     """The current activity of one thread."""
 
-    __slots__ = ('began', 'ends', 'ident', 'looked', 'part', 'run',
+    __slots__ = ('began', 'ends', 'ident', 'looked', 'chunk', 'run',
                  'saved', 'shared', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
         # Another thread reads both, so each is only ever replaced as a whole.
-        self.part: Part | None = None
+        self.chunk: Chunk | None = None
         self.run: Run | None = None
-        #: The part whose rest was offered to the other threads.
+        #: The chunk whose rest was offered to the other threads.
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
         self.looked: Run | None = None
@@ -199,18 +200,18 @@ def drain(queue: list[int]) -> Iterator[int]:
 class Submit(Protocol):
     """The methods of the pool that the workshop needs."""
 
-    def submit(self, priority: int, source: Lane) -> None: ...
+    def submit(self, priority: int, source: JobQueue) -> None: ...
 
     def write_off(self, ident: int) -> int: ...
 
-    def look_again(self) -> None: ...
+    def recheck(self) -> None: ...
 
 
-class Workshop:
+class Executor:
     """The work of one worker process.
 
     :param jobs: Job and handler by the job's name.
-    :param pool: Runs the parts of a load.
+    :param pool: Runs the chunks of a load.
     :param report: Receives each report, and the entry of its scheduler.
     :param may_start: Returns None if this worker may start work of that batch
         now, else the reason for refusal.
@@ -225,24 +226,24 @@ class Workshop:
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[
                      [message.Batch, str, Any], None] | None = None):
-        self._lanes = {name: Lane(job, handler, self)
+        self._lanes = {name: JobQueue(job, handler, self)
                        for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
         self._report = report
         self._may_start = may_start
         self._finish = finish
-        self._pace = Pace()
-        self._loads: dict[tuple[str, str], Load] = {}
+        self._pace = RunTimeAverage()
+        self._loads: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
         self._running: dict[int, Running] = {}
         self._lock = threading.Lock()
         self._draining = False
-        self._told = quiet.Quiet(clock, 10.0)
+        self._told = log_throttle.LogThrottle(clock, 10.0)
 
-    def part_size(self, job: str) -> int:
+    def chunk_size(self, job: str) -> int:
         """Return how many runs of *job* a thread takes at once. The number
         exceeds one only for short handlers, for which taking each run alone
         would cost more than the run.
@@ -256,7 +257,7 @@ class Workshop:
         """Queue *batch*, or refuse it with a report to its sender."""
         key = (batch.sender, batch.id)
         lane = self._lanes.get(batch.job)
-        load = None if lane is None else Load(batch, lane)
+        load = None if lane is None else BatchRun(batch, lane)
         with self._lock:
             doubled = key in self._seen
             if not doubled:
@@ -275,7 +276,7 @@ class Workshop:
         if load is not None:
             self._submit(load)
             return
-        if lane is None and self._told.may('unknown'):
+        if lane is None and self._told.allow('unknown'):
             LOG.warning(
                 'work refused: job=%s sender=%s reason=this worker does not '
                 'know the job; run the same --tasks everywhere, or give the '
@@ -287,13 +288,13 @@ class Workshop:
             refused=[(i, refusal) for i in range(len(batch.objects))]),
             batch.sender)
 
-    def _submit(self, load: Load) -> None:
-        load.lane.loads.append(load)
-        self._pool.submit(load.job.priority, load.lane)
+    def _submit(self, load: BatchRun) -> None:
+        load.job_queue.batch_runs.append(load)
+        self._pool.submit(load.job.priority, load.job_queue)
 
-    def run(self, load: Load, part: list[int]) -> None:
-        """Run the objects of *part* one after the other in this thread."""
-        batch, job, handler = load.batch, load.job, load.lane.handler
+    def run(self, load: BatchRun, chunk: list[int]) -> None:
+        """Run the objects of *chunk* one after the other in this thread."""
+        batch, job, handler = load.batch, load.job, load.job_queue.handler
         per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None
@@ -302,7 +303,7 @@ class Workshop:
         running = self._running.get(ident)
         if running is None:
             running = self._running[ident] = Running(ident)
-        running.part = load, part
+        running.chunk = load, chunk
         running.began = monotonic()
         if load.reported == _NEVER:
             load.reported = running.began
@@ -315,7 +316,7 @@ class Workshop:
             finish = functools.partial(self._finish, batch)
         while True:
             try:
-                index = part.pop()
+                index = chunk.pop()
             except IndexError:
                 break
             error = traceback = ''
@@ -325,7 +326,7 @@ class Workshop:
                 refusal = (Refusal.DRAINING if self._draining
                            else self._may_start(batch))
                 if refusal is not None:
-                    load.over.append(Refused(index, refusal))
+                    load.outcomes.append(Refused(index, refusal))
                     continue
                 if timeout is not None:
                     deadline = self._clock.now() + int(
@@ -360,22 +361,22 @@ class Workshop:
                     running.ends = None
                 if running.written_off:
                     # The run was reported as timed out, and the rest of the
-                    # part went to another thread.
+                    # chunk went to another thread.
                     return
-            load.over.append(Failed(index, error, traceback, said)
-                             if error else index)
+            load.outcomes.append(Failed(index, error, traceback, said)
+                                 if error else index)
             runs += 1
-            if part:
+            if chunk:
                 now = monotonic()
                 if now - load.reported >= _REPORT_EVERY:
                     self._settle(load, runs, now - running.began, now)
                     running.began = now
                     runs = 0
-        running.part = running.run = None
+        running.chunk = running.run = None
         now = monotonic()
         self._settle(load, runs, now - running.began, now)
 
-    def _settle(self, load: Load, runs: int, seconds: float,
+    def _settle(self, load: BatchRun, runs: int, seconds: float,
                 now: float) -> None:
         """Report the outcomes of *load* if the batch is complete or a report
         is due.
@@ -384,14 +385,14 @@ class Workshop:
             self._pace.note(load.job.name, runs, seconds)
         with self._lock:
             load.seconds += seconds
-            over = len(load.over)
+            over = len(load.outcomes)
             if not over or (
                     over < load.left and now - load.reported < _REPORT_EVERY):
                 return
             report = self._collect(load, now)
         self._report(report, load.batch.sender)
 
-    def _collect(self, load: Load, now: float) -> message.Report:
+    def _collect(self, load: BatchRun, now: float) -> message.Report:
         """Return a report of the outcomes of *load* since the last one. The
         caller holds the lock.
         """
@@ -402,9 +403,9 @@ class Workshop:
         report = message.Report(
             batch.id, batch.worker, done, failed, [], refused, [],
             load.seconds, [], {})
-        over = load.over[:]
+        over = load.outcomes[:]
         # Threads may have appended to the list since the copy.
-        del load.over[:len(over)]
+        del load.outcomes[:len(over)]
         load.left -= len(over)
         for item in over:
             if isinstance(item, int):
@@ -431,7 +432,7 @@ class Workshop:
         started. Call this several times a second.
         """
         now = self._clock.monotonic()
-        self._pool.look_again()
+        self._pool.recheck()
         for running in list(self._running.values()):
             run = running.run
             if run is None:
@@ -439,14 +440,14 @@ class Workshop:
             if running.ends is not None and now >= running.ends:
                 self._time_out(running, now)
             elif run is running.looked:
-                # The part was sized for short runs, and this run is long.
+                # The chunk was sized for short runs, and this run is long.
                 self._share(running)
             running.looked = run
             self._save(running, run, now)
         for load in list(self._loads.values()):
             # Each thread reports between its runs, but a thread with a long
             # run does not get there.
-            if load.over and now - load.reported >= _REPORT_EVERY:
+            if load.outcomes and now - load.reported >= _REPORT_EVERY:
                 self._settle(load, 0, 0.0, now)
 
     def _save(self, running: Running, run: Run,
@@ -480,27 +481,27 @@ class Workshop:
             load.job.timeout, hanging)
         self._share(running)
         timeout = load.job.timeout or 0.0
-        load.over.append(Failed(
+        load.outcomes.append(Failed(
             index, f'timeout after {timeout:g} s',
             progress=context.take_unsaved()))
         self._settle(load, 1, timeout, now)
 
     def _share(self, running: Running) -> None:
-        """Offer the rest of a thread's part to the other threads."""
-        if running.part is None:
+        """Offer the rest of a thread's chunk to the other threads."""
+        if running.chunk is None:
             return
-        load, part = running.part
-        if part is running.shared:
-            # This part was offered before. The list may be the queue of the
+        load, chunk = running.chunk
+        if chunk is running.shared:
+            # This chunk was offered before. The list may be the queue of the
             # load itself, which is already submitted again.
             return
-        rest = list(drain(part))
+        rest = list(drain(chunk))
         if rest:
-            running.shared = part
+            running.shared = chunk
             load.queue.extend(reversed(rest))
             self._submit(load)
 
-    def give_signs(self) -> None:
+    def send_heartbeats(self) -> None:
         """Report to the senders which batches are still here. A sender renews
         the lease of a batch only for a limited time after its last report.
         """
@@ -512,9 +513,9 @@ class Workshop:
         """Accept and start nothing more, and hand back the waiting work."""
         with self._lock:
             self._draining = True
-        self.hand_back(Refusal.DRAINING)
+        self.return_unstarted(Refusal.DRAINING)
 
-    def hand_back(self, refusal: Refusal) -> None:
+    def return_unstarted(self, refusal: Refusal) -> None:
         """Refuse the waiting work with reports to its senders.
 
         With NOT_A_MEMBER, jobs of member scope stay: each member runs its own.
@@ -524,7 +525,7 @@ class Workshop:
             if (refusal is Refusal.NOT_A_MEMBER
                     and load.job.scope is Scope.MEMBER):
                 continue
-            load.over.extend(
+            load.outcomes.extend(
                 [Refused(i, refusal) for i in drain(load.queue)])
             self._settle(load, 0, 0.0, now)
 
@@ -542,10 +543,10 @@ class Workshop:
         """Number of objects whose outcome has not been reported."""
         return sum(load.left for load in list(self._loads.values()))
 
-    def _tell_failure(self, load: Load, index: int, error: str,
+    def _tell_failure(self, load: BatchRun, index: int, error: str,
                       exc: BaseException) -> None:
         # If 10,000 objects fail alike, one log line is enough.
-        first = self._told.may(f'{load.job.name} {type(exc).__name__}')
+        first = self._told.allow(f'{load.job.name} {type(exc).__name__}')
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
             'run failed: job=%s object=%r attempt=%d error=%s; others that '

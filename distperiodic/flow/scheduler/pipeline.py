@@ -28,8 +28,8 @@ from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.flow import events
 from distperiodic.flow import leases
-from distperiodic.flow import store_time
-from distperiodic.flow.grants import Grants
+from distperiodic.flow import store_clock
+from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.scheduler import late_claims
 from distperiodic.flow.scheduler import tick
 from distperiodic.flow.scheduler.attendance import Attendance
@@ -52,7 +52,7 @@ _WHOLE = 1 << 62
 class _Source:
     """Claims the due objects of one book.
 
-    :param sure: As for :class:`Scheduling`.
+    :param sure: As for :class:`Pipeline`.
     :param run: Receives what was granted here.
     :param pump: Gives waiting claims to workers.
     """
@@ -70,28 +70,28 @@ class _Source:
         self.book = book
         store, shared = book.store, book.shared
         self._clock = clock
-        self.grants: Grants | None = None
+        self.grants: RunLeases | None = None
         if book.grants_here:
-            self.grants = Grants(
+            self.grants = RunLeases(
                 book.jobs, store=store, clock=clock, lease=lease, run=run,
                 report=lambda report, _: put(events.Ended(report)),
-                new_lease=new_lease, sure=sure,
-                shared=shared, silent=book.silent or None, random_=random_,
+                new_lease=new_lease, sure=sure, shared=shared,
+                silence_timeout=book.silence_timeout or None, random_=random_,
                 partitions=partitions)
         jobs = {name: job for name, job in book.jobs.items() if job.enabled}
-        self._time: store_time.StoreTime | None = None
+        self._time: store_clock.StoreClock | None = None
         if shared:
-            self._time = store_time.StoreTime(
-                clock, store, lambda: self._attendance.look(
+            self._time = store_clock.StoreClock(
+                clock, store, lambda: self._attendance.refresh(
                     self.ticker.begin))
         time = self._time or clock
         self._attendance = Attendance(
-            time, store, jobs, book.sweep)
+            time, store, jobs, book.sweep_interval)
         self._claimer = Claimer(
-            jobs, clock=time, store=store, put=put,
-            holder=dispatcher.holder, new_lease=new_lease, lease=lease,
-            piece=batch_size if shared else _PIECE,
-            sweep=book.sweep, promise=book.silent + 1.0 + 3 * late_after,
+            jobs, clock=time, store=store, put=put, holder=dispatcher.holder,
+            new_lease=new_lease, lease=lease,
+            piece=batch_size if shared else _PIECE, sweep=book.sweep_interval,
+            promise=book.silence_timeout + 1.0 + 3 * late_after,
             attendance=self._attendance, dispatcher=dispatcher)
         timers = TimerQueue(time, jobs, shared)
         parts = {name: Part(job, time.now(),
@@ -113,15 +113,15 @@ class _Source:
             claimer=self._claimer, late=late, dispatcher=dispatcher,
             page=page, pump=pump)
         self._signs = clock.monotonic()
-        self._every = min(lease, book.silent or lease) / 4
+        self._every = min(lease, book.silence_timeout or lease) / 4
 
     def begin(self) -> None:
         """Start the ticks once the time and the status of the jobs are known.
         """
         if self._time is not None:
-            self._time.look()
+            self._time.sync()
         else:
-            self._attendance.look(self.ticker.begin)
+            self._attendance.refresh(self.ticker.begin)
 
     def released(self, job: Job, objects: Sequence[str]) -> None:
         """Handle the end of runs of *objects*."""
@@ -130,7 +130,7 @@ class _Source:
     def clock_differs(self) -> None:
         """Query the store's clock, since it differs from the time in use."""
         if self._time is not None:
-            self._time.look()
+            self._time.sync()
 
     def sweep_grants(self) -> None:
         """Check the store's clock, and what was granted here."""
@@ -151,7 +151,7 @@ class _Source:
             self._attendance.sweep()
 
 
-class Scheduling:
+class Pipeline:
     """The flow of one scheduler; see the picture above.
 
     :param books: Where claims are kept. No two books share a job or an
@@ -203,7 +203,7 @@ class Scheduling:
         for source in self._sources.values():
             source.begin()
 
-    def grants_of(self, authority: Authority) -> Grants | None:
+    def grants_of(self, authority: Authority) -> RunLeases | None:
         """Return what grants the runs of *authority* here. None: they are
         granted elsewhere.
         """
@@ -276,7 +276,7 @@ class Scheduling:
         else:
             grants.reported(report, self.dispatcher.entry())
 
-    def _granted_by(self, batch: str) -> Grants | None:
+    def _granted_by(self, batch: str) -> RunLeases | None:
         """Return what granted *batch* here, or would have. None: the worker
         grants it.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grants: from an arriving batch to granted runs and their ends.
+"""Leases of runs: from an arriving batch to granted runs and their ends.
 
     accept ─► start in the store ─► run the granted ones ─► outcomes
                     │                                           │
@@ -34,7 +34,7 @@ from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import leases
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 from distperiodic.flow.worker import admission
 
 LOG = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class Grant:
         return 1 not in self.open
 
 
-class Results:
+class RunOutcomes:
     """Outcomes of granted runs, and how the store records them::
 
         done ──────────────────────────► finish ──┐
@@ -121,7 +121,7 @@ class Results:
 
     def __init__(self, jobs: Mapping[str, Job], *,
                  new_lease: Callable[[], str], random_: random.Random,
-                 told: quiet.Quiet):
+                 told: log_throttle.LogThrottle):
         self._jobs = jobs
         self._new_lease = new_lease
         self._random = random_
@@ -154,7 +154,7 @@ class Results:
         """Report results that were too late to count."""
         if indexes:
             told.lost = told.lost + indexes
-            if self._told.may(grant.batch.job):
+            if self._told.allow(grant.batch.job):
                 LOG.warning(
                     'results dropped: job=%s batch=%s objects=%d worker=%s '
                     'reason=their lease had ended, and others have them',
@@ -243,7 +243,7 @@ def _of(batch: message.Batch, granted: list[Claim]) -> message.Batch:
         attempts=[claim.attempt for claim in granted])
 
 
-class Grants:
+class RunLeases:
     """The running batches and their leases.
 
     :param run: Receives a batch, reduced to what was granted of it.
@@ -253,8 +253,8 @@ class Grants:
         that entry.
     :param shared: Whether all schedulers claim in this store. If True, granted
         runs that are refused are put back into the store here.
-    :param silent: Seconds without a renewal after which the leases of a
-        process that left its group are taken over; default: *lease*.
+    :param silence_timeout: Seconds without a renewal after which the leases of
+        a process that left its group are taken over; default: *lease*.
     :param partitions: Configuration of the partitions, by name.
     """
 
@@ -265,12 +265,12 @@ class Grants:
                  new_lease: Callable[[], str],
                  sure: Callable[[str], bool] = lambda entry: True,
                  shared: bool = False,
-                 silent: float | None = None,
+                 silence_timeout: float | None = None,
                  random_: random.Random | None = None,
                  partitions: Partitions = NONE):
         self._jobs = jobs
         self._limits = limits_of(jobs, partitions)
-        self._places: admission.Places[Grant] = admission.Places(
+        self._places: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
         self._counting = False
         self._store = store
@@ -281,13 +281,14 @@ class Grants:
         self._new_lease = new_lease
         self._sure = sure
         self._shared = shared
-        self._silent = lease if silent is None else min(lease, silent)
+        self._silent = lease if silence_timeout is None else min(
+            lease, silence_timeout)
         self._random = random_ or random.Random()
         self._grants: dict[tuple[str, str], Grant] = {}
         self._renewed = clock.monotonic()
-        self._keeper = leases.Keeper(store, lease)
-        self._told = quiet.Quiet(clock, 10.0)
-        self._results = Results(
+        self._keeper = leases.LeaseKeeper(store, lease)
+        self._told = log_throttle.LogThrottle(clock, 10.0)
+        self._results = RunOutcomes(
             jobs, new_lease=new_lease, random_=self._random, told=self._told)
 
     def accept(self, batch: message.Batch) -> None:
@@ -304,7 +305,7 @@ class Grants:
         now = self._clock.monotonic()
         grant = self._grants[key] = Grant(batch, now)
         if self._shared and self._places.full(batch.job) is not None:
-            self._places.keep(grant, batch.job, now)
+            self._places.enqueue(grant, batch.job, now)
         else:
             self._start(grant, now)
 
@@ -318,7 +319,7 @@ class Grants:
         batch = grant.batch
         grant.asked = grant.sign = now
         self._places.take(batch.job, len(batch.objects))
-        jobs, mark = self._places.jobs([batch.job]), self._places.mark()
+        jobs, mark = self._places.jobs([batch.job]), self._places.snapshot()
 
         def start(store: ports.ClaimStore) -> tuple[
                 list[Claim], dict[str, int]]:
@@ -339,7 +340,7 @@ class Grants:
             else:
                 self._begin(grant, granted, *self._places.counted(
                     batch.job, running, mark, self._clock.monotonic()))
-        self._store.ask(start, started, lambda: started(([], {})))
+        self._store.submit(start, started, lambda: started(([], {})))
 
     def _ended(self, job: str, runs: int) -> None:
         """Free *runs* places of *job*, and start batches that wait for one."""
@@ -354,7 +355,7 @@ class Grants:
         """Refuse batches that waited too long for a place, and count again.
         Call this several times a second.
         """
-        for grant, why in self._places.in_vain(self._clock.monotonic()):
+        for grant, why in self._places.expired(self._clock.monotonic()):
             batch = grant.batch
             self._forget(grant)
             self._report(message.Report(batch.id, batch.worker, refused=[
@@ -374,8 +375,8 @@ class Grants:
             for job in waiting:
                 self._places.counted(job, running, mark, now)
             self._start_next()
-        jobs, mark = self._places.jobs(waiting), self._places.mark()
-        self._store.ask(
+        jobs, mark = self._places.jobs(waiting), self._places.snapshot()
+        self._store.submit(
             lambda store: store.running(jobs), counted, failed)
 
     def _begin(self, grant: Grant, granted: list[Claim],
@@ -410,8 +411,8 @@ class Grants:
 
         def known(progress: dict[str, str]) -> None:
             self._run(dataclasses.replace(batch, progress=progress))
-        self._store.ask(
-            lambda store: store.progress(
+        self._store.submit(
+            lambda store: store.load_progress(
                 batch.job, again, lease=grant.lease),
             known, lambda: known({}))
 
@@ -486,14 +487,14 @@ class Grants:
             self._ended(grant.batch.job, over_now)
             return
         for call, then in asks[:-1]:
-            self._store.ask(call, then)
+            self._store.submit(call, then)
         call, then_last = asks[-1]
 
         def over(counted: set[str]) -> None:
             then_last(counted)
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.
-        self._store.ask(call, over)
+        self._store.submit(call, over)
         # Start waiting batches only now, so that the store handles their
         # starts after the results.
         self._ended(grant.batch.job, over_now)
@@ -509,10 +510,11 @@ class Grants:
         if given and self._shared:
             batch, into = grant.batch, self._new_lease()
             keys = [batch.objects[i] for i in given]
-            self._store.ask(
-                lambda store: store.take_back(
-                    batch.job, batch.tick, keys, leases=[grant.lease],
-                    into=into, holder='', seconds=seconds, ran=False),
+            self._store.submit(
+                lambda store: store.reclaim(batch.job, batch.tick, keys,
+                                            leases=[grant.lease], into=into,
+                                            holder='', seconds=seconds,
+                                            count_attempt=False),
                 lambda anew: None)
         return given
 
@@ -527,8 +529,8 @@ class Grants:
             grant.saving = False
             if grant.progress:
                 self._save(grant)
-        self._store.ask(
-            lambda store: store.save(
+        self._store.submit(
+            lambda store: store.save_progress(
                 grant.batch.job, said, lease=grant.lease), saved, saved)
 
     def renew(self) -> None:

@@ -23,8 +23,8 @@ from distperiodic.core import due
 from distperiodic.core import reason
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
-from distperiodic.operator.control import Control
-from distperiodic.operator.control import Job
+from distperiodic.operator.admin import Job
+from distperiodic.operator.admin import StoreAdmin
 
 T = TypeVar('T')
 
@@ -141,7 +141,7 @@ class Unserved(NamedTuple):
     served: int | None
 
 
-class Accounts(Control):
+class StoreQueries(StoreAdmin):
     """Read-only queries on one group, for operator commands."""
 
     def object(self, job: str, key: str) -> Object:
@@ -154,7 +154,7 @@ class Accounts(Control):
             if known is None:
                 return Object(now, None, None)
             ours = sa.and_(
-                _job.c.space == self._space, _job.c.name == job)
+                _job.c.space == self._namespace, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
                           # Converted from the lease clock to the clock of
@@ -201,7 +201,7 @@ class Accounts(Control):
                     _claim.c.job == _job.c.id, _claim.c.object == key)))
                 .where(_job.c.id == number)).one()
             return row.rule or row.schedule or '', bool(row.rule)
-        return self._database.look(work)
+        return self._database.read(work)
 
     def tick(self, job: str, key: str, tick: int) -> Tick:
         """Return what the store has on one tick of an object.
@@ -264,7 +264,7 @@ class Accounts(Control):
                     < self._dialect.now - round(seconds * 1e6)))
                 .order_by(sa.func.coalesce(_claim.c.served, 0),
                           _claim.c.object).limit(limit))]
-        return self._database.look(work)
+        return self._database.read(work)
 
     def lists(self, job: str) -> bool:
         """Return whether the store has any object of *job*.
@@ -272,7 +272,7 @@ class Accounts(Control):
         :raises ConfigError: the store has no such job.
         """
         [number] = self._named(job)
-        return self._database.look(lambda connection: connection.execute(
+        return self._database.read(lambda connection: connection.execute(
             sa.select(_claim.c.object).where(_claim.c.job == number)
             .limit(1)).first() is not None)
 
@@ -332,13 +332,13 @@ class Accounts(Control):
                         .execution_options(yield_per=_ROWS)).partitions():
                     missing.difference_update(map(_FIRST, rows))
             return missing
-        return self._database.look(work)
+        return self._database.read(work)
 
     def _at_one_moment(self, work: Callable[[sa.Connection], T]) -> T:
         def look(connection: sa.Connection) -> T:
             self._dialect.look_at_one_moment(connection)
             return work(connection)
-        return self._database.look(look)
+        return self._database.read(look)
 
     def _ticks(self, connection: sa.Connection, number: int,
                since: int) -> dict[int, audit.Counts]:

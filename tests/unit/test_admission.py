@@ -16,7 +16,7 @@ def places():
     """
     jobs = [job('a', objects=True), job('b', objects=True, max_in_flight=2),
             job('c', objects=True, topic='other')]
-    return admission.Places(partition.limits_of(
+    return admission.AdmissionGate(partition.limits_of(
         {one.name: one for one in jobs},
         {'default': partition.Partition('default', 4),
          'other': partition.Partition('other')}))
@@ -103,6 +103,6 @@ def test_who_waits_in_vain_is_told_for_what(places):
     places.keep('old', 'a', 0.0)
     places.keep('new', 'a', 0.9)
 
-    assert places.in_vain(0.9) == []
-    assert places.in_vain(1.1) == [('old', Refusal.PARTITION_LIMIT)]
+    assert places.expired(0.9) == []
+    assert places.expired(1.1) == [('old', Refusal.PARTITION_LIMIT)]
     assert places.waiting == ['a']

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
@@ -15,13 +15,13 @@ from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.ring import Ring
 from distperiodic.flow import leases
-from distperiodic.flow import scheduling
+from distperiodic.flow.scheduler import pipeline
 from tests.unit import world as worlds
 
 ENTRY = f'me~{"0" * 16}~1~f1'
 
 
-class Store(Direct):
+class Store(InlineStoreQueue):
     """One that can be away; then nobody gets an answer."""
 
     is_away = False
@@ -30,9 +30,9 @@ class Store(Direct):
     def away(self):
         return self.is_away
 
-    def ask(self, call, then, failed=lambda: None, *, first=False):
+    def submit(self, call, then, failed=lambda: None, *, urgent=False):
         if not self.is_away:
-            super().ask(call, then, failed, first=first)
+            super().submit(call, then, failed, urgent=urgent)
 
 
 class Process:
@@ -49,7 +49,7 @@ class Process:
             Authority.RING: worlds.job('mine', scope=Scope.MEMBER,
                                        topic='-')}
         numbers = itertools.count()
-        self.flow = scheduling.Scheduling(
+        self.flow = pipeline.Pipeline(
             [leases.Book(authority, {job.name: job}, self.stores[authority],
                          grants_here=True)
              for authority, job in jobs.items()],
@@ -118,7 +118,7 @@ def test_results_are_recorded_where_the_run_was_granted(process):
     for job, authority in ('ours', Authority.STORE), ('mine', Authority.RING):
         for other in Authority:
             ended = []
-            process.stores[other].ask(
+            process.stores[other].submit(
                 lambda store, job=job: store.settled(
                     job, process.bus.batches[-1].tick), ended.append)
             assert bool(ended[0]) is (other is authority)
@@ -133,8 +133,8 @@ def test_a_result_counts_though_its_batch_was_taken_from_the_worker(process):
 
     [batch] = [b for b in process.bus.batches if b.job == 'ours']
     rows = []
-    process.stores[Authority.STORE].ask(
-        lambda store: store.look('ours', batch.objects), rows.extend)
+    process.stores[Authority.STORE].submit(
+        lambda store: store.rows_of('ours', batch.objects), rows.extend)
     assert [row.free for row in rows] == [True]
 
 

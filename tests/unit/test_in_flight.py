@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a scheduler has given to its workers, as it counts it."""
 
+from distperiodic.core import credit
 from distperiodic.core import message
-from distperiodic.core import pace
 from distperiodic.core.claim import Claim
 from distperiodic.flow.scheduler import in_flight
 from tests.unit.world import worker
@@ -14,11 +14,13 @@ def claims(*names):
 
 
 def sent(*names):
-    of = in_flight.Worker(worker('w'), pace.Window(10, pace.Pace()), 0.0)
+    of = in_flight.Worker(worker('w'),
+                          credit.CreditWindow(10, credit.RunTimeAverage()),
+                          0.0)
     batch = message.Batch(
         '1', 'poll', 60, [*names], [*range(1, len(names) + 1)],
         [1] * len(names), 'me', 'w', 'lease')
-    return in_flight.Sent(batch, of, None, 0.0, 0.0)
+    return in_flight.SentBatch(batch, of, None, 0.0, 0.0)
 
 
 def test_what_is_reported_twice_is_taken_once():

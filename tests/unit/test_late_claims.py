@@ -5,13 +5,13 @@ import collections
 
 import pytest
 
-from distperiodic.adapters.local.memory import Direct
+from distperiodic.adapters.local.memory import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.claim import Claimed
 from distperiodic.core.job import Scope
 from distperiodic.flow import events
-from distperiodic.flow import scheduling
+from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.scheduler.part import CIRCLE
 from tests.simulation.journal import Journal
 from tests.simulation.store import SharedStore
@@ -321,7 +321,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
     one.reader.given['poll'] = ['o-1', 'o-2']
     world.advance(2)
 
-    assert [row.object for row in store.look('poll', ['o-1', 'o-2'])] == [
+    assert [row.object for row in store.rows_of('poll', ['o-1', 'o-2'])] == [
         'o-1', 'o-2']
 
 
@@ -338,7 +338,7 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         catalogues={'poll': [*(f'o-{n}' for n in range(200)), *last]})
     world.advance(119.8)
     with monkeypatch.context() as patch:
-        patch.setattr(Direct, 'away', True)
+        patch.setattr(InlineStoreQueue, 'away', True)
         world.advance(0.4)
 
     one.reader.given['poll'] = last
@@ -363,7 +363,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
         catalogues={'poll': late})
     world.advance(119.95)
     with monkeypatch.context() as patch:
-        patch.setattr(Direct, 'away', True)
+        patch.setattr(InlineStoreQueue, 'away', True)
         world.advance(60.4)
 
     # No late look finds them that soon.
@@ -418,7 +418,7 @@ class Watched:
 
 def test_two_of_many_look_and_the_others_wait_for_what_they_find(
         world, monkeypatch):
-    monkeypatch.setattr(scheduling, '_PAGE', 1)
+    monkeypatch.setattr(pipeline, '_PAGE', 1)
     store = SharedStore(
         world.clock, Journal(world.clock.now))
     counted = set()
@@ -438,7 +438,7 @@ def test_two_of_many_look_and_the_others_wait_for_what_they_find(
 def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
     """More than a page of them are counted before their rows are read."""
-    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = SharedStore(
         world.clock, Journal(world.clock.now))
     objects = [f'o-{n}' for n in range(9)]
@@ -459,7 +459,7 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
 def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
     """It counts among those that were claimed, and is not listed any more."""
-    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = SharedStore(
         world.clock, Journal(world.clock.now))
     parts = ring.Ring(dict.fromkeys('abc', 40))
@@ -501,7 +501,7 @@ class Slow:
         self._held = held
         self._call = getattr(store, question)
         setattr(store, question, self._asked)
-        monkeypatch.setattr(Direct, 'ask', self._asker())
+        monkeypatch.setattr(InlineStoreQueue, 'submit', self._asker())
 
     def _asked(self, *args, **options):
         if self._held(*args, **options):
@@ -509,7 +509,7 @@ class Slow:
         return self._call(*args, **options)
 
     def _asker(self):
-        ask = Direct.ask
+        ask = InlineStoreQueue.submit
 
         def held(direct, call, then, *rest, **options):
             number = len(self.asked)
@@ -570,7 +570,7 @@ def that_lists_two(world):
 def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
         world, monkeypatch):
     store, me = that_lists_two(world)
-    slow = Slow(store, monkeypatch, 'look')
+    slow = Slow(store, monkeypatch, 'rows_of')
 
     me.reader.given['poll'] = ['a']
     world.advance(60)
@@ -579,7 +579,7 @@ def test_an_object_that_is_back_before_its_leaving_is_recorded_stays_listed(
     assert slow.asked == [('poll', ['b'])]
     slow.answer()
 
-    assert [row.object for row in store.look('poll', ['b'])] == ['b']
+    assert [row.object for row in store.rows_of('poll', ['b'])] == ['b']
 
 
 def test_an_object_that_the_store_does_not_list_any_more_is_listed_again(
@@ -620,7 +620,7 @@ def test_whoever_lost_an_object_does_not_record_its_leaving(
         store=store, catalogues={'poll': [key]}) for name in 'ab')
     world.show(one, 'a')
     world.advance(61)
-    slow = Slow(store, monkeypatch, 'look')
+    slow = Slow(store, monkeypatch, 'rows_of')
 
     one.reader.given['poll'] = []
     world.advance(60)
@@ -629,7 +629,7 @@ def test_whoever_lost_an_object_does_not_record_its_leaving(
     assert slow.asked == [('poll', [key])]
     slow.answer()
 
-    assert [row.object for row in store.look('poll', [key])] == [key]
+    assert [row.object for row in store.rows_of('poll', [key])] == [key]
 
 
 def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
@@ -637,7 +637,7 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
     """Else members that come and go faster than it reads all would keep it
     from its end.
     """
-    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = SharedStore(
         world.clock, Journal(world.clock.now))
     slow = slow_to_read(store, monkeypatch)
@@ -661,7 +661,7 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
 def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
     """Not in the period in which the walk begins, nor in the next one."""
-    monkeypatch.setattr(scheduling, '_PAGE', 3)
+    monkeypatch.setattr(pipeline, '_PAGE', 3)
     store = SharedStore(
         world.clock, Journal(world.clock.now))
     slow = slow_to_read(store, monkeypatch)
@@ -701,7 +701,7 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         sizes.append(max(len(listed), len(delisted)))
         return sync(job, listed, delisted, at=at)
     monkeypatch.setattr(store, 'sync', count)
-    monkeypatch.setattr(scheduling, '_PAGE', 100)
+    monkeypatch.setattr(pipeline, '_PAGE', 100)
     names = [f'o-{n}' for n in range(1050)]
     me = world.scheduler(
         worlds.job('poll', every=60.0, objects=True), store=store,

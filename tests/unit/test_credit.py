@@ -5,15 +5,15 @@ import hypothesis
 import pytest
 from hypothesis import strategies
 
-from distperiodic.core import pace
+from distperiodic.core import credit
 
 
 def window(slots=10):
-    return pace.Window(slots, pace.Pace())
+    return credit.CreditWindow(slots, credit.RunTimeAverage())
 
 
 def test_the_pace_of_a_job_follows_what_was_measured():
-    seen = pace.Pace()
+    seen = credit.RunTimeAverage()
     assert seen.of('poll') is None
 
     seen.note('poll', 10, 1.0)
@@ -120,8 +120,9 @@ def test_a_worker_is_full_when_no_job_has_room():
 
 
 def test_a_worker_is_judged_by_its_own_pace_once_that_is_known():
-    everywhere = pace.Pace()
-    quick, slow = pace.Window(10, everywhere), pace.Window(10, everywhere)
+    everywhere = credit.RunTimeAverage()
+    quick, slow = credit.CreditWindow(
+        10, everywhere), credit.CreditWindow(10, everywhere)
 
     quick.note('poll', 10, 0.01)
     assert slow.cost('poll') == quick.cost('poll')

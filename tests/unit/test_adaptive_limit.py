@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much of a limit one scheduler uses."""
 
-from distperiodic.core import bound as bounds
+from distperiodic.core import adaptive_limit as bounds
 
 BRIEF, LONG = 0.05, 20.0
 
@@ -10,7 +10,7 @@ class Bound:
     """A bound of 12, which three schedulers share: 4 each."""
 
     def __init__(self, shared=True):
-        self.bound = bounds.Bound(12, shared=shared)
+        self.bound = bounds.AdaptiveLimit(12, shared=shared)
         self.now = 0.0
         self.held = 0
 

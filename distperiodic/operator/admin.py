@@ -120,7 +120,7 @@ class Dead(NamedTuple):
     traceback: str
 
 
-class Control(SqlClaimStore):
+class StoreAdmin(SqlClaimStore):
     """The store of one group, for operator commands."""
 
     def history(self, *, job: str | None, since: int,
@@ -136,7 +136,7 @@ class Control(SqlClaimStore):
         counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
                    'by_overlap', 'by_pause', 'by_lost', 'superseded',
                    'cancelled', 'retried', 'taken_over', 'lateness')
-        found = self._database.look(lambda connection: connection.execute(
+        found = self._database.read(lambda connection: connection.execute(
             sa.select(
                 _history.c.job, _history.c.tick,
                 *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
@@ -173,7 +173,7 @@ class Control(SqlClaimStore):
             _claim.c.job.in_(list(names)), _claim.c.state.in_(_DEAD)]
         if key is not None:
             which.append(_claim.c.object == key)
-        found = self._database.look(lambda connection: connection.execute(
+        found = self._database.read(lambda connection: connection.execute(
             sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
                       _claim.c.attempt, _claim.c.worker, _failure.c.at,
                       _failure.c.error,
@@ -210,7 +210,7 @@ class Control(SqlClaimStore):
             dead.append(_claim.c.object == key)
         requeued, last = 0, ''
         while True:
-            found = self._database.look(functools.partial(
+            found = self._database.read(functools.partial(
                 _read, sa.select(_claim.c.object, _claim.c.tick)
                 .where(*dead, _claim.c.object > last)
                 .order_by(_claim.c.object).limit(_AT_A_TIME)))
@@ -244,17 +244,18 @@ class Control(SqlClaimStore):
         :param job: Name of the only job to return. None means all jobs.
         :raises ConfigError: the store has no such job.
         """
-        names = {row.id: row.name for row in self._database.look(
+        names = {row.id: row.name for row in self._database.read(
             lambda connection: connection.execute(
                 sa.select(_job.c.id, _job.c.name)
-                .where(_job.c.space == self._space)
+                .where(_job.c.space == self._namespace)
                 .order_by(_job.c.name)).all())}
         if job is None:
             return names
         if job not in names.values():
             known = ', '.join(repr(name) for name in names.values())
             raise exceptions.ConfigError(
-                f'group {self._space!r} has no job {job!r} in this database; '
+                f'group {self._namespace!r} has no job {job!r} in this '
+                'database; '
                 + (f'it has {known}' if known else
                    'it has none before a scheduler has run; look at '
                    '[distperiodic] group'))
@@ -270,14 +271,14 @@ class Control(SqlClaimStore):
 
     def jobs(self) -> list[Job]:
         """Return all jobs that the store has, by name."""
-        return self._database.look(self._jobs_in)
+        return self._database.read(self._jobs_in)
 
     def _jobs_in(self, connection: sa.Connection) -> list[Job]:
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
         found = connection.execute(
             sa.select(_job, newest.label('tick')).where(
-                _job.c.space == self._space)).all()
+                _job.c.space == self._namespace)).all()
         return sorted(Job(row.name, row.tick, row.paused_since,
                           row.paused_by or '', row.paused_why or '',
                           due.ALWAYS if row.schedule_since is None
@@ -309,7 +310,7 @@ class Control(SqlClaimStore):
 
     def _set_paused(self, job: str, values: dict[str, Any]) -> None:
         [number] = self._named(job)
-        self._database.run(lambda connection: connection.execute(
+        self._database.write(lambda connection: connection.execute(
             sa.update(_job).where(_job.c.id == number).values(values)))
 
     def trigger(self, job: str, *, key: str | None) -> Triggered:
@@ -345,7 +346,7 @@ class Control(SqlClaimStore):
             if won := len(claimed.won):
                 tx.make(name, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], '', 0.0,
-                        counted=sql_history.more(
+                        counted=sql_history.increments(
                             number, tick, '', due=won, late=won))
             return won, len(claimed.busy) + len(claimed.waiting)
 
@@ -353,14 +354,14 @@ class Control(SqlClaimStore):
             won = len(tx.standing(number, keys, name))
             return won, sum(row.tick < tick
                             and row.state in OPEN
-                            for row in tx.look(number, keys).values())
+                            for row in tx.rows_of(number, keys).values())
         return self._once(work, again)
 
     def _objects(self, number: int) -> Iterator[list[str]]:
         """Yield all listed objects of a job, in chunks."""
         last = ''
         while True:
-            found = [row.object for row in self._database.look(
+            found = [row.object for row in self._database.read(
                 functools.partial(
                     _read, sa.select(_claim.c.object).where(
                         _claim.c.job == number, _claim.c.object > last,

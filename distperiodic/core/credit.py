@@ -21,7 +21,7 @@ HORIZON = 0.5
 _OVERHEAD = 2e-5
 
 
-class Pace:
+class RunTimeAverage:
     """Moving average of the duration of the runs of each job, in seconds."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Pace:
         return self._seconds.get(job)
 
 
-class Window:
+class CreditWindow:
     """Credit window of one scheduler for one worker.
 
     It counts the runs that were sent and not yet reported.
@@ -51,7 +51,7 @@ class Window:
     __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots',
                  'unmeasured')
 
-    def __init__(self, slots: int, elsewhere: Pace):
+    def __init__(self, slots: int, elsewhere: RunTimeAverage):
         self.slots = max(1, slots)
         #: Number of runs that the worker holds.
         self.held = 0
@@ -59,7 +59,7 @@ class Window:
         self.unmeasured = 0
         #: Seconds of work in the others.
         self.seconds = 0.0
-        self._here = Pace()
+        self._here = RunTimeAverage()
         self._elsewhere = elsewhere
 
     def note(self, job: str, runs: int, seconds: float) -> None:

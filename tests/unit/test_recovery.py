@@ -29,10 +29,10 @@ class Store:
         #: Who was taken for gone, at each call.
         self.gone = []
 
-    def ask(self, call, then, failed=None, *, first=False):
+    def submit(self, call, then, failed=None, *, urgent=False):
         then(call(self))
 
-    def overdue(self, jobs, *, gone, limit, **options):
+    def take_over_expired(self, jobs, *, gone, limit, **options):
         self.gone.append(set(gone))
         taken, self.ended = self.ended[:limit], self.ended[limit:]
         return taken
@@ -47,7 +47,7 @@ def store():
 def book(store):
     return Book(
         Authority.STORE, {'poll': worlds.job(objects=True)}, store,
-        grants_here=False, silent=SILENT)
+        grants_here=False, silence_timeout=SILENT)
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_who_waits_for_an_object_is_told_that_it_is_given_up(
         book, store, clock, hand):
     """What was lost too often ends, and that is an event of the inbox."""
     numbers, events = itertools.count(), []
-    store.drop = lambda job, tick, keys, **options: len(keys)
+    store.discard = lambda job, tick, keys, **options: len(keys)
     again = recovery.Recovery(
         hand, book, clock, put=events.append, holder=lambda: 'me',
         new_lease=lambda: f'lease-{next(numbers)}', lease=60.0)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from distperiodic.core import schedule
 from distperiodic.core.claim import EARLIEST
-from distperiodic.flow import store_time
+from distperiodic.flow import store_clock
 from tests.simulation.journal import Journal
 from tests.simulation.store import SharedStore
 from tests.unit.world import World
@@ -62,7 +62,7 @@ class Slow:
         self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
         return now
 
-    def ask(self, call, then, failed=None):
+    def submit(self, call, then, failed=None):
         self.asked += 1
         then(call(self))
 
@@ -70,7 +70,7 @@ class Slow:
 def test_the_time_is_that_of_the_store_between_two_looks(world, store):
     queue = Slow(world, store, 0.2)
     known = []
-    time = store_time.StoreTime(
+    time = store_clock.StoreClock(
         world.clock, queue, lambda: known.append(time.now()))
 
     time.sweep()
@@ -94,7 +94,7 @@ class Connecting(Slow):
 
 def test_the_time_that_a_connection_takes_does_not_count(world, store):
     """It comes before the clock is read, and not half of it after."""
-    time = store_time.StoreTime(
+    time = store_clock.StoreClock(
         world.clock, Connecting(world, store, 0.4), lambda: None)
 
     time.sweep()
@@ -107,7 +107,7 @@ def test_a_wall_clock_that_is_set_has_the_store_looked_at(
         world, store, seconds):
     """It may be the clock of the store, too."""
     queue = Slow(world, store, 0.0)
-    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
 
     world.clock.set_back(seconds)
@@ -118,12 +118,12 @@ def test_a_wall_clock_that_is_set_has_the_store_looked_at(
 
 def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
         world, store, caplog):
-    time = store_time.StoreTime(
+    time = store_clock.StoreClock(
         world.clock, Slow(world, store, 0.0), lambda: None)
     time.sweep()
     begin = time.now()
     store.clock.skew -= 60
-    time.look()
+    time.sync()
 
     shown = []
     for _ in range(180):
@@ -140,7 +140,7 @@ def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
 def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
     """As that of a file does while its host's wall clock catches up."""
     queue = Slow(world, store, 0.0)
-    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
     world.clock.pass_us(59 * SECOND)
 
@@ -159,7 +159,7 @@ def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
         world, store, caplog):
     """The store of a file does so at its next write."""
     queue = Slow(world, store, 0.0)
-    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
     world.clock.set_back(3600)
     store.clock.skew += 3600
@@ -183,13 +183,13 @@ def test_the_time_never_goes_back_nor_stops(steps):
     world = World()
     clock = StoreClock(world.clock)
     clock.monotonic = world.clock.monotonic
-    time = store_time.StoreTime(
+    time = store_clock.StoreClock(
         world.clock, Slow(world, clock, 0.0), lambda: None)
-    time.look()
+    time.sync()
     last = time.now()
     for skew, seconds in steps:
         clock.skew += skew
-        time.look()
+        time.sync()
         assert time.now() >= last
         world.clock.pass_us(seconds * SECOND)
         time.sweep()
@@ -199,7 +199,7 @@ def test_the_time_never_goes_back_nor_stops(steps):
 
 def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):
     queue = Slow(world, store, 0.0)
-    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time = store_clock.StoreClock(world.clock, queue, lambda: None)
 
     for _ in range(600):
         time.sweep()
@@ -210,7 +210,7 @@ def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):
 
 def test_an_answer_that_took_long_is_asked_for_again_soon(world, store):
     queue = Slow(world, store, 4.0)
-    time = store_time.StoreTime(world.clock, queue, lambda: None)
+    time = store_clock.StoreClock(world.clock, queue, lambda: None)
 
     time.sweep()
     queue.seconds = 0.0

@@ -21,7 +21,7 @@ _ABOVE = 1.0, 4.0
 _BRIEF = 0.5
 
 
-class Bound:
+class AdaptiveLimit:
     """One limit, as one scheduler applies it.
 
     :param most: Number of runs at the same time, over all schedulers.

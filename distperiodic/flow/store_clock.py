@@ -15,7 +15,7 @@ from collections.abc import Callable
 from distperiodic import ports
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
-from distperiodic.flow import quiet
+from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _EXPECTED = 0.1
 _TOLERATED = 1.0
 
 
-class StoreTime:
+class StoreClock:
     """The store's time; see :class:`distperiodic.ports.Clock`.
 
     :param known: Called when the time is known for the first time. Until then
@@ -61,7 +61,7 @@ class StoreTime:
         #: Difference between the wall clock and the monotonic clock at the
         #: last query.
         self._wall = self._wall_base()
-        self._told = quiet.Quiet(clock, 600.0)
+        self._told = log_throttle.LogThrottle(clock, 600.0)
 
     def now(self) -> Instant:
         base = self._base
@@ -84,11 +84,11 @@ class StoreTime:
             # The local wall clock was set. If the store uses that clock, its
             # speed may change a little later.
             self._restless = now + _EVERY
-            self.look()
+            self.sync()
         elif now >= self._next:
-            self.look()
+            self.sync()
 
-    def look(self) -> None:
+    def sync(self) -> None:
         """Query the store's clock now. Call this when the time in use may be
         wrong.
         """
@@ -96,7 +96,7 @@ class StoreTime:
             return
         self._asking = True
         self._wall = self._wall_base()
-        self._store.ask(self._compare, self._compared, self._failed)
+        self._store.submit(self._compare, self._compared, self._failed)
 
     def _up(self) -> Instant:
         return int(self._clock.monotonic() * SECOND)
@@ -136,7 +136,7 @@ class StoreTime:
                 and now >= self._restless)
         self._next = now + (_EVERY if calm else _SOON)
         self._compare_with_wall(took)
-        if behind > _TOLERATED + took and self._told.may('set back'):
+        if behind > _TOLERATED + took and self._told.allow('set back'):
             LOG.warning(
                 'store clock set back: seconds=%.1f; ticks come at half '
                 'speed until it has caught up, and the store refuses those '
@@ -147,7 +147,7 @@ class StoreTime:
     def _compare_with_wall(self, took: float) -> None:
         assert self._base is not None
         ahead = (self._wall_base() - self._base) / SECOND
-        if abs(ahead) > _TOLERATED + took and self._told.may('skew'):
+        if abs(ahead) > _TOLERATED + took and self._told.allow('skew'):
             LOG.warning(
                 'clock differs: ahead=%.1f; jobs go by the clock of the '
                 'store; set the clock of this machine, or that of the '

@@ -4,7 +4,7 @@
 from distperiodic import ports
 
 
-class Quiet:
+class LogThrottle:
     """Limits how often a message is logged, by key.
 
     Keys are remembered for ever. Build them from names that are known in this
@@ -18,7 +18,7 @@ class Quiet:
         self._every = every
         self._last: dict[str, float] = {}
 
-    def may(self, key: str) -> bool:
+    def allow(self, key: str) -> bool:
         """Return whether the message *key* may be logged now, and record that.
         """
         now = self._clock.monotonic()

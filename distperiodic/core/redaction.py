@@ -7,7 +7,7 @@ _SCHEME = re.compile(r'([\w+.-]+://)?')
 _OPTION = re.compile(r'(?<=[?&])(\w*pass\w*=)[^&]*')
 
 
-def mask(url: str) -> str:
+def redact(url: str) -> str:
     """Return *url* without its passwords, even if it is not a valid URL."""
     found = _SCHEME.match(url)
     scheme = found[0] if found else ''

@@ -14,8 +14,8 @@ from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Delivery
 from distperiodic.core.member import holder_of
 from distperiodic.core.refusal import Refusal
-from distperiodic.flow.grants import RETRY_CAP
-from distperiodic.flow.grants import Grants
+from distperiodic.flow.run_leases import RETRY_CAP
+from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import admission
 from tests.unit import world as worlds
 
@@ -39,8 +39,8 @@ class Line:
         #: Whether answers wait for :meth:`answer`.
         self.slow = False
 
-    def ask(self, call, then, failed=None, *, first=False):
-        self.asked.insert(0 if first else len(self.asked), (call, then))
+    def submit(self, call, then, failed=None, *, urgent=False):
+        self.asked.insert(0 if urgent else len(self.asked), (call, then))
         if not self.slow:
             self.answer()
 
@@ -60,7 +60,7 @@ class Desk:
         self.runs, self.reports = [], []
         self.numbers = 0
         self.jobs = {job.name: job for job in jobs or [worlds.job('poll')]}
-        self.grants = Grants(
+        self.grants = RunLeases(
             self.jobs, store=self.line, clock=self.clock, lease=LEASE,
             run=self.runs.append,
             report=lambda report, to: self.reports.append((report, to)),
@@ -98,7 +98,7 @@ class Desk:
         """Somebody else takes what was granted of *batch*, into his lease
         'taken'.
         """
-        anew = self.store.take_back(
+        anew = self.store.reclaim(
             batch.job, batch.tick, objects or batch.objects,
             leases=[batch.lease, granted(batch)],
             into='taken', holder='api-2', seconds=600)
@@ -110,7 +110,7 @@ class Desk:
         return self.overdue(name)[0].claims
 
     def overdue(self, name='poll'):
-        return self.store.overdue(
+        return self.store.take_over_expired(
             [name], into=f'again-{self.clock.boot}', holder='api-1',
             seconds=600, gone=[], limit=100)
 
@@ -343,7 +343,7 @@ def test_done_retried_and_dead_of_one_report_are_told_together():
     desk = Desk(worlds.job('poll', retries=1))
     lost, fresh = desk.accept('b'), desk.batch('a', 'c')
     desk.lose(lost)
-    both = desk.store.take_back(
+    both = desk.store.reclaim(
         'poll', TICK, ['a', 'b', 'c'], leases=[fresh.lease, 'taken'],
         into='both', holder='api-1', seconds=600)
     assert [one.attempt for one in both] == [1, 2, 1]
@@ -433,7 +433,7 @@ def test_of_results_that_were_lost_in_part_the_others_count():
     lost = ['a', 'c', 'e']
     for name, kept in ('poll', 'retried'), ('tidy', 'failed'):
         batch = desk.accept('a', 'b', 'c', 'd', 'e', 'f', name=name)
-        desk.store.take_back(
+        desk.store.reclaim(
             name, TICK, lost, leases=[f'{batch.lease}.{batch.id}'],
             into=f'{name} taken', holder='api-2', seconds=LEASE)
 
@@ -821,7 +821,7 @@ def test_results_count_under_whatever_entry_their_scheduler_stands(term):
 def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
     """After its silence its leases are somebody else's."""
     sure = [True]
-    desk = Desk(sure=lambda entry: sure[0], silent=10.0)
+    desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')
     desk.pass_seconds(9.5)
     assert desk.grants.may_start(batch) is None
