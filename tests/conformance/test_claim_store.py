@@ -392,7 +392,7 @@ def test_what_missed_more_than_this_tick_is_told_and_not_taken(
     bring(store, job, tick + SECOND, 'd', State.DONE)
 
     claimed = claim(store, job, tick + 2 * SECOND, ['a', 'd', 'c', 'b', 'e'],
-                    after=tick + SECOND)
+                    previous_tick=tick + SECOND)
 
     assert objects_of(claimed.won) == ['d', 'e']
     assert claimed.busy == []
@@ -701,8 +701,8 @@ def test_what_the_gone_held_is_left_to_them_while_they_renew(
         store, job, tick):
     """They are merely cut off from the others."""
     lease, _ = run(store, job, tick, 'a')
-    over = functools.partial(store.overdue, [job], holder=OTHER, limit=9,
-                             seconds=LONG, gone=[WORKER])
+    over = functools.partial(store.take_over_expired, [job], holder=OTHER,
+                             limit=9, seconds=LONG, gone=[WORKER])
 
     assert over(into=name(), silence_timeout=60.0) == []
     store.renew([lease], holder=WORKER, seconds=LONG - 59)
@@ -1190,7 +1190,7 @@ def test_ticks_that_were_missed_are_counted_in_the_newest(one, job, tick):
     assert history(one, job, tick + 9 * SECOND) == {
         'due': 9, 'skipped': 9, 'by_pause': 9, 'missed': 8}
     claimed = claim(one, job, tick + 11 * SECOND, ['a'],
-                    after=tick + 10 * SECOND)
+                    previous_tick=tick + 10 * SECOND)
     assert [(row.object, row.settled) for row in claimed.behind] == [
         ('a', tick + 9 * SECOND)]
 
@@ -1580,7 +1580,7 @@ def test_a_claim_lists_what_nobody_has_listed(store, job, tick):
     delist(store, job, tick, 'b', 'c')
 
     claimed = claim(store, job, tick + 9 * SECOND, ['b', 'c'],
-                    after=tick + 8 * SECOND, rule='every 9')
+                    previous_tick=tick + 8 * SECOND, rule='every 9')
 
     assert objects_of(claimed.won) == ['b']
     assert claimed.behind == []
@@ -1611,7 +1611,7 @@ def test_objects_that_follow_another_schedule_are_left_out(
 
     claimed = claim(
         store, job, tick + 9 * SECOND, ['a', 'b', 'c'], supersede=True,
-        after=tick + 8 * SECOND if after else None, rule='every 9')
+        previous_tick=tick + 8 * SECOND if after else None, rule='every 9')
 
     assert objects_of(claimed.won) == ['c']
     assert claimed[1:5] == ([], 0, [], [])
@@ -2066,7 +2066,7 @@ def test_a_claim_made_again_gives_the_same_answer(one, another, job, tick):
     objects = ['new', 'busy', 'late', 'done', 'behind', 'taken']
     lease = name()
     told = claim(one, job, tick + SECOND, objects, lease, supersede=True,
-                 after=tick)
+                 previous_tick=tick)
     assert (len(told.won), told.busy, told.superseded, told.behind) == (
         3, ['busy'], 1, [due.Row(
             'behind', position_of('behind'), tick - SECOND,

@@ -187,7 +187,7 @@ def test_rows_of_the_release_before_go_on(empty):
         and column.name not in ('tick', 'by_lost')}}
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.job).values(
-            id=7, namespace='tests', kind=tables.KIND, name='old'))
+            id=7, space='tests', kind=tables.KIND, name='old'))
         connection.execute(sa.insert(tables.claim).values(row))
         connection.execute(sa.insert(tables.history).values(counted))
 
@@ -216,7 +216,7 @@ def test_what_a_session_of_the_release_before_has_ended_is_counted(empty):
             for key, lease in (('a', 'l+'), ('b', 'l'))]
     with engine.begin() as connection:
         connection.execute(sa.insert(tables.job).values(
-            id=7, namespace='tests', kind=tables.KIND, name='old'))
+            id=7, space='tests', kind=tables.KIND, name='old'))
         connection.execute(sa.insert(tables.claim), rows)
         connection.execute(sa.insert(tables.lease).values(
             id='l', job=7, tick=50, state=State.RUNNING, holder='worker-1',

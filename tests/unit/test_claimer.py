@@ -257,7 +257,7 @@ def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
     each time.
     """
     desk, asked = Desk(), []
-    desk.store.ask = lambda call, then, failed=None: asked.append(
+    desk.store.submit = lambda call, then, failed=None: asked.append(
         lambda: then(call(desk.store)))
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
@@ -273,7 +273,7 @@ def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
     """It may be at the next one, too."""
     desk, asked = Desk(), []
     desk.claimer.wait_for('poll', ['a'])
-    desk.store.ask = lambda call, then, failed=None: asked.append(
+    desk.store.submit = lambda call, then, failed=None: asked.append(
         lambda: then(call(desk.store)))
     desk.claimer.start_tick(desk.job, tick(), ['b'])
     desk.clock.pass_us(SECOND)

@@ -39,7 +39,7 @@ class Pool:
     def submit(self, priority, source):
         self._sources.append(source)
 
-    def look_again(self):
+    def recheck(self):
         """There is always a thread."""
 
     def run(self):

@@ -37,7 +37,7 @@ class Hand:
         self.written_off.append(ident)
         return len(self.written_off)
 
-    def look_again(self):
+    def recheck(self):
         """It needs no threads."""
 
     def take(self):
@@ -340,7 +340,7 @@ def warm(bench, name='poll'):
     for _ in range(30):
         bench.accept(['warm'] * 2, name=name)
         bench.pool.run_all()
-    assert bench.shop.part_size(name) == 64
+    assert bench.shop.chunk_size(name) == 64
     bench.reports.clear()
 
 
@@ -448,7 +448,7 @@ def test_what_is_offered_to_other_threads_is_offered_once():
 
     bench.pass_time(60)
 
-    assert [len(lane.loads) for lane in bench.pool.queue] == [1]
+    assert [len(lane.batch_runs) for lane in bench.pool.queue] == [1]
     bench.pool.run_all()
     bench.pass_time(0.25)
     assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}

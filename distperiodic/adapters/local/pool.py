@@ -164,7 +164,7 @@ class Pool:
                 if chunk is not None:
                     source.run(chunk)
             except BaseException:
-                LOG.exception('a chunk of a batch failed in the library '
+                LOG.exception('a part of a batch failed in the library '
                               'itself: thread=%s; the thread goes on',
                               threading.current_thread().name)
             # Drop the references, or this thread keeps the work in memory
