@@ -202,11 +202,11 @@ class _Serve(configured.Configured, command.Command):
 
         :raises ConfigError: the store cannot be used as it is.
         """
-        from distperiodic.service import lifecycle
+        from distperiodic.service import checks
         # The processes themselves wait for a store that is unavailable, and
         # log it.
         with contextlib.suppress(exceptions.StoreUnavailable):
-            lifecycle.check_store(settings, conf)
+            checks.check_store(settings, conf)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'

@@ -12,8 +12,8 @@ This package runs the flow, in one main thread per service. It alone imports
 both the flow and the adapters.
 """
 
+from distperiodic.service.checks import check
 from distperiodic.service.launcher import launch
-from distperiodic.service.lifecycle import check
 from distperiodic.service.lifecycle import worker_group
 from distperiodic.service.scheduler import SchedulerService
 from distperiodic.service.worker import WorkerService

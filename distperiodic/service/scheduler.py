@@ -17,7 +17,7 @@ from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local.bus import LocalBus
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.reader import ThreadReader

@@ -5,7 +5,9 @@ None of them touches the code of the product: what is wrong is what a port
 answers, or how a process is driven.
 """
 
-from distperiodic.adapters.local import memory
+from distperiodic.adapters.local.memory_rows import ClaimRow
+from distperiodic.adapters.local.memory_rows import EndedClaim
+from distperiodic.adapters.local.memory_rows import LeaseRow
 from distperiodic.core import due
 from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
@@ -77,9 +79,9 @@ class TwoWin(Bug):
                 rows = self._rows.get(job, {})
                 for key in objects:
                     row = rows.get(key)
-                    if (isinstance(row, memory._Row) and row.tick == tick
+                    if (isinstance(row, ClaimRow) and row.tick == tick
                             and row.lease.id != lease):
-                        rows[key] = memory._Ended(
+                        rows[key] = EndedClaim(
                             tick - 1, tick - 1, row.since, row.rule, None)
                 return super().claim(
                     job, tick, objects, lease=lease, **options)
@@ -125,7 +127,7 @@ class NoCompareAtStart(Bug):
                     if _runs(row) and row.tick == tick and (
                             row.lease.id != into):
                         row.state = State.CLAIMED
-                        self._enter(self._leases.get(lease) or memory._Held(
+                        self._enter(self._leases.get(lease) or LeaseRow(
                             lease, job, tick, '', self._until(seconds)),
                             key, row)
                 return super().start(
@@ -273,7 +275,7 @@ class _OnlyItsOwn:
 
 
 def _runs(row):
-    return isinstance(row, memory._Row) and row.state is State.RUNNING
+    return isinstance(row, ClaimRow) and row.state is State.RUNNING
 
 
 BUGS = {

@@ -3,6 +3,7 @@
 
 from distperiodic import ports
 from distperiodic.adapters.local import memory
+from distperiodic.adapters.local.memory_rows import ClaimRow
 from distperiodic.core.claim import EARLIEST
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
@@ -72,7 +73,7 @@ class SharedStore(memory.MemoryClaimStore):
                         self.sync(job, [ports.Listed(key, rule, tick - 1)],
                                   [], at=tick)
                     continue
-                if (row.tick < tick and isinstance(row, memory._Row)
+                if (row.tick < tick and isinstance(row, ClaimRow)
                         and row.state not in ENDINGS):
                     open_[key] = row.tick
             asked.append(key)
@@ -130,6 +131,6 @@ class SharedStore(memory.MemoryClaimStore):
         none.
         """
         row = self._rows[job].get(name)
-        if isinstance(row, memory._Row) and row.state is State.RUNNING:
+        if isinstance(row, ClaimRow) and row.state is State.RUNNING:
             return row.fence
         return None

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import distperiodic
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority

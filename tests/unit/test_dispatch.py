@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal

@@ -5,7 +5,7 @@ import collections
 
 import pytest
 
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.claim import Claimed

@@ -9,7 +9,7 @@ import pytest
 from distperiodic import exceptions
 from distperiodic.adapters.messaging.outbox import BatchOutbox
 from distperiodic.adapters.messaging.outbox import NoConsumer
-from distperiodic.adapters.messaging.outbox import ReportOutbox
+from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import message
 from tests.waiting import wait_until
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority

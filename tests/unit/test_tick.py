@@ -10,6 +10,7 @@ import pytest
 
 from distperiodic import exceptions
 from distperiodic.adapters.local import memory
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from tests.simulation import store
@@ -391,7 +392,7 @@ def test_rows_that_the_store_did_not_tell_are_asked_for_again(
     """Without them nobody knows what is new: not until the next tick."""
     asked = []
 
-    class Unable(memory.InlineStoreQueue):
+    class Unable(InlineStoreQueue):
         def rows(self, *args, **options):
             asked.append(world.clock.seconds)
             raise exceptions.StoreUnavailable('it is away')
@@ -422,7 +423,7 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
     """What came due meanwhile has its turn as soon as the store is back."""
     line = []
 
-    class Line(memory.InlineStoreQueue):
+    class Line(InlineStoreQueue):
         away = False
 
         def submit(self, call, then, failed=None, *, urgent=False):

@@ -12,7 +12,7 @@ import itertools
 import types
 
 from distperiodic import exceptions
-from distperiodic.adapters.local.memory import InlineStoreQueue
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import schedule

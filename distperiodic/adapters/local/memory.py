@@ -7,21 +7,22 @@ of other members, so only the ring decides between them, and its contents are
 lost when the process ends.
 """
 
-import array
-import bisect
-import collections
 import itertools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
-from typing import TypeVar
 
 from distperiodic import ports
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.memory_rows import ClaimRow
+from distperiodic.adapters.local.memory_rows import EndedClaim
+from distperiodic.adapters.local.memory_rows import JobRows
+from distperiodic.adapters.local.memory_rows import LeaseRow
+from distperiodic.adapters.local.memory_rows import listed_row
+from distperiodic.adapters.local.memory_rows import new_tuple
+from distperiodic.adapters.local.memory_rows import row_with
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import ENDINGS
@@ -40,172 +41,10 @@ from distperiodic.core.claim import names_of_leases
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 
-_new = tuple.__new__
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
 _TAKEN_BACK = MOVES[Move.RECLAIM][0]
 
-_Answer = TypeVar('_Answer')
 
-# Number of delisted objects up to which none is forgotten: so few need little
-# memory, and forgetting takes a pass over all rows.
-_KEPT = 10_000
-# Maximum number of ticks of a job for which objects are counted.
-_TICKS = 1000
-
-
-class _Held:
-    """A lease: its holder, its claims and when it expires."""
-
-    __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
-
-    def __init__(self, lease: str, job: str, tick: int, holder: str,
-                 until: int):
-        self.id = lease
-        self.job = job
-        self.tick = tick
-        self.holder = holder
-        self.until = until
-        self.rows: dict[str, _Row] = {}
-
-
-class _Ended(NamedTuple):
-    """An object without an open claim.
-
-    Objects whose claims ended alike at the same time share one instance.
-    """
-
-    #: The last tick that it was claimed for. Its first watermark, if it never
-    #: was claimed.
-    tick: int
-    settled: int
-    #: None means not listed.
-    since: int | None
-    rule: str | None
-    served: int | None
-
-
-class _Row:
-    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
-                 'settled', 'since', 'state', 'tick')
-
-    def __init__(self, tick: int, fence: int, lease: _Held, attempt: int,
-                 since: int | None, rule: str | None, served: int | None,
-                 state: State = State.CLAIMED):
-        self.tick = self.settled = tick
-        self.state = state
-        self.fence = fence
-        self.attempt = attempt
-        self.lease = lease
-        self.progress: str | None = None
-        self.since = since
-        self.rule = rule
-        self.served = served
-
-
-class _Rows(dict[str, '_Row | _Ended']):
-    """The objects of one job.
-
-    An object with an open claim has a _Row, other objects an _Ended. An
-    object whose claim ended also keeps its _Row if its fence does not follow
-    from the tick (the clock was set back), or if it had more than one attempt
-    and did not end as done.
-    """
-
-    __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
-                 'look_at', 'settled')
-
-    def __init__(self) -> None:
-        super().__init__()
-        #: Number of delisted objects, and the number above which the next
-        #: delist() forgets some.
-        self.delisted = 0
-        self.look_at = _KEPT
-        #: A lower bound for new fences, above those of forgotten objects.
-        self.floor = 0
-        #: Number of objects that were claimed or skipped, by tick.
-        self.settled: collections.Counter[int] = collections.Counter()
-        # Objects sorted by position, and new objects to be sorted in.
-        self._positions = array.array('q')
-        self._keys: list[str] = []
-        self._unplaced: list[str] = []
-
-    def add(self, key: str, row: '_Row | _Ended') -> None:
-        """Add a new object."""
-        self[key] = row
-        self._unplaced.append(key)
-
-    def settle(self, tick: int, number: int) -> None:
-        """Count *number* more objects as claimed or skipped for *tick*."""
-        self.settled[tick] = self.settled.get(tick, 0) + number
-        if len(self.settled) > _TICKS:
-            for old in sorted(self.settled)[:_TICKS // 2]:
-                del self.settled[old]
-
-    def between(self, low: int, high: int,
-                before: int | None) -> Iterator[due.Row]:
-        """Yield listed objects from *low* to *high*, sorted by position.
-
-        :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
-        """
-        if self._unplaced:
-            self._place([*zip(self._positions, self._keys, strict=True), *zip(
-                positions_of(self._unplaced), self._unplaced,
-                strict=True)])
-        for at in range(bisect.bisect_left(self._positions, low),
-                        len(self._positions)):
-            position = self._positions[at]
-            if position > high:
-                return
-            key = self._keys[at]
-            row = self[key]
-            if row.since is not None and (
-                    before is None or row.settled < before
-                    or row.rule != ''):
-                yield _listed(key, position, row, row.since)
-
-    def _place(self, found: list[tuple[int, str]]) -> None:
-        found.sort()
-        self._positions = array.array('q', [place for place, _ in found])
-        self._keys = [key for _, key in found]
-        self._unplaced = []
-
-    def delist(self, tick: int) -> None:
-        """Count one more delisted object, and sometimes forget old ones.
-
-        Delisted objects without an open claim are forgotten if their
-        watermark is before *tick*: their old ticks are not claimed again.
-        """
-        self.delisted += 1
-        if self.delisted <= self.look_at:
-            return
-        for key in [key for key, row in self.items() if (
-                row.since is None and row.settled < tick and (
-                    isinstance(row, _Ended) or row.state in ENDINGS))]:
-            row = self.pop(key)
-            self.floor = max(
-                self.floor, first_fence(row.tick) + FENCES
-                if isinstance(row, _Ended) else row.fence + 1)
-        self._place([(place, key) for place, key in zip(
-            self._positions, self._keys, strict=True) if key in self])
-        self._unplaced = [key for key in self._unplaced if key in self]
-        self.delisted = sum(row.since is None for row in self.values())
-        self.look_at = max(_KEPT, 2 * self.delisted)
-
-
-def _listed(key: str, position: int, row: _Row | _Ended,
-            since: int) -> due.Row:
-    rule = due.UNRECORDED if row.rule is None else row.rule
-    free = isinstance(row, _Ended) or row.state in ENDINGS
-    return due.Row(key, position, row.settled, since, rule, free, row.served)
-
-
-def _with(row: _Row | _Ended, **values: Any) -> _Row | _Ended:
-    """Return *row* with the given values; a _Row is changed in place."""
-    if isinstance(row, _Ended):
-        return row._replace(**values)
-    for name, value in values.items():
-        setattr(row, name, value)
-    return row
 
 
 class MemoryClaimStore:
@@ -225,11 +64,11 @@ class MemoryClaimStore:
         self._clock = clock or SystemClock()
         self._epoch = self._clock.now() - int(
             self._clock.monotonic() * SECOND)
-        self._rows: dict[str, _Rows] = {}
+        self._rows: dict[str, JobRows] = {}
         #: The text of each job's schedule, and when it took effect.
         self._schedules: dict[str, tuple[str, int]] = {}
         self._checked: dict[str, int] = {}
-        self._leases: dict[str, _Held] = {}
+        self._leases: dict[str, LeaseRow] = {}
         #: The last call that ended claims: lease, new state, ended objects.
         self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
 
@@ -270,11 +109,11 @@ class MemoryClaimStore:
         for key, rule, settled in listed:
             row = rows.get(key)
             if row is None:
-                rows.add(key, _Ended(settled, settled, at, rule, None))
+                rows.add(key, EndedClaim(settled, settled, at, rule, None))
             elif row.since is None or (row.rule != rule and row.since <= at):
                 rows.delisted -= row.since is None
-                rows[key] = _with(row, since=at, rule=rule,
-                                  settled=max(row.settled, settled))
+                rows[key] = row_with(row, since=at, rule=rule,
+                                     settled=max(row.settled, settled))
             elif row.rule != rule:
                 left.append(key)
         for key in sorted(set(delisted).difference(
@@ -285,7 +124,7 @@ class MemoryClaimStore:
             if row.since > at:
                 left.append(key)
             else:
-                rows[key] = _with(row, since=None)
+                rows[key] = row_with(row, since=None)
                 rows.delist(at)
         return left
 
@@ -297,7 +136,7 @@ class MemoryClaimStore:
     def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         rows = self._rows_of(job)
         there = [key for key in dict.fromkeys(objects) if key in rows]
-        return [_listed(key, position, row, row.since)
+        return [listed_row(key, position, row, row.since)
                 for key, position in zip(
                     there, positions_of(there), strict=True)
                 if (row := rows[key]).since is not None]
@@ -305,10 +144,10 @@ class MemoryClaimStore:
     def settled(self, job: str, tick: int) -> int:
         return self._rows_of(job).settled[tick]
 
-    def _rows_of(self, job: str) -> _Rows:
+    def _rows_of(self, job: str) -> JobRows:
         rows = self._rows.get(job)
         if rows is None:
-            rows = self._rows[job] = _Rows()
+            rows = self._rows[job] = JobRows()
         return rows
 
     # Claims in new leases.
@@ -329,7 +168,7 @@ class MemoryClaimStore:
         if held is None:
             if until is not None and self._clock.now() > until:
                 return Claimed([], [], 0, [], [], over=True)
-            held = _Held(lease, job, tick, holder, self._until(seconds))
+            held = LeaseRow(lease, job, tick, holder, self._until(seconds))
         first = first_fence(tick)
         newest = max(first, rows.floor)
         won: list[Claim] = []
@@ -342,10 +181,10 @@ class MemoryClaimStore:
             row = rows.get(key)
             if row is None:
                 if include_new:
-                    row = _Row(tick, newest, held, 1, tick, rule, None)
+                    row = ClaimRow(tick, newest, held, 1, tick, rule, None)
                     rows.add(key, row)
                     held.rows[key] = row
-                    won.append(_new(Claim, (key, newest, 1, tick)))
+                    won.append(new_tuple(Claim, (key, newest, 1, tick)))
                 else:
                     unlisted.append(key)
                 continue
@@ -356,13 +195,13 @@ class MemoryClaimStore:
                     continue
                 rows.delisted -= 1
                 since = tick
-                row = rows[key] = _with(row, since=tick, rule=rule,
-                                        settled=max(row.settled, tick - 1))
+                row = rows[key] = row_with(row, since=tick, rule=rule,
+                                           settled=max(row.settled, tick - 1))
             its = row.rule
             if its != rule and its is not None:
                 continue
             attempt = 1
-            if isinstance(row, _Ended):
+            if isinstance(row, EndedClaim):
                 if row.settled == tick:
                     continue
                 if previous_tick is not None and row.settled < previous_tick:
@@ -394,10 +233,10 @@ class MemoryClaimStore:
             else:
                 waiting.append(key)
                 continue
-            rows[key] = held.rows[key] = _Row(
+            rows[key] = held.rows[key] = ClaimRow(
                 tick, fence, held, attempt, since, its, row.served)
             # The same as Claim(), but faster.
-            won.append(_new(Claim, (key, fence, attempt, tick)))
+            won.append(new_tuple(Claim, (key, fence, attempt, tick)))
         if held.rows:
             self._leases[lease] = held
         if len(won) > known:
@@ -416,21 +255,21 @@ class MemoryClaimStore:
     def _until(self, seconds: float) -> int:
         return self._epoch + int((self._clock.monotonic() + seconds) * SECOND)
 
-    def _leave(self, key: str, row: _Row) -> None:
+    def _leave(self, key: str, row: ClaimRow) -> None:
         """Remove *row* from its lease, and an empty lease from the store."""
         held = row.lease
         held.rows.pop(key, None)
         if not held.rows:
             self._leases.pop(held.id, None)
 
-    def _enter(self, held: _Held, key: str, row: _Row) -> None:
+    def _enter(self, held: LeaseRow, key: str, row: ClaimRow) -> None:
         self._leave(key, row)
         row.lease = held
         held.rows[key] = row
         self._leases[held.id] = held
 
     def _standing(self, lease: str, objects: Iterable[str],
-                  move: Move) -> Iterator[tuple[str, _Row]]:
+                  move: Move) -> Iterator[tuple[str, ClaimRow]]:
         """Yield those of *objects* in *lease* whose state allows *move*."""
         held = self._leases.get(lease)
         if held is not None:
@@ -451,7 +290,7 @@ class MemoryClaimStore:
         held = self._leases.get(lease)
         if held is None:
             return []
-        to = _Held(into, job, tick, holder, self._until(seconds))
+        to = LeaseRow(into, job, tick, holder, self._until(seconds))
         before, after = MOVES[Move.START]
         waiting, granted = held.rows, []
         for key in objects:
@@ -459,7 +298,7 @@ class MemoryClaimStore:
             if row is not None and row.state in before:
                 row.state, row.lease = after, to
                 to.rows[key] = waiting.pop(key)
-                granted.append(_new(Claim, (
+                granted.append(new_tuple(Claim, (
                     key, row.fence, row.attempt, row.tick)))
         if granted:
             self._leases[into] = to
@@ -488,7 +327,7 @@ class MemoryClaimStore:
             row = rows.get(key)
             if (row is not None and row.since is not None
                     and row.settled < tick):
-                rows[key] = _with(row, settled=tick)
+                rows[key] = row_with(row, settled=tick)
                 skipped += 1
         if skipped:
             rows.settle(tick, skipped)
@@ -514,8 +353,9 @@ class MemoryClaimStore:
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
                         and (row.attempt == 1 or done)):
-                    it = _new(_Ended, (row.tick, row.settled, row.since,
-                                       row.rule, row.served))
+                    it = new_tuple(EndedClaim, (row.tick, row.settled,
+                                                row.since, row.rule,
+                                                row.served))
                     if it != alike:
                         alike = it
                     rows[key] = alike
@@ -532,7 +372,7 @@ class MemoryClaimStore:
         if to is not None:
             # An earlier call moved these, and its answer was lost.
             return {key for key in keys if key in to.rows}
-        to = _Held(into, job, tick, '', self._until(seconds))
+        to = LeaseRow(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
             row.state = State.RETRY
             self._enter(to, key, row)
@@ -552,14 +392,14 @@ class MemoryClaimStore:
     def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
                 leases: Sequence[str], into: str, holder: str,
                 seconds: float, count_attempt: bool = True) -> list[Claim]:
-        rows = self._rows.get(job, _Rows())
+        rows = self._rows.get(job, JobRows())
         to = self._leases.get(into)
         if to is None:
-            to = _Held(into, job, tick, holder, self._until(seconds))
+            to = LeaseRow(into, job, tick, holder, self._until(seconds))
         anew = []
         for key in dict.fromkeys(objects):
             row = rows.get(key)
-            if not isinstance(row, _Row):
+            if not isinstance(row, ClaimRow):
                 continue
             if row.lease is to:
                 # An earlier call claimed it, and its answer was lost.
@@ -568,7 +408,7 @@ class MemoryClaimStore:
                 anew.append(self._anew(to, key, row, count_attempt))
         return anew
 
-    def _anew(self, to: _Held, key: str, row: _Row,
+    def _anew(self, to: LeaseRow, key: str, row: ClaimRow,
               ran: bool = True) -> Claim:
         row.attempt += ran and row.state is not State.CLAIMED
         row.fence += 1
@@ -616,8 +456,8 @@ class MemoryClaimStore:
             State.RUNNING)
             for name in names if (held := self._leases.get(name))]
         for name, held in zip(names[len(taken):], due, strict=False):
-            to = _Held(name, held.job, held.tick, holder,
-                       self._until(seconds))
+            to = LeaseRow(name, held.job, held.tick, holder,
+                          self._until(seconds))
             was = next(iter(held.rows.values())).state
             taken.append(Lease(to.id, to.job, to.tick, [
                 self._anew(to, key, row)
@@ -630,22 +470,5 @@ class MemoryClaimStore:
                 if held.job in known} - {''}
 
 
-class InlineStoreQueue:
-    """A queue that calls the store at once. See
-    :class:`distperiodic.ports.StoreQueue`.
-    """
-
-    away = False
-
-    def __init__(self, store: ports.ClaimStore):
-        self._store = store
-
-    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
-               then: Callable[[_Answer], None],
-               failed: Callable[[], None] = lambda: None, *,
-               urgent: bool = False) -> None:
-        then(call(self._store))
-
-
-def _claim_of(key: str, row: _Row) -> Claim:
+def _claim_of(key: str, row: ClaimRow) -> Claim:
     return Claim(key, row.fence, row.attempt, row.tick)

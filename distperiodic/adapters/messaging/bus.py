@@ -32,7 +32,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging.connection import ROUTING_KEY_LIMIT
 from distperiodic.adapters.messaging.connection import BrokerConnection
 from distperiodic.adapters.messaging.outbox import BatchOutbox
-from distperiodic.adapters.messaging.outbox import ReportOutbox
+from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core.message import Batch

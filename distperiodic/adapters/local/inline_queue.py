@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of a store in the thread of the caller."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from distperiodic import ports
+
+_Answer = TypeVar('_Answer')
+
+
+class InlineStoreQueue:
+    """A queue that calls the store at once. See
+    :class:`distperiodic.ports.StoreQueue`.
+    """
+
+    away = False
+
+    def __init__(self, store: ports.ClaimStore):
+        self._store = store
+
+    def submit(self, call: Callable[[ports.ClaimStore], _Answer],
+               then: Callable[[_Answer], None],
+               failed: Callable[[], None] = lambda: None, *,
+               urgent: bool = False) -> None:
+        then(call(self._store))

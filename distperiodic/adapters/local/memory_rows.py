@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of claims in memory."""
+
+import array
+import bisect
+import collections
+from collections.abc import Iterator
+from typing import Any
+from typing import NamedTuple
+
+from distperiodic.core import due
+from distperiodic.core.claim import ENDINGS
+from distperiodic.core.claim import FENCES
+from distperiodic.core.claim import State
+from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
+
+new_tuple = tuple.__new__
+# Number of delisted objects up to which none is forgotten: so few need little
+# memory, and forgetting takes a pass over all rows.
+KEPT = 10_000
+# Maximum number of ticks of a job for which objects are counted.
+TICKS = 1000
+
+
+class LeaseRow:
+    """A lease: its holder, its claims and when it expires."""
+
+    __slots__ = ('holder', 'id', 'job', 'rows', 'tick', 'until')
+
+    def __init__(self, lease: str, job: str, tick: int, holder: str,
+                 until: int):
+        self.id = lease
+        self.job = job
+        self.tick = tick
+        self.holder = holder
+        self.until = until
+        self.rows: dict[str, ClaimRow] = {}
+
+
+class EndedClaim(NamedTuple):
+    """An object without an open claim.
+
+    Objects whose claims ended alike at the same time share one instance.
+    """
+
+    #: The last tick that it was claimed for. Its first watermark, if it never
+    #: was claimed.
+    tick: int
+    settled: int
+    #: None means not listed.
+    since: int | None
+    rule: str | None
+    served: int | None
+
+
+class ClaimRow:
+    __slots__ = ('attempt', 'fence', 'lease', 'progress', 'rule', 'served',
+                 'settled', 'since', 'state', 'tick')
+
+    def __init__(self, tick: int, fence: int, lease: LeaseRow, attempt: int,
+                 since: int | None, rule: str | None, served: int | None,
+                 state: State = State.CLAIMED):
+        self.tick = self.settled = tick
+        self.state = state
+        self.fence = fence
+        self.attempt = attempt
+        self.lease = lease
+        self.progress: str | None = None
+        self.since = since
+        self.rule = rule
+        self.served = served
+
+
+class JobRows(dict[str, 'ClaimRow | EndedClaim']):
+    """The objects of one job.
+
+    An object with an open claim has a ClaimRow, other objects an EndedClaim.
+    An object whose claim ended also keeps its ClaimRow if its fence does not
+    follow from the tick (the clock was set back), or if it had more than one
+    attempt and did not end as done.
+    """
+
+    __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
+                 'look_at', 'settled')
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Number of delisted objects, and the number above which the next
+        #: delist() forgets some.
+        self.delisted = 0
+        self.look_at = KEPT
+        #: A lower bound for new fences, above those of forgotten objects.
+        self.floor = 0
+        #: Number of objects that were claimed or skipped, by tick.
+        self.settled: collections.Counter[int] = collections.Counter()
+        # Objects sorted by position, and new objects to be sorted in.
+        self._positions = array.array('q')
+        self._keys: list[str] = []
+        self._unplaced: list[str] = []
+
+    def add(self, key: str, row: 'ClaimRow | EndedClaim') -> None:
+        """Add a new object."""
+        self[key] = row
+        self._unplaced.append(key)
+
+    def settle(self, tick: int, number: int) -> None:
+        """Count *number* more objects as claimed or skipped for *tick*."""
+        self.settled[tick] = self.settled.get(tick, 0) + number
+        if len(self.settled) > TICKS:
+            for old in sorted(self.settled)[:TICKS // 2]:
+                del self.settled[old]
+
+    def between(self, low: int, high: int,
+                before: int | None) -> Iterator[due.Row]:
+        """Yield listed objects from *low* to *high*, sorted by position.
+
+        :param before: see :meth:`distperiodic.ports.ClaimStore.rows`.
+        """
+        if self._unplaced:
+            self._place([*zip(self._positions, self._keys, strict=True), *zip(
+                positions_of(self._unplaced), self._unplaced,
+                strict=True)])
+        for at in range(bisect.bisect_left(self._positions, low),
+                        len(self._positions)):
+            position = self._positions[at]
+            if position > high:
+                return
+            key = self._keys[at]
+            row = self[key]
+            if row.since is not None and (
+                    before is None or row.settled < before
+                    or row.rule != ''):
+                yield listed_row(key, position, row, row.since)
+
+    def _place(self, found: list[tuple[int, str]]) -> None:
+        found.sort()
+        self._positions = array.array('q', [place for place, _ in found])
+        self._keys = [key for _, key in found]
+        self._unplaced = []
+
+    def delist(self, tick: int) -> None:
+        """Count one more delisted object, and sometimes forget old ones.
+
+        Delisted objects without an open claim are forgotten if their
+        watermark is before *tick*: their old ticks are not claimed again.
+        """
+        self.delisted += 1
+        if self.delisted <= self.look_at:
+            return
+        for key in [key for key, row in self.items() if (
+                row.since is None and row.settled < tick and (
+                    isinstance(row, EndedClaim) or row.state in ENDINGS))]:
+            row = self.pop(key)
+            self.floor = max(
+                self.floor, first_fence(row.tick) + FENCES
+                if isinstance(row, EndedClaim) else row.fence + 1)
+        self._place([(place, key) for place, key in zip(
+            self._positions, self._keys, strict=True) if key in self])
+        self._unplaced = [key for key in self._unplaced if key in self]
+        self.delisted = sum(row.since is None for row in self.values())
+        self.look_at = max(KEPT, 2 * self.delisted)
+
+
+def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,
+            since: int) -> due.Row:
+    rule = due.UNRECORDED if row.rule is None else row.rule
+    free = isinstance(row, EndedClaim) or row.state in ENDINGS
+    return due.Row(key, position, row.settled, since, rule, free, row.served)
+
+
+def row_with(row: ClaimRow | EndedClaim,
+             **values: Any) -> ClaimRow | EndedClaim:
+    """Return *row* with the given values; a ClaimRow is changed in place."""
+    if isinstance(row, EndedClaim):
+        return row._replace(**values)
+    for name, value in values.items():
+        setattr(row, name, value)
+    return row

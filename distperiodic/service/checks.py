@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of options, tables and jobs before a service starts."""
+
+import contextlib
+import sys
+
+from oslo_config import cfg
+from oslo_service import backend
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import periodic
+from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.local import private
+
+
+def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
+    """Return the options of *conf* for a service of this kind.
+
+    :param kind: 'scheduler' or 'worker'.
+    :raises ConfigError: an option cannot be used.
+    """
+    settings = opts.settings(conf)
+    if settings.backend_url:
+        check_backend_url(settings.backend_url)
+    elif settings.dispatcher == 'messaging' or kind == 'worker':
+        raise exceptions.ConfigError(
+            '[distperiodic] backend_url is empty, but schedulers and workers '
+            'find each other through it; set it, or set dispatcher = local')
+    if settings.connection:
+        # Load SQLAlchemy only if there is a database.
+        from distperiodic.adapters.sql import database
+
+        database.check(settings.connection)
+    return settings
+
+
+def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
+    """Check that the store has our tables; create an embedded store.
+
+    :param conf: the configuration that *settings* were read from.
+    :raises ConfigError: the store cannot be used as it is.
+    :raises StoreUnavailable: the store does not answer.
+    """
+    if not settings.connection:
+        return
+    from distperiodic.adapters.sql import schema
+    if settings.embedded:
+        private.make_directory(settings.state_path)
+        private.make_file(settings.store_file)
+        schema.sync(settings.connection)
+    try:
+        schema.check(settings.connection)
+    except exceptions.SchemaError as exc:
+        text = str(exc)
+        if text.endswith('distperiodic db sync'):
+            # Without these files "db sync" would create the tables elsewhere.
+            text += ''.join(f' --config-file {path}'
+                            for path in opts.files(conf))
+        if not conf[opts.GROUP].connection:
+            text += (
+                '; this database is the one of [database] connection, set '
+                '[distperiodic] connection to use another one, or to none to '
+                'go without a store')
+        raise exceptions.SchemaError(text) from None
+
+
+def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
+    """Check whether a scheduler of *tasks* can start.
+
+    Call this before the fork: an error that appears only in a forked process
+    ends that process, and each replacement fails the same way. A database or
+    broker that is merely unavailable is not an error.
+
+    :raises ConfigError: an option, a URL, a job or the store's tables cannot
+        be used; the message names the remedy.
+    """
+    check_backend()
+    settings = check_options(conf, 'scheduler')
+    if not tasks.jobs:
+        raise exceptions.ConfigError(
+            f'{type(tasks).__name__} has no jobs; decorate its methods with '
+            'distperiodic.periodic_task')
+    with contextlib.suppress(exceptions.StoreUnavailable):
+        check_store(settings, conf)
+    if settings.dispatcher == 'messaging':
+        from distperiodic.operator.broker_probe import BrokerProbe
+
+        BrokerProbe(conf)
+
+
+def check_backend() -> None:
+    """Check that threads run under the chosen backend of oslo.service.
+
+    :raises ConfigError: the backend is eventlet and threads are not patched.
+    """
+    if backend.get_backend_type() is not backend.BackendType.EVENTLET:
+        return
+    patcher = sys.modules.get('eventlet.patcher')
+    if patcher is None or not patcher.is_monkey_patched('thread'):
+        raise exceptions.ConfigError(
+            'oslo.service runs on eventlet in this process and its threads '
+            'are not patched, so nothing would ever run; call '
+            'oslo_service.backend.init_backend(BackendType.THREADING) before '
+            'anything of oslo.service or oslo.messaging is imported')
