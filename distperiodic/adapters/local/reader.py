@@ -20,71 +20,34 @@ from distperiodic.core.ring import Arc
 LOG = logging.getLogger(__name__)
 
 
-class ThreadReader:
-    """A reader that runs catalogue methods in threads; see
-    :class:`distperiodic.ports.CatalogueReader`.
-
-    A job has at most one read in progress, so there are at most as many
-    threads as jobs with objects. They are daemon threads: a method that never
-    returns blocks neither another job nor the end of the process.
+class CatalogueMethods:
+    """Calls catalogue methods, in the thread of the caller.
 
     Objects that cannot be used are left out and logged; the others run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
-    :param answer: Called with job, ticket, and either an exception or the
-        tuple (catalogue, own schedules, True if the catalogue has only the
-        requested arcs), in the thread that read.
     :param sort: Whether to sort the catalogue for the scheduler; a million
         objects take seconds.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
-                 answer: Callable[[str, int, Any], None], *,
-                 sort: bool = True):
+                 *, sort: bool = True):
         self._method = method
-        self._answer = answer
         self._sort = sort
         self._known: dict[str, catalogue.Catalogues] = {}
-        self._looked_at: dict[str, catalogue.Catalogue] = {}
+        self._seen: dict[str, catalogue.Catalogue] = {}
         #: The last log text about the objects that a job leaves out.
         self._left_out: dict[str, str] = {}
         self._takes_arcs: dict[str, bool] = {}
-        self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
-            queue.SimpleQueue())
-        self._lock = threading.Lock()
-        self._idle = 0
 
-    def read(self, job: Job, tick: int, ticket: int,
-             arcs: Sequence[Arc]) -> None:
-        with self._lock:
-            if self._idle:
-                self._idle -= 1
-            else:
-                try:
-                    threading.Thread(target=self._work, daemon=True,
-                                     name='distperiodic-catalogue').start()
-                except RuntimeError as exc:
-                    self._answer(job.name, ticket, exc)
-                    return
-        self._requests.put((job, tick, ticket, arcs))
+    def read(self, job: Job, tick: int, arcs: Sequence[Arc]
+             ) -> tuple[catalogue.Catalogue, dict[str, schedule.Schedule],
+                        bool]:
+        """Return the catalogue of *job*, the schedules of objects that have
+        their own, and True if the catalogue has only the objects on *arcs*.
 
-    def _work(self) -> None:
-        while True:
-            job, tick, ticket, arcs = self._requests.get()
-            try:
-                found = self._read(job, tick, arcs)
-            except BaseException as exc:
-                LOG.debug('catalogue method failed: job=%s', job.name,
-                          exc_info=True)
-                found = _as_told(exc)
-            self._answer(job.name, ticket, found)
-            # Drop the reference, or it would live until the next request.
-            found = None
-            with self._lock:
-                self._idle += 1
-
-    def _read(self, job: Job, tick: int,
-              arcs: Sequence[Arc]) -> Any:
+        :raises InvalidObject: The method does not return objects.
+        """
         method = self._method(job.name)
         assert method is not None
         takes_arcs = self._takes_arcs.get(job.name)
@@ -106,8 +69,8 @@ class ThreadReader:
         except Exception:
             objects = self._usable(job, objects)
             found, own = known.of(objects), _schedules(objects)
-        if found is not self._looked_at.get(job.name):
-            self._looked_at[job.name] = found
+        if found is not self._seen.get(job.name):
+            self._seen[job.name] = found
             duplicate = found.duplicate
             if duplicate is not None:
                 LOG.warning(
@@ -141,6 +104,63 @@ class ThreadReader:
                 'until the method gives them otherwise, the others do',
                 job.name, job.objects, told)
         return usable
+
+
+class ThreadReader:
+    """A reader that runs catalogue methods in threads; see
+    :class:`distperiodic.ports.CatalogueReader`.
+
+    A job has at most one read in progress, so there are at most as many
+    threads as jobs with objects. They are daemon threads: a method that never
+    returns blocks neither another job nor the end of the process.
+
+    :param method: Returns the catalogue method of a job, by the job's name.
+    :param answer: Called with job, ticket, and either an exception or the
+        tuple (catalogue, own schedules, True if the catalogue has only the
+        requested arcs), in the thread that read.
+    :param sort: Whether to sort the catalogue for the scheduler; a million
+        objects take seconds.
+    """
+
+    def __init__(self, method: Callable[[str], Callable[..., Any] | None],
+                 answer: Callable[[str, int, Any], None], *,
+                 sort: bool = True):
+        self._methods = CatalogueMethods(method, sort=sort)
+        self._answer = answer
+        self._requests: queue.SimpleQueue[tuple[Any, ...]] = (
+            queue.SimpleQueue())
+        self._lock = threading.Lock()
+        self._idle = 0
+
+    def read(self, job: Job, tick: int, ticket: int,
+             arcs: Sequence[Arc]) -> None:
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            else:
+                try:
+                    threading.Thread(target=self._work, daemon=True,
+                                     name='distperiodic-catalogue').start()
+                except RuntimeError as exc:
+                    self._answer(job.name, ticket, exc)
+                    return
+        self._requests.put((job, tick, ticket, arcs))
+
+    def _work(self) -> None:
+        while True:
+            job, tick, ticket, arcs = self._requests.get()
+            found: Any
+            try:
+                found = self._methods.read(job, tick, arcs)
+            except BaseException as exc:
+                LOG.debug('catalogue method failed: job=%s', job.name,
+                          exc_info=True)
+                found = _as_told(exc)
+            self._answer(job.name, ticket, found)
+            # Drop the reference, or it would live until the next request.
+            del found
+            with self._lock:
+                self._idle += 1
 
 
 def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A clock that a test moves."""
+
+import datetime
+
+from distperiodic.core import schedule
+from distperiodic.core.schedule import SECOND
+
+_START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
+
+
+def instant_of(name: str, moment: datetime.datetime) -> int:
+    """Return *moment* in microseconds since the epoch.
+
+    :raises ValueError: *moment*, the argument *name*, has no time zone.
+    """
+    if moment.tzinfo is None:
+        raise ValueError(f'{name} is {moment!r}, without a time zone; use an '
+                         'aware datetime')
+    return schedule.instant_of(moment)
+
+
+class FrozenClock:
+    """Clock that stands still until a test moves it.
+
+    It implements :class:`distperiodic.ports.Clock`.
+
+    :param start: Aware datetime at which the clock starts. Default: the
+        beginning of 2030, UTC, which is a tick of every spacing that divides a
+        day.
+    :raises ValueError: *start* has no time zone.
+    """
+
+    def __init__(self, start: datetime.datetime = _START):
+        self._now = instant_of('start', start)
+        self._monotonic = 0
+
+    @property
+    def time(self) -> datetime.datetime:
+        """Wall-clock time, in UTC."""
+        return schedule.datetime_of(self._now)
+
+    def now(self) -> int:
+        """Return the wall-clock time in microseconds since the epoch."""
+        return self._now
+
+    def monotonic(self) -> float:
+        """Return the seconds that have passed since the clock was created."""
+        return self._monotonic / SECOND
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass, on the wall clock and on the monotonic clock.
+
+        :raises ValueError: *seconds* is negative; see :meth:`set`.
+        """
+        if seconds < 0:
+            raise ValueError(f'seconds is {seconds:g}; time does not go back, '
+                             'use set() for a clock that is set back')
+        micros = round(seconds * SECOND)
+        self._now += micros
+        self._monotonic += micros
+
+    def set(self, time: datetime.datetime) -> None:
+        """Set the wall clock, as an operator or NTP does; no time passes.
+
+        :param time: Aware datetime.
+        :raises ValueError: *time* has no time zone.
+        """
+        self._now = instant_of('time', time)

@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster in memory, which lives in the time that a test gives it."""
+
+import collections
+import datetime
+import itertools
+import math
+from collections.abc import Callable
+from types import TracebackType
+
+from distperiodic import periodic
+from distperiodic.core import schedule
+from distperiodic.core.member import View
+from distperiodic.core.member import ring_members
+from distperiodic.core.ring import Ring
+from distperiodic.core.schedule import SECOND
+from distperiodic.testing.clock import FrozenClock
+from distperiodic.testing.member import Member
+from distperiodic.testing.member import Settings
+from distperiodic.testing.record import Record
+from distperiodic.testing.record import Run
+from distperiodic.testing.store import SharedMemoryStore
+
+# A member trusts its view for this part of the session after its last sign of
+# life, as the services do.
+_TRUST = 2 / 3
+# Turns of all members at one instant after which they count as not coming to
+# rest.
+_TURNS = 10_000
+
+
+class Cluster:
+    """Members that share the jobs of one class, without servers or threads.
+
+    Time passes only in :meth:`advance`; a handler takes no time unless
+    *run_time* says so. Use the cluster as a context manager, or call
+    :meth:`close`.
+
+    :param tasks: The class of the tasks, called as ``tasks(conf)`` for each
+        member; or a function of that form; or one instance that all members
+        share.
+    :param members: Number of members at the beginning, named ``member-1``,
+        ``member-2`` and so on.
+    :param conf: Passed to *tasks*.
+    :param start: Aware datetime at which the cluster starts. Default: the
+        beginning of 2030, UTC.
+    :param session_timeout: Seconds until the others notice that a member was
+        killed or is frozen.
+    :param late_claim_after: Seconds after its tick at which other members
+        claim what the owner of an object has not claimed.
+    :param lease: Seconds until a lease expires that nobody renews.
+    :param run_time: Seconds that runs take. A handler is called at the end of
+        this time, and never if its member was killed before: so a test can
+        kill a member whose runs are in progress.
+    :raises ValueError: *members* is less than 1, or *start* has no time zone.
+    """
+
+    def __init__(self, tasks: (periodic.PeriodicTasks
+                               | Callable[..., periodic.PeriodicTasks]),
+                 members: int = 1, *, conf: object = None,
+                 start: datetime.datetime | None = None,
+                 session_timeout: float = 10.0,
+                 late_claim_after: float = 5.0, lease: float = 60.0,
+                 run_time: float = 0.0):
+        if members < 1:
+            raise ValueError(f'members is {members}; a cluster has at least '
+                             'one member')
+        self.clock = FrozenClock() if start is None else FrozenClock(start)
+        self._tasks = tasks
+        self._conf = conf
+        self._settings = Settings(
+            session_timeout, late_claim_after, lease, run_time)
+        self._record = Record()
+        self._store = SharedMemoryStore(self.clock)
+        #: Processes that run or are frozen.
+        self._members: dict[str, Member] = {}
+        #: Members in the group: they may be dead, and not missed yet.
+        self._group: dict[str, Member] = {}
+        self._numbers = itertools.count(1)
+        self._nonces = itertools.count(1)
+        self._version = 0
+        self._since = 0.0
+        #: What happens later: functions by monotonic seconds.
+        self._later: dict[float, list[Callable[[], None]]] = (
+            collections.defaultdict(list))
+        for _ in range(members):
+            self._add(f'member-{next(self._numbers)}')
+        self._show()
+        self._settle()
+
+    def __enter__(self) -> 'Cluster':
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None,
+                 error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all members; nothing runs any more."""
+        self._members.clear()
+        self._later.clear()
+
+    # -- what there is
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs so far, oldest first."""
+        return list(self._record.runs)
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the members in the group, as the others see it."""
+        return sorted(self._group)
+
+    def owner_of(self, object_id: str | int) -> str:
+        """Return the name of the member that owns an object."""
+        return Ring(ring_members(
+            member.entry for member in self._group.values()
+        )).owner_of(str(object_id))
+
+    # -- time
+
+    def advance(self, seconds: float) -> None:
+        """Let *seconds* pass; everything that is due in them happens."""
+        end = self.clock.monotonic() + seconds
+        while True:
+            self._settle()
+            now = self.clock.monotonic()
+            if now >= end:
+                return
+            wake = min([end, *self._later, *(
+                member.next() for member in self._members.values()
+                if member.awake)])
+            # At least one microsecond, the resolution of the clock.
+            self.clock.advance(max(1 / SECOND, min(wake, end) - now))
+            for moment in sorted(self._later):
+                if moment <= self.clock.monotonic() + 0.5 / SECOND:
+                    for call in self._later.pop(moment):
+                        call()
+
+    def advance_to(self, time: datetime.datetime) -> None:
+        """Let time pass until the wall clock shows *time*.
+
+        :raises ValueError: *time* has passed.
+        """
+        self.advance((time - self.clock.time).total_seconds())
+
+    def _settle(self) -> None:
+        """Let all members do what is due at this instant."""
+        for _ in range(_TURNS):
+            busy = [member.turn() for member in list(self._members.values())]
+            if not any(busy):
+                return
+        raise AssertionError(
+            f'the cluster is still busy after {_TURNS} turns at '
+            f'{self.clock.time:%H:%M:%S.%f}')
+
+    # -- what happens to members
+
+    def join(self, name: str | None = None) -> str:
+        """Start a member, and return its name.
+
+        :param name: Default: ``member-N`` with the next number. The name of
+            a member that was killed stands for its restart.
+        :raises ValueError: The name is taken.
+        """
+        if name is None:
+            name = f'member-{next(self._numbers)}'
+        if name in self._members:
+            raise ValueError(f'member {name!r} is in the cluster already')
+        self._add(name)
+        self._show()
+        self._settle()
+        return name
+
+    def leave(self, name: str) -> None:
+        """Stop a member in good order, as SIGTERM does."""
+        member = self._member(name)
+        member.drain()
+        del self._members[name]
+        self._show()
+        self._settle()
+
+    def kill(self, name: str) -> None:
+        """Kill a member, as ``kill -9`` does.
+
+        Its runs in progress never end. The others notice after
+        ``session_timeout``.
+        """
+        self._member(name)
+        del self._members[name]
+        self._miss(name)
+
+    def freeze(self, name: str) -> None:
+        """Freeze a member, as SIGSTOP does; the others notice after
+        ``session_timeout``. See :meth:`thaw`.
+        """
+        member = self._member(name)
+        member.awake = False
+        member.distrust(self.clock.monotonic()
+                        + _TRUST * self._settings.session_timeout)
+        self._miss(name)
+
+    def thaw(self, name: str) -> None:
+        """Let a frozen member go on, as SIGCONT does.
+
+        If the others have replaced it, it finds that out and joins again.
+        """
+        member = self._member(name)
+        member.awake = True
+        # It goes on with what it knew, before it hears from its group.
+        member.turn()
+        if self._group.get(name) is not member:
+            self._group[name] = member
+            member.entry = member.entry.next_term(broken=True)
+        self._show()
+        self._settle()
+
+    def pause(self, job: str) -> None:
+        """Pause a job, as ``distperiodic job pause`` does."""
+        self._store.pause(job, 'paused by a test')
+
+    def resume(self, job: str) -> None:
+        """Resume a job, as ``distperiodic job resume`` does."""
+        self._store.resume(job)
+
+    def _miss(self, name: str) -> None:
+        """Remove a member from the group once its session has ended, unless
+        it shows a sign of life before.
+        """
+        missed = self._group[name]
+
+        def expire() -> None:
+            if self._group.get(name) is missed and not (
+                    self._members.get(name) is missed and missed.awake):
+                del self._group[name]
+                self._show()
+        self._later[self.clock.monotonic()
+                    + self._settings.session_timeout].append(expire)
+
+    def _add(self, name: str) -> None:
+        tasks = (self._tasks if isinstance(self._tasks, periodic.PeriodicTasks)
+                 else self._tasks(self._conf))
+        member = Member(
+            name, tasks, clock=self.clock, store=self._store,
+            record=self._record, settings=self._settings,
+            nonce=next(self._nonces))
+        self._members[name] = self._group[name] = member
+
+    def _member(self, name: str) -> Member:
+        try:
+            return self._members[name]
+        except KeyError:
+            raise ValueError(
+                f'no member {name!r} runs; there are '
+                f'{", ".join(sorted(self._members)) or "none"}') from None
+
+    def _show(self) -> None:
+        """Show the group to all members that are awake."""
+        self._version += 1
+        now = self.clock.monotonic()
+        entries = tuple(self._group[name].entry
+                        for name in sorted(self._group))
+        ring = Ring(ring_members(entries))
+        for name, member in self._members.items():
+            if member.awake and self._group.get(name) is member:
+                member.show(View(
+                    'cluster', entries, ring, version=self._version,
+                    since=now, me=member.entry, trusted_until=math.inf))
+
+    # -- assertions
+
+    def assert_ran(self, job: str, object_id: str | int | None = None, *,
+                   times: int | None = None,
+                   tick: datetime.datetime | None = None) -> list[Run]:
+        """Check that a job ran, and return its runs, oldest first.
+
+        A failed attempt counts as a run.
+
+        :param job: Name of the job.
+        :param object_id: Id of an object. None means any object.
+        :param times: Number of runs. None means at least one.
+        :param tick: Tick of the runs, an aware datetime. None means any.
+        :raises AssertionError: It did not. The message lists the runs of the
+            job.
+        :raises ValueError: No such job.
+        """
+        self._check_job(job)
+        found = self._record.find(job, object_id, tick)
+        holds = bool(found) if times is None else len(found) == times
+        wanted = 'at least once' if times is None else f'{times} times'
+        self._record.check(
+            holds, lambda: f'{_what(job, object_id, tick)} should have run '
+            f'{wanted}, and ran {len(found)} times; runs of {job!r}:', job)
+        return found
+
+    def refute_ran(self, job: str, object_id: str | int | None = None, *,
+                   tick: datetime.datetime | None = None) -> None:
+        """Check that a job did not run; see :meth:`assert_ran`.
+
+        :raises AssertionError: It ran. The message lists the runs of the job.
+        :raises ValueError: No such job.
+        """
+        self._check_job(job)
+        found = self._record.find(job, object_id, tick)
+        self._record.check(
+            not found, lambda: f'{_what(job, object_id, tick)} should not '
+            f'have run, and ran {len(found)} times; runs of {job!r}:', job)
+
+    def _check_job(self, job: str) -> None:
+        for member in self._group.values():
+            if job not in member.tasks.jobs:
+                raise ValueError(
+                    f'there is no job {job!r}; there are '
+                    f'{", ".join(member.tasks.jobs) or "none"}')
+
+
+def _what(job: str, object_id: str | int | None,
+          tick: datetime.datetime | None) -> str:
+    text = f'job {job!r}'
+    if object_id is not None:
+        text += f' object {str(object_id)!r}'
+    return text if tick is None else f'{text} tick {tick.isoformat()}'
+
+
+def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
+             after: datetime.datetime | None = None) -> list[Run]:
+    """Run one tick of a job for all objects of its catalogue.
+
+    Retries are not awaited. Other jobs that are due at the same time run too.
+
+    :param tasks: The tasks, an instance.
+    :param job: Name of the job.
+    :param after: Aware datetime; the first tick after it is run. Default: the
+        beginning of 2030, UTC.
+    :returns: The runs of that tick.
+    :raises InvalidJob: No such job.
+    :raises ValueError: *after* has no time zone.
+    """
+    tasks.handler(job)
+    begin = FrozenClock() if after is None else FrozenClock(after)
+    tick = schedule.datetime_of(
+        tasks.jobs[job].schedule.after(begin.now()))
+    with Cluster(tasks, start=tick - datetime.timedelta(seconds=1)) as one:
+        one.advance(1)
+        return [run for run in one.runs
+                if run.job == job and run.tick == tick]

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One member of a cluster in memory: the flow of a scheduler and its pool."""
+
+import collections
+import dataclasses
+import functools
+import itertools
+import random
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic import periodic
+from distperiodic import ports
+from distperiodic.adapters.local.bus import LocalBus
+from distperiodic.adapters.local.inline_queue import InlineStoreQueue
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.local.reader import CatalogueMethods
+from distperiodic.core import catalogue
+from distperiodic.core import message
+from distperiodic.core.claim import Authority
+from distperiodic.core.context import Context
+from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
+from distperiodic.core.member import Member as Entry
+from distperiodic.core.member import View
+from distperiodic.core.member import parse_entry
+from distperiodic.core.refusal import Refusal
+from distperiodic.core.ring import Arc
+from distperiodic.flow import events
+from distperiodic.flow.leases import Book
+from distperiodic.flow.scheduler.pipeline import Pipeline
+from distperiodic.flow.worker.runs import Executor
+from distperiodic.flow.worker.runs import JobQueue
+from distperiodic.testing.clock import FrozenClock
+from distperiodic.testing.record import Record
+from distperiodic.testing.record import Run
+
+#: Topic of jobs of scope "member", which run in each member.
+_HERE = '-'
+_POINTS = 40
+# Number of runs that a member accepts at once.
+_SLOTS = 10_000
+#: Seconds between two sweeps, as in the services.
+SWEEP = 0.25
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The options of a cluster; see :class:`distperiodic.testing.Cluster`."""
+
+    session_timeout: float
+    late_claim_after: float
+    lease: float
+    run_time: float
+
+
+class _Pool:
+    """Runs what it is given in the thread of the test, *run_time* later."""
+
+    def __init__(self, clock: FrozenClock, run_time: float):
+        self._clock = clock
+        self._run_time = run_time
+        self._sources: collections.deque[tuple[float, JobQueue]] = (
+            collections.deque())
+
+    def submit(self, priority: int, source: JobQueue) -> None:
+        self._sources.append(
+            (self._clock.monotonic() + self._run_time, source))
+
+    def write_off(self, ident: int) -> int:
+        return 0
+
+    def recheck(self) -> None:
+        """Do nothing: no thread is missing."""
+
+    def next(self) -> float | None:
+        """Return the monotonic seconds of the next run; None: none waits."""
+        return self._sources[0][0] if self._sources else None
+
+    def run_due(self) -> bool:
+        """Run what is due, and return whether anything ran."""
+        ran = False
+        while (self._sources
+               and self._sources[0][0] <= self._clock.monotonic()):
+            source = self._sources.popleft()[1]
+            while (chunk := source.take()[0]) is not None:
+                source.run(chunk)
+            ran = True
+        return ran
+
+
+class _Reader:
+    """Reads catalogues in the thread of the test."""
+
+    def __init__(self, tasks: periodic.PeriodicTasks,
+                 put: Callable[[events.Event], None]):
+        self._methods = CatalogueMethods(tasks.catalogue, sort=False)
+        self._put = put
+
+    def read(self, job: Job, tick: int, ticket: int,
+             arcs: Sequence[Arc]) -> None:
+        found: catalogue.Reading | Exception
+        try:
+            found = catalogue.Reading(*self._methods.read(job, tick, arcs))
+        except Exception as error:
+            found = error
+        self._put(events.CatalogueRead(job.name, ticket, found))
+
+
+class Member:
+    """One member; the cluster drives it.
+
+    :param name: Its name on the ring.
+    :param store: The store that all members share.
+    :param nonce: Number of its process, from 1.
+    """
+
+    def __init__(self, name: str, tasks: periodic.PeriodicTasks, *,
+                 clock: FrozenClock, store: ports.ClaimStore, record: Record,
+                 settings: Settings, nonce: int):
+        self.name = name
+        self.tasks = tasks
+        #: False while the process is frozen.
+        self.awake = True
+        #: True once it was asked to stop.
+        self.leaving = False
+        #: Own entry in the group.
+        self.entry = Entry(name, f'{nonce:016x}', 1, _POINTS)
+        self._clock = clock
+        self._record = record
+        self._settings = settings
+        self._view: View | None = None
+        self._inbox: collections.deque[events.Event] = collections.deque()
+        self._results: collections.deque[message.Report] = (
+            collections.deque())
+        self._jobs = {
+            job.name: dataclasses.replace(job, topic=_HERE)
+            if job.scope is Scope.MEMBER else job
+            for job in tasks.jobs.values()}
+        self._pool = _Pool(clock, settings.run_time)
+        self._executor = Executor(
+            {name: (job, functools.partial(self._run, job.name))
+             for name, job in self._jobs.items()},
+            clock=clock, pool=self._pool,
+            report=lambda report, _: self._results.append(report),
+            may_start=self._may_start, finish=self._finish)
+        leases = itertools.count(1)
+        members = {n: j for n, j in self._jobs.items()
+                   if j.scope is Scope.MEMBER}
+        shared = {n: j for n, j in self._jobs.items() if n not in members}
+        self._flow = Pipeline(
+            [book for book in (
+                Book(Authority.STORE, shared, InlineStoreQueue(store),
+                     grants_here=True, sweep_interval=SWEEP,
+                     silence_timeout=settings.session_timeout),
+                Book(Authority.RING, members,
+                     InlineStoreQueue(MemoryClaimStore(clock)),
+                     grants_here=True)) if book.jobs],
+            clock=clock, membership=self, group='cluster', identity=name,
+            me=lambda: self.entry.entry,
+            bus=LocalBus(self._executor.accept, self._jobs),
+            reader=_Reader(tasks, self._inbox.append),
+            put=self._inbox.append,
+            new_lease=lambda: f'{name}-{nonce}-{next(leases)}',
+            lease=settings.lease, late_after=settings.late_claim_after,
+            sure=self._sure, random_=random.Random(nonce))
+        self._work_here()
+        now = clock.monotonic()
+        self._next_sweep = self._next_signs = now
+
+    # -- the membership of the flow
+
+    def view(self, group: str) -> View:
+        if self._view is None:
+            raise exceptions.ViewUnknown('the member has not joined yet')
+        return self._view
+
+    def show(self, view: View) -> None:
+        """Replace the member's view of its group."""
+        again = self._view is not None and view.me != self._view.me
+        self._view = view
+        if view.me is not None:
+            self.entry = view.me
+        self._flow.dispatcher.schedulers_changed(view.members)
+        if again:
+            self._work_here()
+        self._flow.view_changed()
+
+    def distrust(self, until: float) -> None:
+        """Let the member trust its view until *until*, monotonic seconds."""
+        if self._view is not None:
+            self._view = dataclasses.replace(self._view, trusted_until=until)
+
+    def _sure(self, entry: str) -> bool:
+        then = parse_entry(entry)
+        view = self._view
+        return (view is not None and view.me is not None and then is not None
+                and view.me.tenure == then.tenure
+                and view.trusted(self._clock.monotonic()))
+
+    def _work_here(self) -> None:
+        for topic in {job.topic for job in self._jobs.values()}:
+            self._flow.dispatcher.workers_changed(topic, [
+                dataclasses.replace(self.entry, points=0, slots=_SLOTS)])
+
+    # -- one turn
+
+    def turn(self) -> bool:
+        """Do all that is due, and return whether anything was done."""
+        if not self.awake:
+            return False
+        busy = False
+        self._flow.run_due()
+        now = self._clock.monotonic()
+        if now >= self._next_sweep:
+            self._next_sweep = now + SWEEP
+            self._flow.sweep()
+            self._executor.watch()
+            if now >= self._next_signs:
+                self._next_signs = now + self._settings.lease / 3
+                self._executor.send_heartbeats()
+        while self._inbox or self._results or self._pool.run_due():
+            busy = True
+            while self._inbox:
+                self._flow.handle(self._inbox.popleft())
+            while self._results:
+                self._flow.reported(self._results.popleft())
+            self._flow.run_due()
+            self._flow.pump()
+        return busy
+
+    def next(self) -> float:
+        """Return the monotonic seconds at which it has to do something."""
+        now = self._clock.monotonic()
+        due = [self._next_sweep, now + self._flow.run_due()]
+        run = self._pool.next()
+        if run is not None:
+            due.append(run)
+        return max(now, min(due))
+
+    def drain(self) -> None:
+        """Start nothing more, and hand back what was not started."""
+        self.leaving = True
+        self._flow.drain()
+        self._executor.drain()
+        self.turn()
+
+    @property
+    def idle(self) -> bool:
+        """True if no run is in progress."""
+        return not self._executor.busy
+
+    # -- a run
+
+    def _may_start(self, batch: message.Batch) -> Refusal | None:
+        grants = self._flow.grants_of(batch.authority)
+        return None if grants is None else grants.may_start(batch)
+
+    def _finish(self, batch: message.Batch, key: str, session: Any) -> None:
+        if self._may_start(batch) is not None:
+            raise exceptions.RunReplaced(
+                f'job {batch.job!r} object {key!r}: another process has '
+                'taken over the run')
+
+    def _run(self, job: str, context: Context, *arguments: Any) -> Any:
+        run = Run(self._clock.time, job, context.object, context.tick,
+                  context.attempt, context.fence, self.name)
+        self._record.runs.append(run)
+        try:
+            found = self.tasks.handler(job)(context, *arguments)
+        except BaseException as error:
+            run.outcome, run.error = 'failed', error
+            raise
+        run.outcome = 'done'
+        return found

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store in memory that several members share."""
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic import ports
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.core.claim import EARLIEST
+from distperiodic.core.claim import Claimed
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import SkippedBy
+from distperiodic.core.schedule import SECOND
+
+
+class SharedMemoryStore(MemoryClaimStore):
+    """Store in memory that keeps the promises of a shared store.
+
+    A store of one member needs none of these: a tick that has not come, or
+    that is before the newest one of its object, is not claimed; ends are
+    reported again to a caller that repeats a call; times without a scheduler
+    are known; jobs can be paused. See :class:`distperiodic.ports.ClaimStore`.
+
+    :param clock: Clock of the store.
+    """
+
+    def __init__(self, clock: ports.Clock):
+        super().__init__(clock)
+        self._store_clock = clock
+        self._all_ended: set[tuple[str, str, Move]] = set()
+        #: Reason of the pause, by job.
+        self._paused: dict[str, str] = {}
+        #: First and last instant at which each job was attended without a gap.
+        self._attended: dict[str, tuple[int, int]] = {}
+
+    def now(self) -> int:
+        return self._store_clock.now()
+
+    def attend(self, jobs: Mapping[str, float],
+               checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
+        now = self.now()
+        found = super().attend(jobs, checked)
+        for job, gap in jobs.items():
+            since, until = self._attended.get(job, (now, None))
+            if until is None or abs(now - until) > gap * SECOND:
+                since = now
+            paused = self._paused.get(job)
+            if paused is None:
+                self._attended[job] = since, now
+            found[job] = found[job]._replace(paused=paused, attended=since)
+        return found
+
+    def claim(self, job: str, tick: int, objects: Sequence[str], *,
+              include_new: bool = True, rule: str = '',
+              due_at: int | None = None, **options: Any) -> Claimed:
+        early = ((tick if due_at is None else due_at) - EARLIEST
+                 - self.now())
+        if early > 0:
+            return Claimed([], [], 0, [], [], early)
+        rows = self._rows_of(job)
+        wanted = []
+        for key in objects:
+            row = rows.get(key)
+            if row is None or row.settled < tick or (
+                    row.settled == tick == row.tick):
+                wanted.append(key)
+            elif include_new and row.since is None:
+                self.sync(job, [ports.Listed(key, rule, tick - 1)], [],
+                          at=tick)
+        return super().claim(job, tick, wanted, include_new=include_new,
+                             rule=rule, **options)
+
+    def skip(self, job: str, tick: int, objects: Sequence[str], *,
+             holder: str, by: SkippedBy, reason: str,
+             missed: Callable[[int], int] | None = None,
+             schedule: str = '') -> int:
+        if not self._may_skip(job, tick, schedule):
+            return 0
+        return super().skip(job, tick, objects, holder=holder, by=by,
+                            reason=reason, missed=missed, schedule=schedule)
+
+    def _may_skip(self, job: str, tick: int, schedule: str) -> bool:
+        return (tick - EARLIEST <= self.now()
+                and self._in_force(job, schedule))
+
+    def _end(self, objects: Sequence[str], lease: str,
+             move: Move) -> set[str]:
+        self._all_ended.update((lease, key, move) for key, _ in list(
+            self._standing(lease, objects, move)))
+        super()._end(objects, lease, move)
+        return {key for key in objects
+                if (lease, key, move) in self._all_ended}
+
+    def pause(self, job: str, why: str) -> None:
+        """Pause *job*; members notice it at their next sweep."""
+        self._paused[job] = why
+
+    def resume(self, job: str) -> None:
+        """Resume *job*."""
+        self._paused.pop(job, None)
