@@ -28,9 +28,22 @@ class Store:
         self.ended = []
         #: Who was taken for gone, at each call.
         self.gone = []
+        self.held = set()
+        self.reachable = True
+        self._waiting = []
 
     def submit(self, call, then, failed=None, *, urgent=False):
-        then(call(self))
+        self._waiting.append((call, then))
+        if self.reachable:
+            self.answer()
+
+    def answer(self):
+        while self._waiting:
+            call, then = self._waiting.pop(0)
+            then(call(self))
+
+    def holders(self, jobs):
+        return self.held
 
     def take_over_expired(self, jobs, *, gone, limit, **options):
         self.gone.append(set(gone))
@@ -91,6 +104,30 @@ def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
     again.take_over()
 
     assert store.gone == [{'left'}, set()]
+
+
+def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
+    """It had joined after this scheduler's last view of the group."""
+    again.find_gone(lambda: set())
+    store.held = {'new', 'left'}
+    again.find_gone(lambda: set())
+
+    again.holders_present({'new', 'me'})
+    again.take_over()
+
+    assert store.gone == [{'left'}]
+
+
+def test_who_is_gone_is_decided_when_the_store_can_be_reached(again, store):
+    """While it cannot, nobody renews, and a holder that joined is silent."""
+    again.holder_gone('new')
+    store.reachable = False
+    again.take_over()
+    again.holders_present({'new'})
+
+    store.answer()
+
+    assert store.gone == [set()]
 
 
 def test_who_waits_for_an_object_is_told_that_it_is_given_up(

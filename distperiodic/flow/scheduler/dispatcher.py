@@ -23,6 +23,7 @@ others.
 import logging
 import random
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Iterable
 from collections.abc import Sequence
 
@@ -90,11 +91,12 @@ class Dispatcher:
         self._pump = batcher.Batcher(
             self._hand, bus, clock, batch_size=batch_size, shared=shared,
             told=self._told)
-        self._again = [recovery.Recovery(
+        self._all_recoveries = [recovery.Recovery(
             self._hand, book, clock, put=put, holder=self.holder,
             new_lease=new_lease, lease=lease) for book in books]
         self._recoveries = {
-            name: one for book, one in zip(books, self._again, strict=True)
+            name: one for book, one in zip(books, self._all_recoveries,
+                                           strict=True)
             for name in book.jobs}
         self._peers: set[str] | None = None
         #: Runs that failed for good since the last sweep, by job.
@@ -167,6 +169,7 @@ class Dispatcher:
             lost = known.pop(holder)
             self._holder_gone(holder)
             self._lose(lost)
+        self._holders_present(present.keys())
         for holder, member in present.items():
             worker = known.get(holder)
             if worker is None:
@@ -186,6 +189,7 @@ class Dispatcher:
         for holder in sorted(
                 (self._peers or set()) - holders - {self.holder()}):
             self._holder_gone(holder)
+        self._holders_present(holders)
         self._peers = holders
         self._hand.schedulers = max(1, len(present))
         for workers in self._workers.values():
@@ -193,8 +197,12 @@ class Dispatcher:
                 worker.window.slots = self._share(worker.member)
 
     def _holder_gone(self, holder: str) -> None:
-        for one in self._again:
+        for one in self._all_recoveries:
             one.holder_gone(holder)
+
+    def _holders_present(self, holders: Collection[str]) -> None:
+        for one in self._all_recoveries:
+            one.holders_present(holders)
 
     def _share(self, member: Member) -> int:
         return max(1, member.slots // self._hand.schedulers)
@@ -335,7 +343,7 @@ class Dispatcher:
         self._tell_dead()
         all_seen = (self._peers is not None
                     and len(self._workers) >= len(self._hand.turns))
-        for one in self._again:
+        for one in self._all_recoveries:
             one.renew(now)
             if not self._draining and not self._closed:
                 one.sweep(now, self._present if all_seen else None)

@@ -17,6 +17,8 @@ has one run, apart from others, until a run is done.
 import functools
 import logging
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Mapping
 
 from distperiodic import ports
 from distperiodic.core.claim import Claim
@@ -87,15 +89,26 @@ class Recovery:
         #: loop.
         self._more = self._going_on = False
         #: Holders that are gone, with the monotonic seconds of their
-        #: discovery.
-        self._gone: dict[str, float] = {}
+        #: discovery. The thread of the store reads it, so it is only ever
+        #: replaced as a whole.
+        self._gone: Mapping[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
         """Record that *holder* left its group. Its leases are free once it
         stops renewing them. If the process comes back, it has another name.
         """
         if self._shared:
-            self._gone[holder] = self._clock.monotonic()
+            self._gone = {**self._gone, holder: self._clock.monotonic()}
+
+    def holders_present(self, holders: Collection[str]) -> None:
+        """Record that *holders* are in their group.
+
+        A search for holders that are gone may have found one that had just
+        joined, before this scheduler saw it in the group.
+        """
+        if not self._gone.keys().isdisjoint(holders):
+            self._gone = {holder: at for holder, at in self._gone.items()
+                          if holder not in holders}
 
     def renew(self, now: float) -> None:
         """Renew the leases of waiting claims, if a renewal is due."""
@@ -161,16 +174,18 @@ class Recovery:
 
     def _ask_for_some(self) -> None:
         now = self._clock.monotonic()
-        for name in [name for name, at in self._gone.items()
-                     if now - at > _GONE + self._silent]:
-            del self._gone[name]
+        self._gone = {name: at for name, at in self._gone.items()
+                      if now - at <= _GONE + self._silent}
         self._asking = True
-        gone = list(self._gone)
         holder, into = self._holder(), self._new_lease()
+        # The call waits while the store is unreachable. Meanwhile nobody can
+        # renew, so a holder that joined since the search would look silent:
+        # use the holders that are gone when the call is made.
         self._store.submit(
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
-                gone=gone, limit=_AT_A_TIME, silence_timeout=self._silent),
+                gone=list(self._gone), limit=_AT_A_TIME,
+                silence_timeout=self._silent),
             lambda leases: self._taken_over(leases, holder),
             lambda: self._taken_over([], holder))
 
