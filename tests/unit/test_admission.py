@@ -47,8 +47,8 @@ def test_what_runs_on_every_member_is_none_of_a_partition_s():
 def test_the_first_that_waits_and_has_a_place_is_next(places):
     places.take('b', 2)
     places.take('a', 2)
-    places.keep('first b', 'b', 0.0)
-    places.keep('first a', 'a', 0.0)
+    places.enqueue('first b', 'b', 0.0)
+    places.enqueue('first a', 'a', 0.0)
     assert places.next() is None
 
     places.give_back('a', 1)
@@ -60,14 +60,14 @@ def test_the_first_that_waits_and_has_a_place_is_next(places):
 
 
 def test_of_those_that_wait_for_one_place_the_first_has_it(places):
-    places.keep('first', 'c', 0.0)
-    places.keep('second', 'c', 0.1)
+    places.enqueue('first', 'c', 0.0)
+    places.enqueue('second', 'c', 0.1)
 
     assert [places.next(), places.next()] == ['first', 'second']
 
 
 def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
-    mark = places.mark()
+    mark = places.snapshot()
 
     assert places.counted('b', {'a': 1, 'b': 3}, mark, 0.0) == (
         1, Refusal.JOB_LIMIT)
@@ -78,7 +78,7 @@ def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
 
 def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
     places.take('a', 4)
-    mark = places.mark()
+    mark = places.snapshot()
     places.give_back('a', 1)
 
     places.counted('a', {'a': 4}, mark, 0.0)
@@ -87,7 +87,7 @@ def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
 
 
 def test_a_place_between_two_runs_of_another_is_not_taken(places):
-    mark = places.mark()
+    mark = places.snapshot()
     places.counted('a', {'a': 4}, mark, 0.0)
 
     places.counted('a', {'a': 3}, mark, 0.1)
@@ -100,8 +100,8 @@ def test_a_place_between_two_runs_of_another_is_not_taken(places):
 
 def test_who_waits_in_vain_is_told_for_what(places):
     places.take('a', 4)
-    places.keep('old', 'a', 0.0)
-    places.keep('new', 'a', 0.9)
+    places.enqueue('old', 'a', 0.0)
+    places.enqueue('new', 'a', 0.9)
 
     assert places.expired(0.9) == []
     assert places.expired(1.1) == [('old', Refusal.PARTITION_LIMIT)]

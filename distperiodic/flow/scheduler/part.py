@@ -62,7 +62,7 @@ class Part:
     """
 
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
-                 'since', 'walk', '_readings')
+                 'since', 'walk', '_read_at', '_readings')
 
     def __init__(self, job: Job, begun: Instant,
                  reading: Reading | None):
@@ -82,8 +82,10 @@ class Part:
         self.walk: Walk | None = None
         #: Readings and their instants, oldest first. They reach back to before
         #: the walk that is under way; without a walk, to before the last
-        #: reading.
+        #: reading. No tick between them was left unread.
         self._readings: list[tuple[Instant, Reading]] = []
+        #: The instant of the last reading.
+        self._read_at = due.ALWAYS
         #: The cursor over its objects with a phase. None: it has no such
         #: objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
@@ -144,6 +146,13 @@ class Part:
     def _keep(self, at: Instant) -> None:
         reading = self.reading
         assert reading is not None
+        before = self.job.schedule.at_or_before(at - 1)
+        if before is not None and before > self._read_at:
+            # This member read nothing for that tick, for example because it
+            # was frozen. Another one may have recorded meanwhile that objects
+            # left and came back.
+            self._readings.clear()
+        self._read_at = max(self._read_at, at)
         if self._readings:
             _, last = self._readings[-1]
             if (last.catalogue is reading.catalogue
