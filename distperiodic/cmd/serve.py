@@ -154,7 +154,7 @@ class _Serve(configured.Configured, command.Command):
         if self.app_args is not None and self.app_args.debug:
             conf.set_override('debug', True)
         settings = opts.settings(conf)
-        self._check_backend(settings, parsed.workers)
+        self._check_backend(settings, workers=parsed.workers)
         self._check_store(conf, settings)
         tasks = load_tasks(parsed.tasks, conf)
         self._check_jobs(tasks, parsed)
@@ -167,7 +167,7 @@ class _Serve(configured.Configured, command.Command):
         log.setup(conf, 'distperiodic')
         from distperiodic.service import launcher
         launcher.launch(conf, self._service(conf, tasks, parsed),
-                        parsed.workers)
+                        workers=parsed.workers)
         return 0
 
     def _check_backend(self, settings: 'opts.Settings',

@@ -75,15 +75,24 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     :raises ConfigError: an option, a URL, a job or the store's tables cannot
         be used; the message names the remedy.
     """
+    check_service(conf, tasks, 'scheduler')
+
+
+def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
+                  kind: str) -> None:
+    """Check whether a service of this kind can start; see :func:`check`.
+
+    :param kind: 'scheduler' or 'worker'.
+    """
     check_backend()
-    settings = check_options(conf, 'scheduler')
+    settings = check_options(conf, kind)
     if not tasks.jobs:
         raise exceptions.ConfigError(
             f'{type(tasks).__name__} has no jobs; decorate its methods with '
             'distperiodic.periodic_task')
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
-    if settings.dispatcher == 'messaging':
+    if settings.dispatcher == 'messaging' or kind == 'worker':
         from distperiodic.operator.broker_probe import BrokerProbe
 
         BrokerProbe(conf)

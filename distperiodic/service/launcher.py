@@ -9,6 +9,7 @@ With this launcher a process reads its options again and keeps running.
 
 import logging
 import os
+import queue
 import signal
 import sys
 import threading
@@ -32,49 +33,89 @@ class _Process(cotyledon.Service):
     :param worker_id: Number of this process among those of its service.
     """
 
-    def __init__(self, worker_id: Any, service: base.ServiceBase):
+    def __init__(self, worker_id: Any, *services: base.ServiceBase):
         super().__init__(worker_id)
-        self._service = service
+        self._services = services
+        #: The service and the error that ended it. None: it was stopped.
+        self._ends: queue.SimpleQueue[
+            tuple[base.ServiceBase, Exception | None]] = queue.SimpleQueue()
 
     def run(self) -> None:
-        try:
-            self._service.start()
-            if isinstance(self._service, lifecycle.Lifecycle):
+        for service in self._services:
+            try:
+                service.start()
+            except Exception as exc:
+                self._failed(service, exc)
+            if isinstance(service, lifecycle.Lifecycle):
                 # cotyledon's own title names the class, which all processes
                 # share.
-                setproctitle.setproctitle(self._service.title)
-            self._service.wait()
+                setproctitle.setproctitle(service.title)
+        # One service that ends with an error ends the process, so wait for all
+        # of them at the same time.
+        for service in self._services:
+            threading.Thread(target=self._wait, args=(service,), daemon=True,
+                             name='distperiodic-wait').start()
+        for _ in self._services:
+            service, error = self._ends.get()
+            if error is not None:
+                self._failed(service, error)
+
+    def _wait(self, service: base.ServiceBase) -> None:
+        try:
+            service.wait()
         except Exception as exc:
-            LOG.critical(
-                'ended: service=%s error=%s: %s; another process takes its '
-                'place', type(self._service).__name__, type(exc).__name__,
-                exc)
-            LOG.debug('ended', exc_info=True)
-            sys.exit(1)
+            self._ends.put((service, exc))
+        else:
+            self._ends.put((service, None))
+
+    def _failed(self, service: base.ServiceBase, error: Exception) -> None:
+        LOG.critical(
+            'ended: service=%s error=%s: %s; another process takes its '
+            'place', type(service).__name__, type(error).__name__, error)
+        LOG.debug('ended', exc_info=error)
+        sys.exit(1)
 
     def terminate(self) -> None:
-        self._service.stop()
+        for service in reversed(self._services):
+            service.stop()
 
     def reload(self) -> None:
-        self._service.reset()
+        for service in self._services:
+            service.reset()
 
 
-def launch(conf: cfg.ConfigOpts, service: base.ServiceBase,
+def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
            workers: int = 1) -> None:
-    """Run *service* in *workers* processes until SIGTERM or Ctrl-C; block.
+    """Run *services* in *workers* processes until SIGTERM or Ctrl-C; block.
 
-    Either signal makes the processes finish their runs, for at most
+    Each process runs all of the services. It starts them in the given order
+    and stops them in the reverse order. If one ends with an error, its process
+    ends, and a new one replaces it.
+
+    SIGTERM and Ctrl-C make the processes finish their runs, for at most
     ``graceful_shutdown_timeout`` seconds. A second Ctrl-C ends them at once.
-    SIGHUP reads the mutable options again: each process calls
-    ``service.reset()`` and keeps running.
+    SIGHUP reads the mutable options again: each process calls ``reset()`` of
+    its services and keeps running.
 
     Call this in the main thread. It makes this process the leader of its own
     process group.
 
-    :param service: Any service of oslo.service. Each forked process calls its
-        ``start()``.
+    :param services: Any services of oslo.service: your own, and those of
+        distperiodic, which are checked before the fork as by
+        :func:`distperiodic.service.check`.
     :param workers: Number of processes.
+    :raises SystemExit: An option, a URL, a job or the tables of a service of
+        distperiodic cannot be used; the text is one line.
+    :raises TypeError: There is no service, or something else in its place.
     """
+    for service in services or (None,):
+        if not isinstance(service, base.ServiceBase):
+            raise TypeError(
+                f'launch() runs services, and {service!r} is none; give the '
+                'number of processes as workers=N')
+    for service in services:
+        if isinstance(service, lifecycle.Lifecycle):
+            service.exit_if_unusable()
     service_opts.register_service_opts(conf)
     if conf.log_options:
         conf.log_opt_values(LOG, logging.DEBUG)
@@ -86,9 +127,9 @@ def launch(conf: cfg.ConfigOpts, service: base.ServiceBase,
     # Processes that are forked later start with the options read last.
     manager.register_hooks(on_reload=lambda: lifecycle.read_again(conf))
     # ps shows the name of the class.
-    name = type(service).__name__
+    name = type(services[0]).__name__
     manager.add(type(name, (_Process,), {'name': name}), workers,
-                args=(service,))
+                args=services)
     manager.run()
 
 

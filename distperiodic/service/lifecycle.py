@@ -27,10 +27,12 @@ from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
 from distperiodic.core.member import check_identity
 from distperiodic.flow import events
+from distperiodic.flow.log_throttle import LogThrottle
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
+from distperiodic.service.checks import check_service
 from distperiodic.service.checks import check_store
 
 LOG = logging.getLogger(__name__)
@@ -38,6 +40,8 @@ LOG = logging.getLogger(__name__)
 #: Seconds of graceful_shutdown_timeout that are reserved for closing
 #: connections.
 CLOSING = 2.0
+# Seconds after which an obstacle that remains is logged again.
+_SAY_AGAIN = 30.0
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
@@ -229,6 +233,17 @@ class Lifecycle(ServiceBase):
             'pools': self._pool.status(),
         }
 
+    def exit_if_unusable(self) -> None:
+        """End the program if this service cannot start.
+
+        :raises SystemExit: An option, a URL, a job or the tables cannot be
+            used; the text is one line.
+        """
+        try:
+            check_service(self._conf, self._tasks, self._kind)
+        except exceptions.ConfigError as exc:
+            raise SystemExit(f'{self._kind}: {exc}') from None
+
     def run(self) -> None:
         """Start, serve until SIGTERM or Ctrl-C, and stop gracefully.
 
@@ -365,6 +380,7 @@ class Lifecycle(ServiceBase):
         :return: False if the service was stopped meanwhile.
         """
         pause = 0.5
+        throttle = LogThrottle(self._clock, _SAY_AGAIN)
         while not self._stopping.is_set():
             try:
                 start()
@@ -374,8 +390,10 @@ class Lifecycle(ServiceBase):
                 reason = str(exc)
             # Log outside the except block: inside it oslo.log would append the
             # error to the line.
-            LOG.error('%s not started: reason=%s; it is tried again in %g s',
-                      what, reason, pause)
+            if throttle.allow(reason):
+                LOG.error(
+                    '%s not started: reason=%s; it is tried again in %g s',
+                    what, reason, pause)
             self._stopping.wait(pause)
             pause = min(pause * 2, 10.0)
         return False

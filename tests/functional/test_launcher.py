@@ -4,6 +4,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -132,3 +134,111 @@ def test_what_is_killed_is_replaced_with_the_options_read_last(
     waiting.wait_until(
         lambda: len(pids(tmp_path, killed) - {gone}) == 2, 30,
         f'see {running.log}')
+
+
+HOST = '''
+import os, sys, threading
+from oslo_service import backend
+backend.init_backend(backend.BackendType.THREADING)
+from oslo_config import cfg
+from oslo_service import service
+from distperiodic.service import SchedulerService, launch
+from tasks import Tasks
+
+def note(text):
+    with open('notes', 'a') as out:
+        out.write(f'{text} {os.getpid()}\\n')
+
+class Own(service.Service):
+
+    def start(self):
+        super().start()
+        self.over = threading.Event()
+        note('start')
+
+    def stop(self, graceful=False):
+        note('stop')
+        self.over.set()
+        super().stop(graceful)
+
+    def wait(self):
+        while not self.over.wait(0.1):
+            if os.path.exists('fail'):
+                os.unlink('fail')
+                raise RuntimeError('the disk is full')
+
+    def reset(self):
+        note('reset')
+        super().reset()
+
+conf = cfg.ConfigOpts()
+conf(sys.argv[1:])
+launch(conf, Own(), SchedulerService(conf, Tasks(conf)))
+'''
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A program that launches a service of its own beside a scheduler."""
+    (tmp_path / 'tasks.py').write_text(TASKS.replace(
+        'threading.Event().wait()', 'pass'))
+    (tmp_path / 'host.py').write_text(HOST)
+    for name in 'record', 'notes':
+        (tmp_path / name).touch()
+
+    def start(config):
+        (tmp_path / 'service.conf').write_text(config)
+        return subprocess.Popen(
+            [sys.executable, '-W', 'ignore', 'host.py', '--config-file',
+             'service.conf'], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, 'PYTHONPATH': str(commands.ROOT)})
+    return start
+
+
+def notes(place, text):
+    return [line.split()[1] for line in
+            (place / 'notes').read_text().splitlines() if text in line]
+
+
+def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
+    """An error of one ends the process of both, and another one follows."""
+    with host(f'[distperiodic]\nstate_path = {tmp_path}\n') as process:
+        try:
+            waiting.wait_until(lambda: pids(tmp_path), 30, 'nothing ran')
+            [first] = notes(tmp_path, 'start')
+            (tmp_path / 'fail').touch()
+            waiting.wait_until(
+                lambda: len(notes(tmp_path, 'start')) == 2, 30,
+                'no other process')
+            waiting.wait_until(
+                lambda: len(pids(tmp_path)) == 2, 30, 'nothing ran again')
+            second = notes(tmp_path, 'start')[-1]
+            process.send_signal(signal.SIGHUP)
+            waiting.wait_until(
+                lambda: notes(tmp_path, 'reset') == [second], 10, 'no reset')
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    assert process.returncode == 0
+    assert first != second
+    assert notes(tmp_path, 'stop') == [second]
+
+
+@pytest.mark.parametrize(('config', 'line'), [
+    ('dispatcher = messaging', 'scheduler: [distperiodic] backend_url is '),
+    ('connection = sqlite:////nowhere/claims.sqlite',
+     'scheduler: there is no directory /nowhere for database '),
+    ('connection = sqlite:///claims.sqlite',
+     'scheduler: database sqlite:///claims.sqlite has no tables of ')])
+def test_a_mistake_ends_the_program_before_the_fork(
+        host, tmp_path, config, line):
+    with host(f'[distperiodic]\nstate_path = {tmp_path}\n{config}\n'
+              ) as process:
+        _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 1
+    [told] = said.splitlines()
+    assert told.startswith(line)
+    assert not notes(tmp_path, 'start')
+    assert not (tmp_path / 'claims.sqlite').exists()

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
+from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.core import redaction
@@ -50,9 +51,33 @@ def check(connection_url: str) -> None:
     :raises StoreUnavailable: the database could not be asked.
     """
     shown = redaction.redact(connection_url)
+    _check_file(connection_url, shown)
     _transaction(
         connection_url, lambda connection: check_keys(connection, shown),
         check_connection)
+
+
+def _check_file(connection_url: str, shown: str) -> None:
+    """Check that a file of SQLite exists, since connecting would create it.
+
+    :raises SchemaError: it does not exist, so there are no tables.
+    """
+    url = database.check(connection_url)
+    if url.get_backend_name() != 'sqlite' or 'uri' in url.query:
+        return
+    path = pathlib.Path(url.database or '')
+    if not path.parent.is_dir():
+        raise exceptions.SchemaError(
+            f'there is no directory {path.parent} for database {shown}; '
+            'create it, then make the tables with: distperiodic db sync')
+    if not path.exists():
+        raise _no_tables(shown)
+
+
+def _no_tables(shown: str) -> exceptions.SchemaError:
+    return exceptions.SchemaError(
+        f'database {shown} has no tables of distperiodic; make them with: '
+        'distperiodic db sync')
 
 
 def version(connection_url: str) -> str | None:
@@ -135,9 +160,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     """
     found = _version_of(connection)
     if found is None:
-        raise exceptions.SchemaError(
-            f'database {shown} has no tables of distperiodic; make them with: '
-            'distperiodic db sync')
+        raise _no_tables(shown)
     if found < VERSION:
         raise exceptions.SchemaError(
             f'the tables in database {shown} have version {found}, and this '

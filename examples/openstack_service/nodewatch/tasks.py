@@ -8,6 +8,7 @@ from oslo_log import log
 from distperiodic import PeriodicTasks
 from distperiodic import periodic_task
 from nodewatch.conf import GROUP
+from nodewatch.conf import OPTS
 
 LOG = log.getLogger(__name__)
 
@@ -25,6 +26,12 @@ class Node:
 
 
 class NodeTasks(PeriodicTasks):
+
+    def __init__(self, conf):
+        super().__init__(conf)
+        # The distperiodic commands build this class with a configuration that
+        # lacks the options of this service. Registering twice does no harm.
+        conf.register_opts(OPTS, group=GROUP)
 
     def _inventory(self):
         with open(self.conf[GROUP].inventory) as inventory:

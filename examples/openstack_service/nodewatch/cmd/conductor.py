@@ -3,23 +3,18 @@
 
 import sys
 
-from distperiodic import exceptions
-from distperiodic import service
-from nodewatch import tasks
+from distperiodic.service import SchedulerService
+from distperiodic.service import launch
 from nodewatch.conf import GROUP
 from nodewatch.conf import load
 from nodewatch.service import ConductorService
+from nodewatch.tasks import NodeTasks
 
 
 def main():
     conf = load(sys.argv[1:])
-    node_tasks = tasks.NodeTasks(conf)
-    try:
-        service.check(conf, node_tasks)
-    except exceptions.ConfigError as exc:
-        sys.exit(f'nodewatch-conductor: {exc}')
-    service.launch(conf, ConductorService(conf, node_tasks),
-                   workers=conf[GROUP].conductors)
+    launch(conf, ConductorService(), SchedulerService(conf, NodeTasks(conf)),
+           workers=conf[GROUP].conductors)
 
 
 if __name__ == '__main__':

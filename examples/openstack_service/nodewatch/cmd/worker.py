@@ -6,16 +6,17 @@ Only needed with ``[distperiodic] dispatcher = messaging``.
 
 import sys
 
-from distperiodic import service
-from nodewatch import tasks
+from distperiodic.service import WorkerService
+from distperiodic.service import launch
 from nodewatch.conf import GROUP
 from nodewatch.conf import load
+from nodewatch.tasks import NodeTasks
 
 
 def main():
     conf = load(sys.argv[1:])
-    service.launch(conf, service.WorkerService(conf, tasks.NodeTasks(conf)),
-                   workers=conf[GROUP].workers)
+    launch(conf, WorkerService(conf, NodeTasks(conf)),
+           workers=conf[GROUP].workers)
 
 
 if __name__ == '__main__':
