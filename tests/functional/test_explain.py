@@ -317,7 +317,8 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         return scene.due - number * period
 
     def at(number):
-        return ['a', '--at', f'{(place.now - tick(number)) / SECOND:.0f}s']
+        # Rounded down: the tick and not the one before it.
+        return ['a', '--at', f'{(place.now - tick(number)) // SECOND}s']
     place.run('poll', tick(9), 'a', 'b')
     place.run('poll', tick(8), 'a', 'b', dead=['a'])
     place.run('poll', tick(7), 'a', 'b')
@@ -356,8 +357,8 @@ def earlier(scene):
 
 
 def why_at(scene, tick):
-    seconds = (scene.store.now() - tick) / SECOND
-    return why(scene, 'a', '--at', f'{seconds:.0f}s')[1]['reason']
+    seconds = (scene.store.now() - tick) // SECOND
+    return why(scene, 'a', '--at', f'{seconds}s')[1]['reason']
 
 
 def test_why_of_a_tick_that_a_newer_one_replaced(scene, earlier):
