@@ -43,6 +43,8 @@ class _Audited(NamedTuple):
     ticks: Mapping[int, collections.Counter[Fate]]
     #: What is unknown, and why. Empty means that everything is known.
     unknown: str
+    #: True if --tasks has the job and its catalogue cannot be read.
+    unread: bool
     #: Classes that cannot be counted; numbers that are recorded are still
     #: shown.
     blank: frozenset[Fate]
@@ -56,7 +58,8 @@ class Audit(display.Table, lister.Lister):
     """Show whether all that was due was done, in classes that leave nothing
     out.
 
-    Exit code 0: nothing is lost or unexplained; 1: something is.
+    Exit code 0: nothing is lost or unexplained; 1: something is, or the
+    catalogue of a job of --tasks cannot be read.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -95,7 +98,8 @@ class Audit(display.Table, lister.Lister):
                        for name in names]
         total: collections.Counter[Fate] = sum(
             (one.total for one in audited), collections.Counter())
-        self.wrong = any(total[fate] for fate in audit.FINDINGS)
+        self.wrong = any(total[fate] for fate in audit.FINDINGS) or any(
+            one.unread for one in audited)
         self.sentence = _sentence(
             audited, total, parsed.since,
             [] if named is not None else _missing(tasks, names))
@@ -141,7 +145,7 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
             tick: audit.classify(counts)
             for tick, counts in account.ticks.items()},
             'what was lost is not known: its schedule is not recorded yet, '
-            'and --tasks does not have it',
+            'and --tasks does not have it', False,
             frozenset([Fate.LOST, Fate.PASSED_OVER, Fate.NOT_LISTED]))
     judged = _judged(account, job, settings)
     rule = judged.plan.schedule
@@ -162,7 +166,8 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
             Fate.NOT_LISTED] += len(missing)
     return _Audited(name, {
         tick: _without_late(fates) if judged.plan.spread else fates
-        for tick, fates in ticks.items()}, unknown, frozenset(blank))
+        for tick, fates in ticks.items()}, unknown,
+        bool(unknown) and job is not None, frozenset(blank))
 
 
 def _judged(account: 'Account', job: 'Job | None',

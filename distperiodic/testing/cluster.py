@@ -122,7 +122,12 @@ class Cluster:
     # -- time
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass; everything that is due in them happens."""
+        """Let *seconds* pass; everything that is due in them happens.
+
+        :raises ValueError: *seconds* is negative; see ``clock.set()``.
+        """
+        if seconds < 0:
+            raise ValueError(f'seconds is {seconds:g}; time does not go back')
         end = self.clock.monotonic() + seconds
         while True:
             self._settle()
@@ -179,6 +184,7 @@ class Cluster:
         member = self._member(name)
         member.drain()
         del self._members[name]
+        del self._group[name]
         self._show()
         self._settle()
 
