@@ -44,6 +44,7 @@ def in_arcs(column: Any,
         :func:`position_of`.
     :param arcs: The arcs that a catalogue method receives. If there are none,
         the predicate is false.
+    :returns: Predicate for ``where()``.
     """
     if not arcs:
         return sa.false()

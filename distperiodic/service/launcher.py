@@ -71,6 +71,8 @@ def launch(conf: cfg.ConfigOpts, service: base.ServiceBase,
     Call this in the main thread. It makes this process the leader of its own
     process group.
 
+    :param conf: Configuration of the service. The options of oslo.service are
+        registered on it.
     :param service: Any service of oslo.service. Each forked process calls its
         ``start()``.
     :param workers: Number of processes.
