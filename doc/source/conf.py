@@ -22,6 +22,9 @@ nitpick_ignore_regex = [
     ('py:class', r'distperiodic\.periodic\.Method'),
 ]
 
+# Most blocks without a language of their own are commands.
+highlight_language = 'shell'
+
 html_theme = 'furo'
 html_title = 'distperiodic'
 html_copy_source = False
@@ -44,4 +47,6 @@ maximum_signature_line_length = 60
 # only these lines, and not the output.
 copybutton_prompt_text = r'\$ '
 copybutton_prompt_is_regexp = True
+# Blocks of plain text are pictures and log lines.
+copybutton_selector = 'div:not(.highlight-text) > div.highlight > pre'
 copybutton_line_continuation_character = '\\'
