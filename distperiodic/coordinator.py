@@ -231,15 +231,28 @@ class Coordinator:
         A thread sends the heartbeats. This method is not needed to stay in
         the group, and calling it does no harm.
 
+        :raises ConfigError: An option cannot be used.
         :raises CoordinationUnavailable: Not connected, and the attempt to
             connect failed.
+        :raises DuplicateMember: Another live process has this identity.
         :raises ViewUnknown: This coordinator was stopped.
         """
         if self.backend_url:
             self._started()
 
     def join_group(self, group_id: str) -> None:
-        """Join the additional group *group_id* and wait for its view."""
+        """Join the additional group *group_id* and wait for its view.
+
+        An observer watches the group instead. The wait takes at most 1.5 times
+        the session timeout, plus 2 seconds.
+
+        :param group_id: Name of the group.
+        :raises InvalidMemberId: *group_id* has characters or a length that a
+            coordination service cannot store.
+        :raises CoordinationUnavailable: The service did not answer.
+        :raises DuplicateMember: Another live process has this identity.
+        :raises ViewUnknown: This coordinator was stopped.
+        """
         check_identity(group_id, 'group id')
         with self._lock:
             if group_id not in self._groups:
@@ -256,8 +269,13 @@ class Coordinator:
     def get_members(self, group_id: str) -> list[str]:
         """Return the identities of all members of *group_id*, sorted.
 
-        :raises ViewUnknown: The members are unknown. An empty list always
-            means that the group has no members.
+        An empty list always means that the group has no members. Without a
+        *backend_url* this process is the only member.
+
+        :param group_id: Name of the group. If this process has not joined it,
+            it observes the group from now on.
+        :raises ViewUnknown: The members are unknown.
+        :raises CoordinationUnavailable: The service did not answer.
         """
         if not self.backend_url:
             return [self.member_id]
@@ -268,6 +286,11 @@ class Coordinator:
 
         If this process has not joined the group, it observes the group from
         now on.
+
+        :param group_id: Name of the group.
+        :raises ViewUnknown: There is no view yet, this coordinator was
+            stopped, or it has no *backend_url*.
+        :raises CoordinationUnavailable: The service did not answer.
         """
         membership = self._started()
         if not membership.knows(group_id):
@@ -295,6 +318,13 @@ class HashRing(Coordinator):
 
     A process that only looks up owners, such as an API, must pass
     ``observe=True``. Otherwise the ring assigns objects to it.
+
+    :param backend_url: tooz URL. Empty means that this process is alone.
+    :param group_id: Group whose members form the ring.
+    :param kwargs: Keyword arguments of :class:`Coordinator`.
+    :raises ConfigError: The URL or an argument cannot be used.
+    :raises InvalidMemberId: *member_id* or *group_id* has characters or a
+        length that a coordination service cannot store.
     """
 
     def __init__(self, backend_url: str | None, group_id: str, **kwargs: Any):
@@ -306,6 +336,7 @@ class HashRing(Coordinator):
 
         :raises ViewUnknown: The view cannot be trusted: objects that it
             assigns to this process may have another owner by now.
+        :raises CoordinationUnavailable: The service did not answer.
         """
         assert self.group_id is not None
         view = self.view(self.group_id)
@@ -328,7 +359,10 @@ class HashRing(Coordinator):
         needs no comparison: while the ring is unchanged, the cost depends only
         on the number of objects that this process owns.
 
+        :param objects: Objects with an ``.id``, or str or int; or a
+            :class:`~.catalogue.Catalogue` of them.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
+        :raises CoordinationUnavailable: The service did not answer.
         :raises InvalidObject: An object has no usable id.
         """
         if isinstance(objects, catalogue.Catalogue):
@@ -348,8 +382,11 @@ class HashRing(Coordinator):
     def get_owner(self, obj: Any) -> str:
         """Return the identity of the member that owns *obj*.
 
+        :param obj: Object with an ``.id``, or str or int.
         :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
+        :raises CoordinationUnavailable: The service did not answer.
+        :raises InvalidObject: The object has no usable id.
         """
         key = catalogue.id_of(obj)
         if not self.backend_url:
@@ -362,7 +399,14 @@ class HashRing(Coordinator):
         return ring.owner_of(key)
 
     def owns(self, obj: Any) -> bool:
-        """Return whether this process owns *obj*."""
+        """Return whether this process owns *obj*.
+
+        :param obj: Object with an ``.id``, or str or int.
+        :raises ViewUnknown: The view is unknown or cannot be trusted, or the
+            group has no members.
+        :raises CoordinationUnavailable: The service did not answer.
+        :raises InvalidObject: The object has no usable id.
+        """
         return self.get_owner(obj) == self.member_id
 
     def get_arcs(self) -> tuple[Arc, ...]:
@@ -370,6 +414,11 @@ class HashRing(Coordinator):
 
         A catalogue in a database selects its objects by them: ``WHERE
         position BETWEEN low AND high``, with an OR over all arcs.
+
+        :returns: Arcs that are disjoint and in order. Without a *backend_url*
+            it is one arc with all positions; an observer has none.
+        :raises ViewUnknown: The view is unknown or cannot be trusted.
+        :raises CoordinationUnavailable: The service did not answer.
         """
         if not self.backend_url:
             return (Arc(MIN_POSITION, MAX_POSITION),)

@@ -34,7 +34,10 @@ class JobNameTaken(InvalidJob):
 
 
 class InvalidMemberId(ConfigError, ValueError):
-    """An identity that a coordination service cannot store."""
+    """An identity that a coordination service cannot store.
+
+    It is the name of a member or of a group.
+    """
 
 
 class InvalidObject(DistperiodicError, ValueError):
@@ -46,7 +49,10 @@ class DuplicateMember(DistperiodicError):
 
 
 class CoordinationUnavailable(DistperiodicError):
-    """The coordination service did not answer in time."""
+    """The coordination service did not answer in time.
+
+    A caller may repeat the call. A service retries by itself.
+    """
 
 
 class ViewUnknown(DistperiodicError):
@@ -66,7 +72,10 @@ class UnknownVersion(InvalidMessage):
 
 
 class BusUnavailable(DistperiodicError):
-    """A message could not be sent to the broker."""
+    """A message could not be sent to the broker.
+
+    A service sends the work again.
+    """
 
 
 class StoreUnavailable(DistperiodicError):
@@ -77,7 +86,10 @@ class StoreUnavailable(DistperiodicError):
 
 
 class InvalidProgress(DistperiodicError, ValueError):
-    """The progress that a run assigned cannot be saved."""
+    """The progress that a run assigned cannot be saved.
+
+    It is no JSON value, or longer than 64 KiB as JSON.
+    """
 
 
 class RunReplaced(DistperiodicError):
@@ -88,4 +100,7 @@ class RunReplaced(DistperiodicError):
 
 
 class SchemaError(ConfigError):
-    """The tables of the database do not match this release."""
+    """The tables of the database do not match this release.
+
+    ``distperiodic db sync`` creates and upgrades them.
+    """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decorator and the base class with which a service declares jobs.
+"""The decorator and the base class with which a service declares jobs::
 
     class NodeTasks(PeriodicTasks):
 
@@ -163,6 +163,9 @@ def periodic_task(
         ticks.
     :raises InvalidJob: Another argument has an illegal value or an unknown
         name.
+    :returns: The method, with its type; with parentheses, a decorator that
+        returns it.
+    :rtype: Callable
     """
 
     if unknown:
@@ -261,12 +264,16 @@ class PeriodicTasks:
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """All jobs by name, including disabled ones. Read-only."""
+        """All jobs by name, including disabled ones. Read-only.
+
+        :raises InvalidJob: A subclass has not called ``super().__init__()``.
+        """
         return types.MappingProxyType(self._known_jobs())
 
     def handler(self, name: str) -> Callable[..., Any]:
         """Return the decorated method of job *name*, bound to this instance.
 
+        :param name: Name of the job.
         :raises InvalidJob: No job has this name.
         """
         self._job(name)
@@ -275,6 +282,7 @@ class PeriodicTasks:
     def catalogue(self, name: str) -> Callable[..., Any] | None:
         """Return the bound method that lists the objects of job *name*.
 
+        :param name: Name of the job.
         :returns: The method. None means that the job has no objects.
         :raises InvalidJob: No job has this name.
         """
@@ -292,6 +300,7 @@ class PeriodicTasks:
 
         :param context: Context of the run or the read; see
             :class:`distperiodic.Context`.
+        :returns: The first argument of the handler or the catalogue method.
         """
         return context
 
@@ -312,6 +321,8 @@ class PeriodicTasks:
             argument.
         :raises InvalidJob: *task* is not decorated, or has the wrong
             parameters, or its ``objects=`` names no usable method.
+        :raises InvalidSchedule: *task* is decorated by oslo.service, with a
+            spacing that yields no ticks.
         :raises JobNameTaken: A job with this name exists.
         """
         self._known_jobs()
@@ -342,6 +353,7 @@ class PeriodicTasks:
             remaining tasks run at the next call. False logs the exception and
             continues.
         :returns: Seconds until the next task is due, from 0 to 60.
+        :raises Exception: The exception of a task, with *raise_on_error*.
         """
         own = []
         for job in self._known_jobs().values():

@@ -3,7 +3,9 @@
 
 Add an indexed column to the table of objects, and fill it once per row with
 :func:`position_of`. A catalogue method with a parameter ``arcs`` then reads
-only the rows that its member owns, whatever the size of the table::
+only the rows that its member owns, whatever the size of the table:
+
+.. code-block:: python
 
     def nodes(self, context, arcs):
         return session.scalars(
@@ -44,6 +46,7 @@ def in_arcs(column: Any,
         :func:`position_of`.
     :param arcs: The arcs that a catalogue method receives. If there are none,
         the predicate is false.
+    :returns: Predicate for ``where()``.
     """
     if not arcs:
         return sa.false()

@@ -129,7 +129,8 @@ class Context:
 
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
-        :raises RunReplaced: Another process has taken over the run; roll back.
+        :raises RunReplaced: Another process has taken over the run. Roll back
+            the transaction.
         :raises ConfigError: There is no store, or the session belongs to
             another database than the store.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two services that an OpenStack-style service launches.
+"""The two services that an OpenStack-style service launches::
 
     service.launch(conf, SchedulerService(conf, tasks), workers=3)
 

@@ -72,8 +72,10 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
     ends that process, and each replacement fails the same way. A database or
     broker that is merely unavailable is not an error.
 
-    :raises ConfigError: an option, a URL, a job or the store's tables cannot
-        be used; the message names the remedy.
+    :param conf: Configuration of the service, with its files read.
+    :param tasks: The tasks that the scheduler is to run.
+    :raises ConfigError: An option, a URL, a job or the store's tables cannot
+        be used. The message names the remedy.
     """
     check_service(conf, tasks, 'scheduler')
 

@@ -100,6 +100,8 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     Call this in the main thread. It makes this process the leader of its own
     process group.
 
+    :param conf: Configuration of the service. The options of oslo.service are
+        registered on it.
     :param services: Any services of oslo.service: your own, and those of
         distperiodic, which are checked before the fork as by
         :func:`distperiodic.service.check`.

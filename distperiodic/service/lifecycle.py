@@ -52,7 +52,11 @@ def new_lease() -> str:
 
 
 def worker_group(group: str, partition: str) -> str:
-    """Return the name of the group that the workers of *partition* join."""
+    """Return the name of the group that the workers of *partition* join.
+
+    :param group: Option ``group`` of the service.
+    :param partition: Topic of the jobs that the workers run.
+    """
     return f'{group}.workers.{partition}'
 
 
@@ -125,8 +129,10 @@ class Lifecycle(ServiceBase):
         The service connects in its main thread. A service that was stopped may
         be started again.
 
-        :raises ConfigError: an option cannot be used, or the service is
+        :raises ConfigError: An option cannot be used, or the service is
             already started.
+        :raises InvalidMemberId: The option ``member_id`` has characters or a
+            length that a coordination service cannot store.
         """
         check_backend()
         if self._begun.is_set():
@@ -251,8 +257,8 @@ class Lifecycle(ServiceBase):
         without a launcher. Call it in the main thread. SIGHUP reads the
         mutable options again. A second Ctrl-C ends the process at once.
 
-        :raises SystemExit: an option cannot be used; the text is one line.
-        :raises Exception: the error that stopped the service, unless it was
+        :raises SystemExit: An option cannot be used; the text is one line.
+        :raises Exception: The error that stopped the service, unless it was
             asked to stop.
         """
         # Choose threads first: oslo.messaging would choose eventlet for the
@@ -293,7 +299,7 @@ class Lifecycle(ServiceBase):
     def wait(self) -> None:
         """Wait until the service has stopped.
 
-        :raises Exception: the error that stopped the service, unless it was
+        :raises Exception: The error that stopped the service, unless it was
             asked to stop.
         """
         self._over.wait()

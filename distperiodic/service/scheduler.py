@@ -75,7 +75,13 @@ _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
 class SchedulerService(lifecycle.Lifecycle):
     """The service that ticks, claims and dispatches what this process owns.
 
-    :param tasks: an instance of the service's PeriodicTasks.
+    The constructor connects nothing, so it may run before a fork.
+
+    :param conf: Configuration of the service. Its options are read when the
+        service starts.
+    :param tasks: Instance of the service's :class:`.PeriodicTasks`.
+    :raises ConfigError: oslo.service runs on eventlet, and threads are not
+        patched.
     """
 
     _kind = 'scheduler'
@@ -212,7 +218,11 @@ class SchedulerService(lifecycle.Lifecycle):
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
-        """Number of objects by (job, outcome) since the start."""
+        """Number of objects by (job, outcome) since the start.
+
+        The service must have been started. :doc:`/reference/log-lines` lists
+        the outcomes.
+        """
         return dict(self._flow.dispatcher.counts)
 
     def _entry(self) -> str:
@@ -454,8 +464,14 @@ class SchedulerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """Return the state of this member for a health check.
 
-        Beside what both services return, ``members`` lists the identities in
-        its group, and ``counts`` the number of objects by job and outcome.
+        It can be written as JSON. ``member`` is the name of this process.
+        ``healthy`` is false while the process is not surely in its group,
+        cannot reach its store, stands still, or does not run. ``problem`` then
+        gives the reason in one line. ``pools`` has the threads of each
+        partition: how many there may be (``size``), how many run a handler
+        (``busy``), and how many were replaced since their handler did not
+        return in time (``hanging``). ``members`` lists the identities in its
+        group, and ``counts`` the number of objects by job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -477,7 +493,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish the claimed work, and close.
 
-        This takes at most ``graceful_shutdown_timeout`` seconds.
+        This takes at most ``graceful_shutdown_timeout`` seconds. It does
+        nothing if the service was not started or is already stopping.
+
+        :param graceful: Ignored: oslo.service passes it.
         """
         if not self._begun.is_set() or self._stopping.is_set():
             return

@@ -35,9 +35,15 @@ LOG = logging.getLogger(__name__)
 class WorkerService(lifecycle.Lifecycle):
     """The service that runs what schedulers send, with the jobs' handlers.
 
-    :param tasks: an instance of the PeriodicTasks class that the schedulers
-        use.
+    The constructor connects nothing, so it may run before a fork.
+
+    :param conf: Configuration of the service. Its options are read when the
+        service starts.
+    :param tasks: Instance of the :class:`.PeriodicTasks` class that the
+        schedulers use.
     :param partition: Topic of the jobs that this worker runs.
+    :raises ConfigError: oslo.service runs on eventlet, and threads are not
+        patched.
     """
 
     _kind = 'worker'
@@ -169,9 +175,10 @@ class WorkerService(lifecycle.Lifecycle):
     def status(self) -> dict[str, Any]:
         """Return the state of this worker for a health check.
 
-        Beside what both services return, ``partition`` is the one that it
-        serves, and ``runs`` the number of objects that it has and that have
-        not ended.
+        It can be written as JSON. The keys ``member``, ``healthy``,
+        ``problem`` and ``pools`` are those of a scheduler. ``partition`` is
+        the name of the partition that this worker serves, and ``runs`` the
+        number of objects that it has and that have not ended.
         """
         return super().status() | {
             'partition': self._partition,
@@ -179,6 +186,16 @@ class WorkerService(lifecycle.Lifecycle):
         }
 
     def start(self) -> None:
+        """Start the threads of the service and return at once.
+
+        The service connects in its main thread. A service that was stopped may
+        be started again.
+
+        :raises ConfigError: An option cannot be used, or the service is
+            already started.
+        :raises InvalidMemberId: The option ``member_id`` has characters or a
+            length that a coordination service cannot store.
+        """
         self._drained = threading.Event()
         self._pause = threading.Event()
         super().start()
@@ -186,7 +203,10 @@ class WorkerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Reject new work, return what waits, finish what runs, and leave.
 
-        This takes at most ``graceful_shutdown_timeout`` seconds.
+        This takes at most ``graceful_shutdown_timeout`` seconds. It does
+        nothing if the service was not started or is already stopping.
+
+        :param graceful: Ignored: oslo.service passes it.
         """
         if not self._begun.is_set() or self._stopping.is_set():
             return

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draw the display of ``distperiodic demo`` from a real run of it.
+
+    python doc/demo_picture.py
+
+runs the demo for a minute and writes doc/source/images/demo.svg: the display
+while one member is dead and another one is frozen. Each run has other times
+and so another picture; no test compares it. Run it again when the display of
+the demo changes, on a machine that is not busy.
+
+A terminal is dark on light pages too: the colours of the members are made for
+a dark background.
+"""
+
+import io
+
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from distperiodic.demo import picture
+from distperiodic.demo.scene import Plan
+from distperiodic.demo.scene import Scene
+from pictures import IMAGES
+
+_COLUMNS, _LINES = 80, 34
+# Seconds of the freeze after which the display is drawn: the others have taken
+# over, and a few ticks show it.
+_AFTER = 3.0
+
+_THEME = TerminalTheme(
+    (22, 27, 34), (201, 209, 217),
+    [(72, 79, 88), (255, 123, 114), (63, 185, 80), (210, 153, 34),
+     (88, 166, 255), (188, 140, 255), (57, 197, 207), (177, 186, 196)],
+    [(110, 118, 129), (255, 161, 152), (86, 211, 100), (227, 179, 65),
+     (121, 192, 255), (210, 168, 255), (86, 212, 221), (240, 246, 252)])
+
+# The format of rich without a font from the network and without a title.
+_FORMAT = '''\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" \
+role="img">
+<!-- Drawn by doc/demo_picture.py. -->
+<title>The display of distperiodic demo.</title>
+<style>
+.{unique_id}-matrix {{ font-family: ui-monospace, monospace; \
+font-size: {char_height}px; line-height: {line_height}px; \
+font-variant-ligatures: none; }}
+{styles}
+</style>
+<defs>
+<clipPath id="{unique_id}-clip-terminal">
+<rect x="0" y="0" width="{terminal_width}" height="{terminal_height}" />
+</clipPath>
+{lines}
+</defs>
+{chrome}
+<g transform="translate({terminal_x}, {terminal_y})" \
+clip-path="url(#{unique_id}-clip-terminal)">
+{backgrounds}
+<g class="{unique_id}-matrix">
+{matrix}
+</g>
+</g>
+</svg>
+'''
+
+
+class Recorded(picture.Picture):
+    """The demo's display, on a terminal that is nowhere shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._console = Console(
+            record=True, file=io.StringIO(), force_terminal=True,
+            color_system='truecolor', width=_COLUMNS, height=_LINES,
+            highlight=False)
+        self._replaced_at: float | None = None
+        self.drawn = ''
+
+    def __enter__(self) -> 'Recorded':
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def update(self, scene: Scene) -> None:
+        if self.drawn:
+            return
+        if any(seat.state == 'replaced' for seat in scene.members):
+            if self._replaced_at is None:
+                self._replaced_at = scene.elapsed
+        if (self._replaced_at is not None
+                and scene.elapsed > self._replaced_at + _AFTER):
+            self._console.print(self._draw(scene))
+            self.drawn = self._console.export_svg(
+                theme=_THEME, code_format=_FORMAT, title='',
+                unique_id='demo')
+
+
+def main() -> None:
+    shown = Recorded()
+    Scene(Plan(55.0, 3, 200, '', '', ''), shown).perform()
+    if not shown.drawn:
+        raise SystemExit('no member was replaced while it was frozen')
+    lines = (line.rstrip() for line in shown.drawn.splitlines())
+    (IMAGES / 'demo.svg').write_text('\n'.join(filter(None, lines)) + '\n')
+
+
+if __name__ == '__main__':
+    main()
