@@ -55,6 +55,7 @@ class History(display.Table, lister.Lister):
             self.sentence = (
                 f'The newest {configured.plural(len(ticks), "tick")}; '
                 'see --limit.')
+        none = None if parsed.formatter in display.FOR_PROGRAMS else ''
         return (('Job', 'Tick', 'Due', 'Done', 'Dead', 'Skipped',
                  'Misfire', 'Overlap', 'Paused', 'Lost', 'Superseded',
                  'Cancelled', 'Open', 'Retried', 'Taken over',
@@ -65,7 +66,10 @@ class History(display.Table, lister.Lister):
                   tick.by_overlap, tick.by_pause, tick.by_lost,
                   tick.superseded, tick.cancelled, tick.open, tick.retried,
                   tick.taken_over,
-                  tick.members, tick.mean, tick.latest, tick.reason)
+                  tick.members,
+                  # Only claimed objects have a lateness.
+                  *((tick.mean, tick.latest) if tick.due > tick.skipped
+                    else (none, none)), tick.reason)
                  for tick in ticks])
 
     def produce_output(self, parsed: argparse.Namespace,

@@ -307,9 +307,10 @@ class Lifecycle(ServiceBase):
             raise self._problem
 
     def reset(self) -> None:
-        """Read the mutable options again; see :func:`read_again`.
+        """Read the configuration files again and apply the mutable options.
 
-        The backend calls this at SIGHUP, if it supports that.
+        If one of them cannot be used, all options keep their values, and the
+        log says which. The launchers call this at SIGHUP.
         """
         read_again(self._conf)
 

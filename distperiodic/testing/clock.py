@@ -23,8 +23,6 @@ def instant_of(name: str, moment: datetime.datetime) -> int:
 class FrozenClock:
     """Clock that stands still until a test moves it.
 
-    It implements :class:`distperiodic.ports.Clock`.
-
     :param start: Aware datetime at which the clock starts. Default: the
         beginning of 2030, UTC, which is a tick of every spacing that divides a
         day.

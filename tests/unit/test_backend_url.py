@@ -37,6 +37,8 @@ def file(tmp_path):
     ('file:///x?namespace=a', ['does not know: namespace']),
     ('etcd3+http://h?ca=x', ['does not know: ca']),
     ('zookeeper://h?timeout', ['timeout= has no value']),
+    ('zookeeper://h1:2181,h2:99999', ['has a port 99999; ports are from 1']),
+    ('redis://:hunter2@[::1]:0', ['has a port 0; ports are from 1']),
     ('zookeeper://h?timeout=', ['timeout= has no value']),
     ('zookeeper://h?timeout=soon', ['timeout=soon is not a whole number']),
     ('zookeeper://h?timeout=0', ['timeout=0 is not a whole number']),

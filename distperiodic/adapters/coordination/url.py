@@ -9,6 +9,7 @@ rejected here.
 
 import difflib
 import os
+import re
 import urllib.parse
 from collections.abc import Callable
 
@@ -83,6 +84,11 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
     if '@' in url.path or '@' in url.query:
         return ('has a "/" or a "?" before its last "@", which ends the hosts '
                 'for its driver; give the service a password without them')
+    for host in url.netloc.rpartition('@')[2].split(','):
+        port = re.fullmatch(r'.*[^:\]]:(\d+)|\[.*\]:(\d+)', host)
+        number = int(port[1] or port[2]) if port else 1
+        if not 1 <= number <= 65535:
+            return f'has a port {number}; ports are from 1 to 65535'
     path = url.path.strip('/')
     if path:
         option = {'zookeeper': f'?namespace={path}',
