@@ -20,6 +20,7 @@ import random
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import message
@@ -52,6 +53,16 @@ Ask = tuple[Callable[[ports.ClaimStore], set[str]],
 Failed = tuple[int, str]
 
 
+class Asked(NamedTuple):
+    """A request for a lease, or for its renewal."""
+
+    #: In monotonic seconds.
+    at: float
+    #: Whether this process was surely in its group. If it joined later, the
+    #: others may not have seen it there yet.
+    sure: bool
+
+
 class Grant:
     """A batch whose start was requested, and what was granted of it."""
 
@@ -64,8 +75,8 @@ class Grant:
         self.batch = batch
         self.lease = granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
-        #: Monotonic seconds of the request from which the lease is trusted.
-        self.asked = now
+        #: The request from which the lease is trusted.
+        self.asked = Asked(now, False)
         #: Monotonic seconds until which its runs may begin. NEVER: the lease
         #: was lost.
         self.until = now
@@ -317,7 +328,8 @@ class RunLeases:
         and gives its own runs back.
         """
         batch = grant.batch
-        grant.asked = grant.sign = now
+        grant.sign = now
+        grant.asked = Asked(now, self._sure(grant.batch.worker))
         self._places.take(batch.job, len(batch.objects))
         jobs, mark = self._places.jobs([batch.job]), self._places.snapshot()
 
@@ -382,7 +394,7 @@ class RunLeases:
     def _begin(self, grant: Grant, granted: list[Claim],
                too_many: int = 0, why: Refusal | None = None) -> None:
         batch, all_ = grant.batch, len(granted)
-        grant.until = grant.asked + self._lease * (1.0 - _MARGIN)
+        grant.until = grant.asked.at + self._lease * (1.0 - _MARGIN)
         grant.open = bytearray(b'\1' * all_)
         grant.indexes = range(all_)
         if all_ < len(batch.objects):
@@ -430,8 +442,8 @@ class RunLeases:
             return Refusal.LEASE_ENDED
         # No other process takes over the lease while this one is surely in its
         # group, or has renewed recently.
-        if (now >= grant.asked + self._silent * (1.0 - _MARGIN)
-                and not self._sure(batch.worker)):
+        if (now >= grant.asked.at + self._silent * (1.0 - _MARGIN)
+                and not (grant.asked.sure and self._sure(batch.worker))):
             return Refusal.LEASE_ENDED
         return None
 
@@ -557,10 +569,13 @@ class RunLeases:
 
     def _renew(self, holder: str, grants: list[Grant],
                now: float) -> None:
+        asked = {worker: Asked(now, self._sure(worker))
+                 for worker in {grant.batch.worker for grant in grants}}
+
         def renewed(held: set[str]) -> None:
             for grant in grants:
                 if grant.lease in held:
-                    grant.asked = now
+                    grant.asked = asked[grant.batch.worker]
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Another process took the lease over. Results of runs that

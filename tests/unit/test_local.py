@@ -232,7 +232,7 @@ def test_a_reader_keeps_one_catalogue_of_each_job():
     for _ in range(20):
         reading.read()
 
-    assert len(reading.reader._known['poll']._recent) == 1
+    assert len(reading.reader._methods._known['poll']._recent) == 1
 
 
 def test_the_order_of_a_spread_job_is_made_in_the_readers_thread():

@@ -831,6 +831,21 @@ def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
+def test_a_worker_that_joins_after_it_asked_is_not_sure_of_its_lease():
+    """The others may not have seen it in its group yet."""
+    sure = [False]
+    desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
+    batch = desk.accept('a')
+    desk.pass_seconds(9.5)
+
+    sure[0] = True
+
+    assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
+    desk.grants.renew()
+    desk.pass_seconds(9.5)
+    assert desk.grants.may_start(batch) is None
+
+
 def test_under_a_lease_that_was_lost_no_handler_ends_its_run(desk):
     batch = desk.accept('a')
     assert desk.grants.lease_of(batch) == granted(batch)

@@ -53,6 +53,63 @@ def without_catalogue(job: Job, identity: str) -> Reading | None:
     return Reading(Catalogue([key]), {})
 
 
+class Readings:
+    """The last readings of a catalogue, with no unread tick between them."""
+
+    __slots__ = ('_job', '_kept', '_newest')
+
+    def __init__(self, job: Job):
+        self._job = job
+        #: Readings and the instants from which they count, oldest first.
+        self._kept: list[tuple[Instant, Reading]] = []
+        #: The instant of the newest reading.
+        self._newest = due.ALWAYS
+
+    def add(self, reading: Reading, at: Instant) -> None:
+        """Add a new reading."""
+        before = self._job.schedule.at_or_before(at - 1)
+        if before is not None and before > self._newest:
+            # This member read nothing for that tick, for example because it
+            # was frozen. Another one may have recorded meanwhile that objects
+            # left and came back.
+            self._kept.clear()
+        self._newest = max(self._newest, at)
+        self.keep(reading, at)
+
+    def keep(self, reading: Reading, at: Instant) -> None:
+        """Keep *reading*; it counts from *at*, unless it is kept already."""
+        if self._kept:
+            _, last = self._kept[-1]
+            if (last.catalogue is reading.catalogue
+                    and last.schedules == reading.schedules):
+                return
+        self._kept.append((at, reading))
+        # Each reading may hold a million objects.
+        del self._kept[:-_MOST_READINGS]
+
+    def forget_recorded(self) -> None:
+        """Keep only the last reading: the store has recorded the others."""
+        del self._kept[:-1]
+
+    def listed_since(self, key: str) -> Instant:
+        """Return the instant since which all readings that were kept list an
+        object with its present schedule.
+
+        The previous owner may have read it, too, and died before the store
+        recorded it.
+        """
+        since, newest = self._kept[-1]
+        if len(self._kept) == 1:
+            return since
+        rule = rule_of(newest, key)
+        for at, reading in reversed(self._kept):
+            if (rule_of(reading, key) != rule
+                    or not reading.catalogue.indexes([key])):
+                break
+            since = min(since, at)
+        return since
+
+
 class Part:
     """The knowledge of one member about its part of a job.
 
@@ -62,7 +119,7 @@ class Part:
     """
 
     __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
-                 'since', 'walk', '_read_at', '_readings')
+                 'since', 'walk', '_readings')
 
     def __init__(self, job: Job, begun: Instant,
                  reading: Reading | None):
@@ -80,12 +137,9 @@ class Part:
         #: Instant from which gained objects count.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
-        #: Readings and their instants, oldest first. They reach back to before
-        #: the walk that is under way; without a walk, to before the last
-        #: reading. No tick between them was left unread.
-        self._readings: list[tuple[Instant, Reading]] = []
-        #: The instant of the last reading.
-        self._read_at = due.ALWAYS
+        #: They reach back to before the walk that is under way; without a
+        #: walk, to before the last reading.
+        self._readings = Readings(job)
         #: The cursor over its objects with a phase. None: it has no such
         #: objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
@@ -124,7 +178,8 @@ class Part:
     def begin_walk(self, walk: 'Walk', at: Instant) -> None:
         """Start to compare the reading with the store. It counts from *at*."""
         self.walk = walk
-        self._keep(at)
+        assert self.reading is not None
+        self._readings.keep(self.reading, at)
 
     def end_walk(self, complete: bool) -> None:
         """Record the end of the walk.
@@ -133,52 +188,19 @@ class Part:
         """
         self.walk = None
         if complete:
-            del self._readings[:-1]
+            self._readings.forget_recorded()
 
     def read(self, reading: Reading, at: Instant) -> None:
         """Record a new reading. New objects count from *at*."""
         self.reading = reading
         if self.walk is None and self.ring is not None:
             # The store has recorded what was read before the last reading.
-            del self._readings[:-1]
-        self._keep(at)
-
-    def _keep(self, at: Instant) -> None:
-        reading = self.reading
-        assert reading is not None
-        before = self.job.schedule.at_or_before(at - 1)
-        if before is not None and before > self._read_at:
-            # This member read nothing for that tick, for example because it
-            # was frozen. Another one may have recorded meanwhile that objects
-            # left and came back.
-            self._readings.clear()
-        self._read_at = max(self._read_at, at)
-        if self._readings:
-            _, last = self._readings[-1]
-            if (last.catalogue is reading.catalogue
-                    and last.schedules == reading.schedules):
-                return
-        self._readings.append((at, reading))
-        # Each reading may hold a million objects.
-        del self._readings[:-_MOST_READINGS]
+            self._readings.forget_recorded()
+        self._readings.add(reading, at)
 
     def listed_since(self, key: str) -> Instant:
-        """Return the instant from which an object without a row counts. Since
-        then all readings that were kept list it with its present schedule.
-
-        The previous owner may have read it, too, and died before the store
-        recorded it.
-        """
-        since, newest = self._readings[-1]
-        if len(self._readings) == 1:
-            return since
-        rule = rule_of(newest, key)
-        for at, reading in reversed(self._readings):
-            if (rule_of(reading, key) != rule
-                    or not reading.catalogue.indexes([key])):
-                break
-            since = min(since, at)
-        return since
+        """Return the instant from which an object without a row counts."""
+        return self._readings.listed_since(key)
 
     def restart(self, now: Instant) -> None:
         """Go on from *now*, since the clock was set back."""
