@@ -14,13 +14,13 @@ a dark background.
 
 import io
 
+from pictures import IMAGES
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
 from distperiodic.demo import picture
 from distperiodic.demo.scene import Plan
 from distperiodic.demo.scene import Scene
-from pictures import IMAGES
 
 _COLUMNS, _LINES = 80, 34
 # Seconds of the freeze after which the display is drawn: the others have taken
