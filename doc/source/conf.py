@@ -59,26 +59,38 @@ copybutton_selector = 'div:not(.highlight-text) > div.highlight > pre'
 copybutton_line_continuation_character = '\\'
 
 
-class Translator(HTML5Translator):
-    """Let the long name of a file or a test break behind its separators.
+# Behind a separator, but not within '::' or before the end of 'file.py'.
+_BREAK = re.compile(r'(?<=[/_:~])(?![/_:~])|(?<=\.)(?!py\b|\.)')
 
-    In a list of such names each one begins a line.
+
+class Translator(HTML5Translator):
+    """Let long names break behind their separators.
+
+    In a table they may break sooner: a column is narrow. In a list of names,
+    one to a line of the source, each one begins a line.
     """
 
     def visit_literal(self, node: nodes.literal) -> None:
-        name = node.astext()
-        if ' ' in name or len(name) < 40:
+        name, parent = node.astext(), node.parent
+        short = 12 if self.in_table(node) else 40
+        if ' ' in name or len(name) < short:
             super().visit_literal(node)
             return
-        at = node.parent.index(node)
-        if at and node.parent[at - 1].astext() == ',\n':
+        at = parent.index(node)
+        if at and parent[at - 1].astext() == ',\n':
             self.body.append('<br>')
         self.body += [
-            self.starttag(node, 'code', '', CLASS='literal long-name'),
-            '<wbr>'.join(map(html.escape, re.findall(
-                '[^/_:]*[/_:]+|[^/_:]+', name))),
+            self.starttag(node, 'code', '', CLASS='literal notranslate'),
+            '<wbr>'.join(map(html.escape, _BREAK.split(name))),
             '</code>']
         raise nodes.SkipNode
+
+    def in_table(self, node: nodes.Node) -> bool:
+        while node.parent is not None:
+            node = node.parent
+            if isinstance(node, nodes.entry):
+                return True
+        return False
 
 
 def setup(app: Sphinx) -> None:
