@@ -125,6 +125,7 @@ def periodic_task(
     All arguments are checked here, when the module is imported, and not at
     the first tick.
 
+    :param method: The method, if the decorator has no parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share
         the same grid of ticks. The default is 60 if *cron* is not given.
     :param cron: Five-field cron line, instead of a spacing.

@@ -310,7 +310,7 @@ _PURPOSE = {
     'flow': 'the steps of a tick and of a run',
     'adapters': 'SQL, messages, groups, pools',
     'ports': 'the interfaces between flow and adapters',
-    'core': 'values and arithmetic; the standard library only',
+    'core': 'values and arithmetic; no input or output',
     'exceptions': 'all errors',
 }
 

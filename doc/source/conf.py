@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How Sphinx builds the documentation: from this tree, without a network."""
 
+import html
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
+
 extensions = [
     'oslo_config.sphinxext',
     'sphinx.ext.autodoc',
@@ -22,8 +29,8 @@ nitpick_ignore_regex = [
     ('py:class', r'distperiodic\.periodic\.Method'),
 ]
 
-# Most blocks without a language of their own are commands.
-highlight_language = 'shell'
+# Blocks without a language of their own are commands.
+highlight_language = 'none'
 
 html_theme = 'furo'
 html_title = 'distperiodic'
@@ -41,7 +48,7 @@ autodoc_typehints_format = 'short'
 autosummary_generate = False
 toc_object_entries_show_parents = 'hide'
 python_use_unqualified_type_names = True
-maximum_signature_line_length = 60
+maximum_signature_line_length = 88
 
 # Copy a command without its prompt. If a block has lines with a prompt, copy
 # only these lines, and not the output.
@@ -50,3 +57,41 @@ copybutton_prompt_is_regexp = True
 # Blocks of plain text are pictures and log lines.
 copybutton_selector = 'div:not(.highlight-text) > div.highlight > pre'
 copybutton_line_continuation_character = '\\'
+
+
+# Behind a separator, but not within '::' or before the end of 'file.py'.
+_BREAK = re.compile(r'(?<=[/_:~])(?![/_:~])|(?<=\.)(?!py\b|\.)')
+
+
+class Translator(HTML5Translator):
+    """Let long names break behind their separators.
+
+    In a table they may break sooner: a column is narrow. In a list of names,
+    one to a line of the source, each one begins a line.
+    """
+
+    def visit_literal(self, node: nodes.literal) -> None:
+        name, parent = node.astext(), node.parent
+        short = 12 if self.in_table(node) else 40
+        if ' ' in name or len(name) < short:
+            super().visit_literal(node)
+            return
+        at = parent.index(node)
+        if at and parent[at - 1].astext() == ',\n':
+            self.body.append('<br>')
+        self.body += [
+            self.starttag(node, 'code', '', CLASS='literal notranslate'),
+            '<wbr>'.join(map(html.escape, _BREAK.split(name))),
+            '</code>']
+        raise nodes.SkipNode
+
+    def in_table(self, node: nodes.Node) -> bool:
+        while node.parent is not None:
+            node = node.parent
+            if isinstance(node, nodes.entry):
+                return True
+        return False
+
+
+def setup(app: Sphinx) -> None:
+    app.set_translator('html', Translator)

@@ -2,7 +2,9 @@
 """The documentation says what the code says, where a test can compare."""
 
 import ast
+import importlib
 import importlib.util
+import inspect
 import pathlib
 import re
 import sqlite3
@@ -11,6 +13,10 @@ import tomllib
 
 import pytest
 
+import distperiodic
+from distperiodic import exceptions
+from distperiodic import service
+from distperiodic import sql
 from distperiodic.core import audit
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
@@ -141,16 +147,94 @@ def test_a_guarantee_names_its_conditions_and_its_tests(number):
                      re.MULTILINE)
 
 
+def script(path):
+    """Return the module of a script that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_the_picture_of_a_claims_moves_is_that_of_the_table():
-    spec = importlib.util.spec_from_file_location(
-        'claim_moves', ROOT / 'doc' / 'claim_moves.py')
-    claim_moves = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(claim_moves)
+    claim_moves = script(ROOT / 'doc' / 'claim_moves.py')
     drawn = SOURCE / 'explanation' / 'claim-moves.txt'
 
     assert drawn.read_text() == claim_moves.picture(), (
         'run: python doc/claim_moves.py > doc/source/explanation/'
         'claim-moves.txt')
+
+
+PICTURES = script(ROOT / 'doc' / 'pictures.py').PICTURES
+
+
+@pytest.mark.parametrize('name', sorted(PICTURES))
+def test_a_picture_is_what_its_script_draws(name):
+    drawn = SOURCE / 'images' / name
+
+    assert drawn.read_text() == PICTURES[name](), (
+        'run: python doc/pictures.py')
+
+
+def test_every_picture_is_shown_on_a_page():
+    shown = {path for page in SOURCE.rglob('*.rst') for path in re.findall(
+        r'^ *\.\. (?:image|figure):: \S*images/(\S+)$', page.read_text(),
+        re.MULTILINE)}
+
+    assert shown == {path.name for path in (SOURCE / 'images').iterdir()}
+
+
+def documented_objects():
+    """Return what the pages of the API make from docstrings."""
+    paths = {path for page in (SOURCE / 'reference').glob('python*.rst')
+             for path in re.findall(
+                 r'^\.\. auto(?:class|function|exception):: ([\w.]+)',
+                 page.read_text(), re.MULTILINE)}
+    homes = (path.rpartition('.') for path in paths)
+    return [getattr(importlib.import_module(home), name)
+            for home, _, name in homes]
+
+
+def public_objects():
+    """Return the names that a user may import, and what they name."""
+    found = {name: getattr(module, name)
+             for module in (distperiodic, service, sql)
+             for name in module.__all__}
+    found |= {name: value for name, value in vars(exceptions).items()
+              if isinstance(value, type)}
+    return sorted(found.items())
+
+
+@pytest.mark.parametrize('name', [name for name, _ in public_objects()])
+def test_a_public_name_is_documented(name):
+    assert dict(public_objects())[name] in documented_objects()
+
+
+def public_signatures():
+    """Yield the functions, classes and methods that a user may call."""
+    for name, value in public_objects():
+        if not inspect.isclass(value):
+            yield pytest.param(value, value.__doc__, id=name)
+        elif not issubclass(value, exceptions.DistperiodicError):
+            # A run receives its context; nobody creates one.
+            if value is not distperiodic.Context:
+                yield pytest.param(value, value.__doc__, id=name)
+            for method, function in inspect.getmembers(
+                    value, inspect.isfunction):
+                if not method.startswith('_') and (
+                        function.__module__.startswith('distperiodic')):
+                    yield pytest.param(function, function.__doc__,
+                                       id=f'{name}.{method}')
+
+
+@pytest.mark.parametrize(
+    ('called', 'docstring'), list(public_signatures()))
+def test_a_docstring_has_each_parameter(called, docstring):
+    # The decorator takes unknown arguments only to reject them.
+    wanted = [name for name in inspect.signature(called).parameters
+              if name not in ('self', 'unknown')]
+
+    assert [name for name in wanted
+            if f':param {name}:' not in docstring] == []
 
 
 def test_the_readme_shows_the_first_program_of_the_tutorial():
@@ -189,10 +273,7 @@ def test_a_program_that_is_shown_does_not_start_without_its_file(path):
 
 
 def test_the_arcs_of_all_members_read_every_row_once():
-    spec = importlib.util.spec_from_file_location(
-        'push_down', SOURCE / 'howto' / 'push_down.py')
-    push_down = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(push_down)
+    push_down = script(SOURCE / 'howto' / 'push_down.py')
     ring = Ring({'a': 40, 'b': 40, 'c': 400})
     volumes = [f'volume-{number}' for number in range(1000)]
     with sqlite3.connect(':memory:') as database:
