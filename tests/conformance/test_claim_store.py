@@ -2485,7 +2485,7 @@ class Forgetful:
 
         def ask(*args, **options):
             lost = asked(*args, **options)
-            if called in ('now', 'overdue'):
+            if called in ('now', 'take_over_expired'):
                 # The time goes on; and who takes over names no lease.
                 return lost
             answer = asked(*args, **options)
