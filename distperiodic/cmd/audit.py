@@ -83,17 +83,13 @@ class Audit(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.queries import StoreQueries
         named = configured.job_of(parsed)
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
-        with self.accounts(parsed) as accounts:
-            names = [job.name for job in accounts.jobs()]
-            if named is not None:
-                # For an unknown job this raises an error that lists the known
-                # jobs.
-                accounts.check_job(named)
-                names = [named]
-            since = parsed.since.before(accounts.now())
+        with self.store(parsed, StoreQueries) as accounts:
+            names = sorted(accounts.group.names(named).values())
+            since = parsed.since.before(accounts.group.now())
             audited = [_audit(accounts, name, since, tasks, settings)
                        for name in names]
         total: collections.Counter[Fate] = sum(

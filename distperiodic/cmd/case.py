@@ -198,7 +198,7 @@ class Case:
         found = self._stack.enter_context(contextlib.closing(
             StoreProbe(
                 self.settings.connection, namespace=self.settings.group)))
-        found.now()
+        found.group.now()
         return found
 
     @property

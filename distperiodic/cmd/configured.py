@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 from typing import NoReturn
+from typing import Protocol
 from typing import TypeVar
 
 from distperiodic import exceptions
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from distperiodic import opts
-    from distperiodic.operator import activity
-    from distperiodic.operator import admin
-    from distperiodic.operator import queries
-    from distperiodic.operator.pruning import Pruner
 
-    _Store = TypeVar('_Store', bound=admin.StoreAdmin)
+    class _OfGroup(Protocol):
+        def __init__(self, connection_url: str, *, namespace: str): ...
+        def close(self) -> None: ...
+
+    _Store = TypeVar('_Store', bound=_OfGroup)
 
 
 #: Exit codes, like those of oslo.upgradecheck. FINE: done, and nothing found.
@@ -300,35 +301,13 @@ class Configured:
             check_file(settings.connection)
         return settings
 
-    def control(self, parsed: argparse.Namespace
-                ) -> 'contextlib.closing[admin.StoreAdmin]':
+    def store(self, parsed: argparse.Namespace,
+              kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
         """Return the store of the configured group.
 
+        :param kind: Class with the queries or the commands that are needed.
         :raises ConfigError: there is no store.
         """
-        from distperiodic.operator import admin
-        return self._store(parsed, admin.StoreAdmin)
-
-    def accounts(self, parsed: argparse.Namespace
-                 ) -> 'contextlib.closing[queries.StoreQueries]':
-        """Return the store, with the accounts of objects and ticks."""
-        from distperiodic.operator import queries
-        return self._store(parsed, queries.StoreQueries)
-
-    def activity(self, parsed: argparse.Namespace
-                 ) -> 'contextlib.closing[activity.Activity]':
-        """Return the store, with what runs now and what is due soon."""
-        from distperiodic.operator import activity
-        return self._store(parsed, activity.Activity)
-
-    def pruner(self, parsed: argparse.Namespace
-               ) -> 'contextlib.closing[Pruner]':
-        """Return the store, with the deletion of old rows."""
-        from distperiodic.operator.pruning import Pruner
-        return self._store(parsed, Pruner)
-
-    def _store(self, parsed: argparse.Namespace,
-               kind: 'type[_Store]') -> 'contextlib.closing[_Store]':
         settings = self.database(parsed)
         return contextlib.closing(
             kind(settings.connection, namespace=settings.group))

@@ -94,11 +94,12 @@ class DbPrune(configured.Configured, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.operator.pruning import Pruner
         if parsed.history is parsed.dead is parsed.claims is None:
             raise exceptions.ConfigError(
                 'nothing is named to prune; give --history DAYS, --dead DAYS '
                 'or --claims DAYS')
-        with self.pruner(parsed) as pruner:
+        with self.store(parsed, Pruner) as pruner:
             pruned = pruner.prune(
                 history=parsed.history, dead=parsed.dead,
                 claims=parsed.claims)

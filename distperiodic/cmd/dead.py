@@ -32,9 +32,10 @@ class DeadList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.activity import Activity
         job = configured.job_of(parsed)
-        with self.control(parsed) as control:
-            found = control.dead(
+        with self.store(parsed, Activity) as activity:
+            found = activity.dead(
                 job=job, limit=parsed.limit, key=parsed.object,
                 tracebacks=parsed.traceback)
         if not found:
@@ -71,9 +72,10 @@ class DeadRequeue(configured.Configured, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.operator.admin import StoreAdmin
         job = configured.job_of(parsed)
-        with self.control(parsed) as control:
-            number = control.requeue(job=job, key=parsed.object)
+        with self.store(parsed, StoreAdmin) as admin:
+            number = admin.requeue(job=job, key=parsed.object)
         if not number and parsed.object is not None:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} is not dead, so nothing was '

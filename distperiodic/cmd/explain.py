@@ -104,8 +104,9 @@ class RingExplain(ring_cmd.OfMembers, Explained):
             ring = [('owner', 'the one process there is: backend_url is '
                      'empty')]
         if settings.connection and parsed.members is None:
-            with self.accounts(parsed) as accounts:
-                found = accounts.object(parsed.job, key)
+            from distperiodic.operator.queries import StoreQueries
+            with self.store(parsed, StoreQueries) as queries:
+                found = queries.object(parsed.job, key)
             rows += self.answer(answers.Case(
                 parsed.job, key, found, tasks, group, settings))
         rows += ring

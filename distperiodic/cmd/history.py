@@ -40,11 +40,12 @@ class History(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.activity import Activity
         job = configured.job_of(parsed)
-        with self.control(parsed) as control:
-            ticks = control.history(
+        with self.store(parsed, Activity) as activity:
+            ticks = activity.history(
                 job=job,
-                since=parsed.since.before(control.now()),
+                since=parsed.since.before(activity.group.now()),
                 limit=parsed.limit)
         if not ticks:
             self.sentence = (

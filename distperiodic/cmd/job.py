@@ -23,9 +23,8 @@ from distperiodic.core import due
 if TYPE_CHECKING:
     from distperiodic import periodic
     from distperiodic.core import job as core_job
-    from distperiodic.operator.admin import Job
-    from distperiodic.operator.admin import StoreAdmin
-    from distperiodic.operator.queries import StoreQueries
+    from distperiodic.operator.group_reader import GroupReader
+    from distperiodic.operator.group_reader import Job
 
 
 class JobList(display.Table, lister.Lister):
@@ -42,11 +41,12 @@ class JobList(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.operator.admin import Job
+        from distperiodic.operator.group_reader import Job
+        from distperiodic.operator.queries import StoreQueries
         tasks = listed.load(self, parsed)
-        with self.control(parsed) as control:
-            jobs = {job.name: job for job in control.jobs()}
-            now = control.now()
+        with self.store(parsed, StoreQueries) as queries:
+            jobs = {job.name: job for job in queries.group.jobs()}
+            now = queries.group.now()
         if not jobs:
             self.sentence = 'No scheduler has claimed anything yet.'
         defined = {} if tasks is None else tasks.jobs
@@ -102,15 +102,13 @@ class _OfJobs(_OfJob):
         return parser
 
     def names(self, parsed: argparse.Namespace,
-              control: 'StoreAdmin') -> 'list[Job]':
+              group: 'GroupReader') -> 'list[Job]':
         """Return the jobs that were named.
 
         :raises ConfigError: there are none.
         """
-        if parsed.job is not None:
-            control.check_job(parsed.job)
-        jobs = [job for job in control.jobs()
-                if parsed.all or job.name == parsed.job]
+        names = group.names(parsed.job).values()
+        jobs = [job for job in group.jobs() if job.name in names]
         if not jobs:
             raise exceptions.ConfigError(
                 'no scheduler of this group has claimed anything yet, so '
@@ -134,10 +132,11 @@ class JobPause(_OfJobs):
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters.local.process_slot import host_name
+        from distperiodic.operator.admin import StoreAdmin
         by = f'{_user()}@{host_name()}'
-        with self.control(parsed) as control:
-            for job in self.names(parsed, control):
-                control.pause(job.name, by=by, why=parsed.why)
+        with self.store(parsed, StoreAdmin) as admin:
+            for job in self.names(parsed, admin.group):
+                admin.pause(job.name, by=by, why=parsed.why)
                 before = '' if job.paused_since is None else (
                     f' (it was paused since {_moment(job.paused_since)} by '
                     f'{job.paused_by}: {job.paused_why}; this replaces it)')
@@ -157,9 +156,10 @@ class JobResume(_OfJobs):
     """Resume a job, or all jobs, from the next tick on."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.control(parsed) as control:
-            for job in self.names(parsed, control):
-                if control.resume(job.name):
+        from distperiodic.operator.admin import StoreAdmin
+        with self.store(parsed, StoreAdmin) as admin:
+            for job in self.names(parsed, admin.group):
+                if admin.resume(job.name):
                     self.say(f'resumed {job.name}; it goes on with its next '
                              'tick')
                 else:
@@ -187,13 +187,14 @@ class JobTrigger(_OfJob):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
+        from distperiodic.operator.admin import StoreAdmin
         tasks = listed.load(self, parsed)
-        with self.accounts(parsed) as accounts:
+        with self.store(parsed, StoreAdmin) as admin:
             if tasks is not None:
-                self._list(accounts, tasks, parsed)
-            elif parsed.job not in [job.name for job in accounts.jobs()]:
-                self._refuse_unknown(accounts, parsed.job)
-            told = accounts.trigger(parsed.job, key=parsed.object)
+                self._list(admin.group, tasks, parsed)
+            elif parsed.job not in admin.group.names().values():
+                self._refuse_unknown(admin.group, parsed.job)
+            told = admin.trigger(parsed.job, key=parsed.object)
         if not told.objects:
             what = (f'no object of job {parsed.job!r} can'
                     if parsed.object is None else
@@ -209,28 +210,28 @@ class JobTrigger(_OfJob):
         self.say(f'triggered {configured.plural(told.objects, "object")} for '
                  f'tick {configured.moment(told.tick)}{left_out}')
 
-    def _refuse_unknown(self, accounts: 'StoreQueries',
-                        job: str) -> None:
+    def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
         """Raise an error that says how to run a job before its first tick.
 
         :raises ConfigError: always.
         """
         try:
-            accounts.check_job(job)
+            group.names(job)
         except exceptions.ConfigError as exc:
             raise exceptions.ConfigError(
                 f'{exc}. If the name is right, its first tick is still to '
                 'come: give --tasks MODULE:CLASS, and it runs before') from exc
 
-    def _list(self, accounts: 'StoreQueries',
-              tasks: 'periodic.PeriodicTasks',
+    def _list(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace) -> None:
         """List the job's objects in the store, as a scheduler would.
 
         :raises ConfigError: there is no such job or object, or the catalogue
             cannot be read.
         """
+        from distperiodic.adapters.sql.store import SqlClaimStore
         from distperiodic.core.job import Scope
+        from distperiodic.operator.queries import StoreQueries
         job = tasks.jobs.get(parsed.job)
         if job is None:
             raise exceptions.ConfigError(
@@ -243,7 +244,7 @@ class JobTrigger(_OfJob):
                 + ('is disabled in its code; enable it' if not job.enabled
                    else 'runs in each member by itself, and nobody claims '
                    "it; give it scope='group' or objects="))
-        found = listed.read(tasks, job, accounts.now())
+        found = listed.read(tasks, job, group.now())
         if isinstance(found, str):
             raise exceptions.ConfigError(
                 f'job {job.name!r}: {found}; without --tasks those run that '
@@ -252,4 +253,6 @@ class JobTrigger(_OfJob):
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} of job {job.name!r} cannot run '
                 f'now: {job.objects or "the job"} does not list it')
-        listed.record(accounts, job, found, parsed.object)
+        with (self.store(parsed, StoreQueries) as accounts,
+              self.store(parsed, SqlClaimStore) as claims):
+            listed.record(accounts, claims, job, found, parsed.object)

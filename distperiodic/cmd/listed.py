@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from distperiodic.core import schedule
     from distperiodic.core.job import Job
     from distperiodic.operator.queries import StoreQueries
+    from distperiodic.ports import ClaimStore
 
 #: Seconds that a catalogue method may take.
 _PATIENCE = 60.0
@@ -41,8 +42,8 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
              f'{what}')
 
 
-def record(accounts: 'StoreQueries', job: 'Job', found: Listed,
-           only: str | None = None) -> None:
+def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
+           found: Listed, only: str | None = None) -> None:
     """List a job's objects in the store, as its schedulers would.
 
     Rows that the store already has of the job or an object do not change.
@@ -53,9 +54,9 @@ def record(accounts: 'StoreQueries', job: 'Job', found: Listed,
     from distperiodic.core import due
     from distperiodic.core import ring
     from distperiodic.core.job import text_of
-    if job.name not in [known.name for known in accounts.jobs()]:
-        accounts.adopt({job.name: job.schedule_text()})
-    at = accounts.now()
+    if job.name not in accounts.group.names().values():
+        claims.adopt({job.name: job.schedule_text()})
+    at = claims.now()
 
     def new(key: str) -> ports.Listed:
         own = found.own.get(key)
@@ -68,7 +69,7 @@ def record(accounts: 'StoreQueries', job: 'Job', found: Listed,
     keys = sorted(accounts.not_listed(
         job.name, found.ids if only is None else {only}))
     for begin in range(0, len(keys), _AT_A_TIME):
-        accounts.sync(
+        claims.sync(
             job.name, [new(key) for key in keys[begin:begin + _AT_A_TIME]],
             [], at=at)
 

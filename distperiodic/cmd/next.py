@@ -39,10 +39,11 @@ class Next(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.activity import Activity
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
-        with self.activity(parsed) as activity:
-            now = activity.now()
+        with self.store(parsed, Activity) as activity:
+            now = activity.group.now()
             listings = activity.listings(job)
         ticks: list[_Tick] = []
         short = []

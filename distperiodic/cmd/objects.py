@@ -33,11 +33,12 @@ class Objects(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.activity import Activity
         job = configured.job_of(parsed, required=True)
-        with self.accounts(parsed) as accounts:
-            found = accounts.unserved(
+        with self.store(parsed, Activity) as activity:
+            found = activity.unserved(
                 job, parsed.older_than, parsed.limit)
-            lists = bool(found) or accounts.lists(job)
+            lists = bool(found) or activity.lists(job)
         if not lists:
             self.sentence = (f'No object of job {job!r} was ever listed; see '
                              'that a scheduler runs it: distperiodic status')

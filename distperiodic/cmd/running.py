@@ -30,9 +30,10 @@ class Running(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.activity import Activity
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
-        with self.activity(parsed) as activity:
+        with self.store(parsed, Activity) as activity:
             runs = activity.runs(job, parsed.limit)
         if not runs:
             self.sentence = 'Nothing is running.'

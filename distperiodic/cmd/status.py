@@ -89,10 +89,10 @@ def read_book(settings: 'opts.Settings', group: Group) -> Book:
         with contextlib.closing(Activity(
                 settings.connection, namespace=settings.group)) as store:
             holders = store.recent_holders(
-                store.now() - round(MISSED_FOR * 1e6))
+                store.group.now() - round(MISSED_FOR * 1e6))
             return Book(
                 _gone(group, holders), store.failing(),
-                [job.name for job in store.jobs()
+                [job.name for job in store.group.jobs()
                  if job.paused_since is not None])
     except exceptions.DistperiodicError as exc:
         return Book(trouble=configured.one_line(exc))

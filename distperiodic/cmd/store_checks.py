@@ -51,7 +51,9 @@ def store_rights(case: Case) -> Finding:
     """This database user may read and write the rows; it needs no other
     rights.
     """
-    refused = case.store.refused()
+    from distperiodic.operator import store_probe
+    assert case.store  # It answers, or this check is skipped.
+    refused = store_probe.refused(case.settings.connection)
     if refused:
         names = configured.listed([what for what, _ in refused])
         return fail(
@@ -84,10 +86,10 @@ def store_file(case: Case) -> Finding:
     store = case.store
     if store.dialect != 'sqlite':
         return skip(f'{store.dialect} has no file of ours')
-    kind = store_probe.network_disk(store.file())
+    kind = store_probe.network_disk(store.file)
     if kind is not None:
         return fail(
-            f'{store.file()} is on {kind}, whose locks do not keep other '
+            f'{store.file} is on {kind}, whose locks do not keep other '
             'hosts out',
             'move it to a disk of this host, or use PostgreSQL or MySQL for '
             'more than one host')
@@ -96,7 +98,7 @@ def store_file(case: Case) -> Finding:
         return warn(f'journal_mode is {journal}, and cannot be made WAL',
                     'see that the directory may be written and no program '
                     'keeps the file in another mode')
-    return ok(f'{store.file()}, journal_mode WAL')
+    return ok(f'{store.file}, journal_mode WAL')
 
 
 @check('store')
@@ -140,7 +142,7 @@ def store_size(case: Case) -> Finding:
         f'{name.removeprefix("distperiodic_")} {number:,}'
         f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
     oldest = case.store.oldest_tick()
-    age = 0 if oldest is None else (case.store.now() - oldest) // _DAY
+    age = 0 if oldest is None else (case.store.group.now() - oldest) // _DAY
     for name, option in (('history', 'history'), ('failure', 'dead')):
         if sizes[f'distperiodic_{name}'] >= _MANY:
             return warn(f'rows: {told}; {age} days of history',
@@ -155,7 +157,7 @@ def store_jobs(case: Case) -> Finding:
     """
     if case.tasks is None:
         return skip('--tasks is not given')
-    unknown = sorted({job.name for job in case.store.jobs()}
+    unknown = sorted({job.name for job in case.store.group.jobs()}
                      - set(case.tasks.jobs))
     if unknown:
         return warn(

@@ -38,16 +38,17 @@ class Why(explain.Explained):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic.operator.queries import StoreQueries
         settings = self.database(parsed)
         key, tasks = self.begin(parsed)
         rows: list[tuple[str, Any]] = [
             ('job', parsed.job),
             ('object', parsed.object or '(the job itself)')]
-        with self.accounts(parsed) as accounts:
-            found = accounts.object(parsed.job, key)
+        with self.store(parsed, StoreQueries) as queries:
+            found = queries.object(parsed.job, key)
             tick = None
             if parsed.at is not None and found.claim is not None:
-                tick = _tick_at(accounts, parsed, key, tasks, found.now)
+                tick = _tick_at(queries, parsed, key, tasks, found.now)
             if tick is None or not _is_past(found, tick):
                 group = self._group(parsed, settings)
                 rows += self.answer(answers.Case(
@@ -55,7 +56,7 @@ class Why(explain.Explained):
             else:
                 rows += self.judged(*answers.past_rows(
                     parsed.job, found, tick,
-                    accounts.tick(parsed.job, key, tick)))
+                    queries.tick(parsed.job, key, tick)))
         return tuple(name for name, _ in rows), tuple(
             value for _, value in rows)
 
@@ -78,7 +79,7 @@ def _is_past(found: 'Object', tick: int) -> bool:
         last.tick < tick < last.settled)
 
 
-def _tick_at(accounts: 'StoreQueries', parsed: argparse.Namespace,
+def _tick_at(queries: 'StoreQueries', parsed: argparse.Namespace,
              key: str, tasks: 'periodic.PeriodicTasks | None',
              now: int) -> int:
     """Return the newest tick for which the object was due at the time --at.
@@ -89,7 +90,7 @@ def _tick_at(accounts: 'StoreQueries', parsed: argparse.Namespace,
     from distperiodic.core import due
     from distperiodic.core import ring
     at = parsed.at.before(now)
-    text, own = accounts.schedule_of(parsed.job, key)
+    text, own = queries.schedule_of(parsed.job, key)
     if not text and tasks is not None and parsed.job in tasks.jobs:
         text = tasks.jobs[parsed.job].schedule_text()
     if not text:

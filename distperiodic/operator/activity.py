@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries on the present state: active members, runs, failing objects.
+"""Queries on the recent history and the present state of one group.
 
-:meth:`Activity.listings` reads all objects of a job, and
-:meth:`Activity.runs` all leases of runs. The other queries read only the
-recent history or the newest failures.
+:meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
+job, and :meth:`Activity.runs` all leases of runs. The other queries read only
+dead claims, the newest failures, or the history from a given tick on.
 """
 
 import json
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
-from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
 
 _claim = tables.claim
 _failure = tables.failure
@@ -21,8 +25,65 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 
+_DEAD = MOVES[Move.REQUEUE][0]
+
 # Number of newest failures that are examined.
 _FAILURES = 1000
+
+
+class Ticked(NamedTuple):
+    """The outcome of a tick, counted in objects."""
+
+    job: str
+    #: Microseconds since the epoch.
+    tick: int
+    due: int
+    done: int
+    dead: int
+    skipped: int
+    #: Skipped objects by cause.
+    by_misfire: int
+    by_overlap: int
+    by_pause: int
+    by_lost: int
+    superseded: int
+    cancelled: int
+    #: Number of failed runs that were scheduled for a retry.
+    retried: int
+    taken_over: int
+    #: Number of schedulers and workers in its history. A trigger or a requeue
+    #: by an operator counts as one more.
+    members: int
+    #: Milliseconds from the tick to the claim, over all claimed objects: the
+    #: mean, and the maximum.
+    mean: int
+    latest: int
+    #: A reason for which objects were skipped. Empty means none was skipped.
+    reason: str
+
+    @property
+    def open(self) -> int:
+        """Number of objects without an outcome yet."""
+        return self.due - (self.done + self.dead + self.skipped
+                           + self.superseded + self.cancelled)
+
+
+class Dead(NamedTuple):
+    """A dead claim, and how its last run failed."""
+
+    job: str
+    object: str
+    #: Microseconds since the epoch.
+    tick: int
+    attempt: int
+    #: The worker of the last run. Empty means no run was granted.
+    worker: str
+    #: When it ended, in microseconds, and why. None and empty mean that the
+    #: record of the failure is pruned.
+    at: int | None
+    error: str
+    #: Also empty if tracebacks were not requested.
+    traceback: str
 
 
 class Failing(NamedTuple):
@@ -66,8 +127,22 @@ class Listing(NamedTuple):
     objects: int
 
 
-class Activity(StoreAdmin):
-    """Queries on the present state of one group, for operator commands."""
+class Unserved(NamedTuple):
+    """An object, and when a run of it last succeeded."""
+
+    object: str
+    tick: int
+    state: State
+    #: When a run of it last succeeded, in microseconds. None means never.
+    served: int | None
+
+
+class Activity:
+    """Queries on what one group did and does; it has no way to write."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self.group = GroupReader(connect(connection_url), namespace)
+        self.close = self.group.close
 
     def recent_holders(self, since: int) -> dict[str, int]:
         """Return members with entries in recent history, and the newest tick
@@ -75,25 +150,24 @@ class Activity(StoreAdmin):
 
         :param since: First tick, in microseconds.
         """
-        names = self._named()
-        return {row.member: row.tick for row in self._database.read(
-            lambda connection: connection.execute(
-                sa.select(_history.c.member,
-                          sa.func.max(_history.c.tick).label('tick'))
-                .where(_history.c.job.in_(list(names)),
-                       _history.c.tick >= since, _history.c.member != '')
-                .group_by(_history.c.member)).all())}
+        names = self.group.names()
+        return {row.member: row.tick for row in self.group.rows(
+            sa.select(_history.c.member,
+                      sa.func.max(_history.c.tick).label('tick'))
+            .where(_history.c.job.in_(list(names)),
+                   _history.c.tick >= since, _history.c.member != '')
+            .group_by(_history.c.member))}
 
     def failing(self) -> list[Failing]:
         """Return jobs with objects that failed for good and have not
         succeeded since. Only the newest failures are examined.
         """
-        names = self._named()
+        names = self.group.names()
         newest = (
             sa.select(_failure.c.job, _failure.c.object, _failure.c.at)
             .where(_failure.c.job.in_(list(names)))
             .order_by(_failure.c.id.desc()).limit(_FAILURES).subquery())
-        found = self._database.read(lambda connection: connection.execute(
+        found = self.group.rows(
             sa.select(
                 newest.c.job,
                 sa.func.count(newest.c.object.distinct()).label('objects'),
@@ -103,7 +177,7 @@ class Activity(StoreAdmin):
                 _claim.c.object == newest.c.object)))
             .where(newest.c.at > sa.func.coalesce(_claim.c.served, 0),
                    _claim.c.since.is_not(None))
-            .group_by(newest.c.job)).all())
+            .group_by(newest.c.job))
         return sorted(Failing(names[row.job], row.objects, row.example)
             for row in found)
 
@@ -113,16 +187,16 @@ class Activity(StoreAdmin):
         :param job: Name of the job. None means all jobs.
         :raises ConfigError: the store has no such job.
         """
-        names = self._named(job)
+        names = self.group.names(job)
 
         def work(connection: sa.Connection) -> list[Run]:
             runs: list[Run] = []
             # Claims are not indexed by lease, but a lease names its objects.
             for lease in connection.execute(
                     sa.select(_lease.c.id, _lease.c.job, _lease.c.objects,
-                              (_lease.c.until - self._dialect.lease_now
-                               + self._dialect.now).label('until'),
-                              (self._dialect.lease_now - _lease.c.made
+                              (_lease.c.until - self.group.dialect.lease_now
+                               + self.group.dialect.now).label('until'),
+                              (self.group.dialect.lease_now - _lease.c.made
                                ).label('age'))
                     .where(_lease.c.job.in_(list(names)),
                            _lease.c.state == State.RUNNING)
@@ -143,7 +217,7 @@ class Activity(StoreAdmin):
                 if len(runs) >= limit:
                     break
             return runs[:limit]
-        return self._database.read(work)
+        return self.group.read(work)
 
     def listings(self, job: str | None) -> list[Listing]:
         """Return the number of listed objects per job and schedule.
@@ -151,7 +225,7 @@ class Activity(StoreAdmin):
         :param job: Name of the job. None means all jobs.
         :raises ConfigError: the store has no such job.
         """
-        names = self._named(job)
+        names = self.group.names(job)
         rule = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
         listed = (
             sa.select(_claim.c.job, rule.label('rule'),
@@ -159,12 +233,123 @@ class Activity(StoreAdmin):
             .where(_claim.c.job.in_(list(names)),
                    _claim.c.since.is_not(None))
             .group_by(_claim.c.job, rule).subquery())
-        found = self._database.read(lambda connection: connection.execute(
+        found = self.group.rows(
             sa.select(_job.c.id, _job.c.schedule, _job.c.schedule_since,
                       _job.c.paused_since, listed.c.rule, listed.c.objects)
             .select_from(_job.outerjoin(listed, listed.c.job == _job.c.id))
-            .where(_job.c.id.in_(list(names)))).all())
+            .where(_job.c.id.in_(list(names))))
         return sorted(Listing(
             names[row.id], row.schedule or '', row.schedule_since,
             row.paused_since is not None, row.rule or '', row.objects or 0)
             for row in found)
+
+    def unserved(self, job: str, seconds: float,
+                 limit: int) -> list[Unserved]:
+        """Return objects without a successful run in the last *seconds*,
+        those that wait the longest first.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self.group.names(job)
+        return [Unserved(*row) for row in self.group.rows(
+            sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
+                      _claim.c.served)
+            .where(_claim.c.job == number, sa.or_(
+                _claim.c.served.is_(None),
+                _claim.c.served
+                < self.group.dialect.now - round(seconds * 1e6)))
+            .order_by(sa.func.coalesce(_claim.c.served, 0),
+                      _claim.c.object).limit(limit))]
+
+    def lists(self, job: str) -> bool:
+        """Return whether the store has any object of *job*.
+
+        :raises ConfigError: the store has no such job.
+        """
+        [number] = self.group.names(job)
+        return bool(self.group.rows(
+            sa.select(_claim.c.object).where(_claim.c.job == number)
+            .limit(1)))
+
+    def history(self, *, job: str | None, since: int,
+                limit: int) -> list[Ticked]:
+        """Return the outcome of ticks, the newest first.
+
+        :param job: Name of the job. None means all jobs.
+        :param since: First tick, in microseconds.
+        :param limit: Maximum number of rows; a row is one job and tick.
+        :raises ConfigError: the store has no such job.
+        """
+        names = self.group.names(job)
+        counted = ('due', 'done', 'dead', 'skipped', 'by_misfire',
+                   'by_overlap', 'by_pause', 'by_lost', 'superseded',
+                   'cancelled', 'retried', 'taken_over', 'lateness')
+        found = self.group.rows(
+            sa.select(
+                _history.c.job, _history.c.tick,
+                *(sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+                  .label(name) for name in counted),
+                sa.func.count().label('members'),
+                sa.func.max(_history.c.latest).label('latest'),
+                sa.func.max(_history.c.reason).label('reason'))
+            .where(_history.c.job.in_(list(names)), _history.c.tick >= since)
+            .group_by(_history.c.job, _history.c.tick)
+            .order_by(_history.c.tick.desc(), _history.c.job)
+            .limit(limit))
+        return [Ticked(
+            names[row.job], row.tick, row.due, row.done, row.dead,
+            row.skipped, row.by_misfire, row.by_overlap, row.by_pause,
+            row.by_lost, row.superseded, row.cancelled, row.retried,
+            row.taken_over,
+            row.members,
+            # Skipped objects were not claimed, so they have no lateness.
+            round(row.lateness / max(1, row.due - row.skipped)), row.latest,
+            row.reason or '') for row in found]
+
+    def dead(self, *, job: str | None, limit: int,
+             key: str | None = None,
+             tracebacks: bool = False) -> list[Dead]:
+        """Return dead claims, the newest ticks first.
+
+        :param job: Name of the job. None means all jobs.
+        :param key: Id of the object. None means all objects.
+        :param tracebacks: Whether to return tracebacks; each may be long.
+        :raises ConfigError: the store has no such job.
+        """
+        names = self.group.names(job)
+        which: list[sa.ColumnElement[bool]] = [
+            _claim.c.job.in_(list(names)), _claim.c.state.in_(_DEAD)]
+        if key is not None:
+            which.append(_claim.c.object == key)
+        found = self.group.rows(
+            sa.select(_claim.c.job, _claim.c.object, _claim.c.tick,
+                      _claim.c.attempt, _claim.c.worker, _failure.c.at,
+                      _failure.c.error,
+                      (_failure.c.traceback if tracebacks else
+                       sa.literal('')).label('traceback'))
+            .outerjoin_from(_claim, _failure, sa.and_(*(
+                _failure.c[name] == _claim.c[name]
+                for name in ('job', 'object', 'tick', 'fence'))))
+            .where(*which)
+            .order_by(_claim.c.tick.desc(), _claim.c.job, _claim.c.object)
+            .limit(limit))
+        return [Dead(names[row.job], row.object, row.tick, row.attempt,
+                     row.worker or '', row.at, row.error or '',
+                     row.traceback or '')
+                for row in found]
+
+    def unknown_jobs(self, known: Iterable[str]) -> dict[str, int]:
+        """Return jobs that have objects but are not *known*, and the number
+        of open claims of each.
+
+        A scheduler ignores their claims, since other schedulers may know the
+        job. If the job was renamed, no scheduler does, and they wait forever.
+        """
+        return {row.name: int(row.open) for row in self.group.rows(
+            sa.select(_job.c.name, sa.func.coalesce(
+                sa.func.sum(_lease.c.remaining), 0).label('open'))
+            .outerjoin(_lease, _lease.c.job == _job.c.id)
+            .where(_job.c.space == self.group.namespace,
+                   _job.c.name.not_in(sorted(known)),
+                   sa.exists().where(_claim.c.job == _job.c.id))
+            .group_by(_job.c.name).order_by(_job.c.name))}

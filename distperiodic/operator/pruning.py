@@ -11,10 +11,13 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import history as sql_history
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.statements import CLOSED
+from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import State
-from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
 
 _claim = tables.claim
 _failure = tables.failure
@@ -35,8 +38,14 @@ class Pruned(NamedTuple):
     claims: int
 
 
-class Pruner(StoreAdmin):
-    """The store of one group, with methods that delete old rows."""
+class Pruner:
+    """Deletion of old rows of one group."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self._database = connect(connection_url)
+        self._sql = Statements(self._database.dialect)
+        self.group = GroupReader(self._database, namespace)
+        self.close = self.group.close
 
     def prune(self, *, history: float | None = None,
               dead: float | None = None,
@@ -53,56 +62,17 @@ class Pruner(StoreAdmin):
             leases are deleted. Of any other job only claims that are closed,
             and whose objects are not listed, are deleted.
         """
-        numbers = list(self._named())
+        numbers = list(self.group.names())
         return Pruned(
             0 if history is None else sum(
                 self._until_few(functools.partial(
-                    self._prune_some_history, number=number,
-                    before=self._before(history)))
+                    _prune_some_history, number=number,
+                    before=_before(self.group, history)))
                 for number in numbers),
             0 if dead is None else self._prune_failures(
-                numbers, self._before(dead)),
+                numbers, _before(self.group, dead)),
             0 if claims is None else self._prune_claims(
-                numbers, self._before(claims)))
-
-    def prune_some(self, history: float) -> int:
-        """Delete some history of ticks that are older than *history* days.
-
-        At most about 1000 rows of each job are deleted, the oldest first.
-
-        :returns: Number of deleted rows.
-        """
-        before = self._before(history)
-        return sum(self._database.write(functools.partial(
-            self._prune_some_history, number=number, before=before))
-            for number in self._named())
-
-    def _before(self, days: float) -> int:
-        return self._database.read(lambda connection: connection.execute(
-            sa.select(self._dialect.now)).scalar_one()) - round(days * _DAY)
-
-    def _prune_some_history(self, connection: sa.Connection, *, number: int,
-                            before: int) -> int:
-        # Keep ticks that have a lease: the end of an open claim has still to
-        # be counted in the same tick as its beginning.
-        open_ticks = sa.select(_lease.c.tick).where(
-            _lease.c.job == number, _lease.c.tick < before)
-        old = (_history.c.job == number, _history.c.tick < before,
-               _history.c.tick.not_in(open_ticks))
-        ticks = connection.execute(
-            sa.select(_history.c.tick).where(*old)
-            .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
-        if not ticks:
-            return 0
-        # Record up to where the history is incomplete, so that no account
-        # starts earlier.
-        connection.execute(sa.update(_job).where(
-            _job.c.id == number, sa.or_(
-                _job.c.pruned_before.is_(None),
-                _job.c.pruned_before <= ticks[-1])
-        ).values(pruned_before=ticks[-1] + 1))
-        return connection.execute(sa.delete(_history).where(
-            *old, _history.c.tick <= ticks[-1])).rowcount
+                numbers, _before(self.group, claims)))
 
     def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
         def work(connection: sa.Connection) -> int:
@@ -118,10 +88,10 @@ class Pruner(StoreAdmin):
         return self._until_few(work)
 
     def _prune_claims(self, numbers: Sequence[int], before: int) -> int:
-        unused = self._database.read(lambda connection: connection.execute(
+        unused = [row.job for row in self.group.rows(
             sa.select(_claim.c.job).where(_claim.c.job.in_(numbers))
             .group_by(_claim.c.job)
-            .having(sa.func.max(_claim.c.settled) < before)).scalars().all())
+            .having(sa.func.max(_claim.c.settled) < before))]
         pruned = 0
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
@@ -142,7 +112,7 @@ class Pruner(StoreAdmin):
             sa.select(_claim.c.object).where(*old)
             .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
         some = old if last is None else [*old, _claim.c.object <= last]
-        tx = Transaction(connection, self._dialect, self._sql)
+        tx = Transaction(connection, self.group.dialect, self._sql)
         # Count open claims as ended, or the history would show them as open
         # forever.
         for tick, state, still_open in connection.execute(
@@ -166,3 +136,45 @@ class Pruner(StoreAdmin):
             total += number
             if number < _AT_A_TIME:
                 return total
+
+
+def prune_some(database: Database, namespace: str, history: float) -> int:
+    """Delete some history of ticks that are older than *history* days.
+
+    At most about 1000 rows of each job are deleted, the oldest first.
+
+    :returns: Number of deleted rows.
+    """
+    group = GroupReader(database, namespace)
+    before = _before(group, history)
+    return sum(database.write(functools.partial(
+        _prune_some_history, number=number, before=before))
+        for number in group.names())
+
+
+def _before(group: GroupReader, days: float) -> int:
+    return group.now() - round(days * _DAY)
+
+
+def _prune_some_history(connection: sa.Connection, *, number: int,
+                        before: int) -> int:
+    # Keep ticks that have a lease: the end of an open claim has still to
+    # be counted in the same tick as its beginning.
+    open_ticks = sa.select(_lease.c.tick).where(
+        _lease.c.job == number, _lease.c.tick < before)
+    old = (_history.c.job == number, _history.c.tick < before,
+           _history.c.tick.not_in(open_ticks))
+    ticks = connection.execute(
+        sa.select(_history.c.tick).where(*old)
+        .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
+    if not ticks:
+        return 0
+    # Record up to where the history is incomplete, so that no account
+    # starts earlier.
+    connection.execute(sa.update(_job).where(
+        _job.c.id == number, sa.or_(
+            _job.c.pruned_before.is_(None),
+            _job.c.pruned_before <= ticks[-1])
+    ).values(pruned_before=ticks[-1] + 1))
+    return connection.execute(sa.delete(_history).where(
+        *old, _history.c.tick <= ticks[-1])).rowcount

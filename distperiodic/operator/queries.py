@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only queries on ticks and objects, for operator commands.
+"""Queries on ticks and objects, for operator commands.
 
 An answer that needs several statements reads one snapshot of the database.
 Otherwise a claim could end between two statements, and its end would be
@@ -8,12 +8,10 @@ missing from one of them.
 
 import operator
 from array import array
-from collections.abc import Callable
 from collections.abc import Collection
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
-from typing import TypeVar
 
 import sqlalchemy as sa
 
@@ -23,10 +21,9 @@ from distperiodic.core import due
 from distperiodic.core import reason
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
-from distperiodic.operator.admin import Job
-from distperiodic.operator.admin import StoreAdmin
-
-T = TypeVar('T')
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import Job
+from distperiodic.operator.group_reader import connect
 
 _claim = tables.claim
 _failure = tables.failure
@@ -45,6 +42,8 @@ _FIRST = operator.itemgetter(0)
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
+_RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
+_FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 # The column of the history that counts each outcome.
 _BECAME = {
     reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
@@ -131,36 +130,30 @@ class Tick(NamedTuple):
     told: str
 
 
-class Unserved(NamedTuple):
-    """An object, and when a run of it last succeeded."""
+class StoreQueries:
+    """Queries on one group's ticks and objects; it has no way to write."""
 
-    object: str
-    tick: int
-    state: State
-    #: When a run of it last succeeded, in microseconds. None means never.
-    served: int | None
-
-
-class StoreQueries(StoreAdmin):
-    """Read-only queries on one group, for operator commands."""
+    def __init__(self, connection_url: str, *, namespace: str):
+        self.group = GroupReader(connect(connection_url), namespace)
+        self.close = self.group.close
 
     def object(self, job: str, key: str) -> Object:
         """Return all that the store has on one object."""
         def work(connection: sa.Connection) -> Object:
-            now = connection.scalar(sa.select(self._dialect.now))
+            now = connection.scalar(sa.select(self.group.dialect.now))
             assert now is not None
-            known = next((one for one in self._jobs_in(connection)
+            known = next((one for one in self.group.jobs_in(connection)
                           if one.name == job), None)
             if known is None:
                 return Object(now, None, None)
             ours = sa.and_(
-                _job.c.space == self._namespace, _job.c.name == job)
+                _job.c.space == self.group.namespace, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
                           # Converted from the lease clock to the clock of
                           # ticks, which operators see.
-                          (_lease.c.until - self._dialect.lease_now
-                           + self._dialect.now).label('until'),
+                          (_lease.c.until - self.group.dialect.lease_now
+                           + self.group.dialect.now).label('until'),
                           _history.c.reason.label('told'))
                 .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
                              .outerjoin(_lease, _lease.c.id == _claim.c.lease)
@@ -171,20 +164,14 @@ class StoreQueries(StoreAdmin):
                 .where(ours, _claim.c.object == key).limit(1)).one_or_none()
             if row is None:
                 return Object(now, known, None)
-            failed = connection.execute(
-                sa.select(_failure.c.tick, _failure.c.attempt,
-                          sa.func.coalesce(_failure.c.worker, ''),
-                          _failure.c.error)
-                .where(_failure.c.job == row.job, _failure.c.object == key)
-                .order_by(_failure.c.id.desc()).limit(_FAILED)).all()
             return Object(
                 now, known, reason.Standing(
                     row.tick, row.settled, row.skipped_by, row.state,
                     row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
                 row.served, row.told or '',
-                [Failed(*one) for one in failed])
-        return self._at_one_moment(work)
+                _failures_of(connection, row.job, key, _FAILED))
+        return self.group.read_snapshot(work)
 
     def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
         """Return the text of the schedule that an object follows, and whether
@@ -192,23 +179,20 @@ class StoreQueries(StoreAdmin):
 
         :raises ConfigError: the store has no such job.
         """
-        [number] = self._named(job)
-
-        def work(connection: sa.Connection) -> tuple[str, bool]:
-            row = connection.execute(
-                sa.select(_job.c.schedule, _claim.c.rule)
-                .select_from(_job.outerjoin(_claim, sa.and_(
-                    _claim.c.job == _job.c.id, _claim.c.object == key)))
-                .where(_job.c.id == number)).one()
-            return row.rule or row.schedule or '', bool(row.rule)
-        return self._database.read(work)
+        [number] = self.group.names(job)
+        [row] = self.group.rows(
+            sa.select(_job.c.schedule, _claim.c.rule)
+            .select_from(_job.outerjoin(_claim, sa.and_(
+                _claim.c.job == _job.c.id, _claim.c.object == key)))
+            .where(_job.c.id == number))
+        return row.rule or row.schedule or '', bool(row.rule)
 
     def tick(self, job: str, key: str, tick: int) -> Tick:
         """Return what the store has on one tick of an object.
 
         :raises ConfigError: the store has no such job.
         """
-        [number] = self._named(job)
+        [number] = self.group.names(job)
 
         def work(connection: sa.Connection) -> Tick:
             since, begins = (
@@ -216,13 +200,8 @@ class StoreQueries(StoreAdmin):
                 for moment in connection.execute(
                     sa.select(_job.c.schedule_since, _job.c.pruned_before)
                     .where(_job.c.id == number)).one())
-            failed = connection.execute(
-                sa.select(_failure.c.tick, _failure.c.attempt,
-                          sa.func.coalesce(_failure.c.worker, ''),
-                          _failure.c.error)
-                .where(_failure.c.job == number, _failure.c.object == key,
-                       _failure.c.tick == tick)
-                .order_by(_failure.c.id.desc()).limit(1)).one_or_none()
+            failed = _failures_of(
+                connection, number, key, 1, _failure.c.tick == tick)
             sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
                     .label(name) for name in (*_BECAME.values(), 'missed')]
             # The tick itself, or else the next tick with a recorded row.
@@ -241,40 +220,9 @@ class StoreQueries(StoreAdmin):
                 counts = {reason.Reason.LOST: lost,
                           reason.Reason.PASSED_OVER: row.missed - lost}
             return Tick(
-                since, begins, None if failed is None else Failed(*failed),
-                counts, '' if row is None else row.reason or '')
-        return self._at_one_moment(work)
-
-    def unserved(self, job: str, seconds: float,
-                 limit: int) -> list[Unserved]:
-        """Return objects without a successful run in the last *seconds*,
-        those that wait the longest first.
-
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self._named(job)
-
-        def work(connection: sa.Connection) -> list[Unserved]:
-            return [Unserved(*row) for row in connection.execute(
-                sa.select(_claim.c.object, _claim.c.tick, _claim.c.state,
-                          _claim.c.served)
-                .where(_claim.c.job == number, sa.or_(
-                    _claim.c.served.is_(None),
-                    _claim.c.served
-                    < self._dialect.now - round(seconds * 1e6)))
-                .order_by(sa.func.coalesce(_claim.c.served, 0),
-                          _claim.c.object).limit(limit))]
-        return self._database.read(work)
-
-    def lists(self, job: str) -> bool:
-        """Return whether the store has any object of *job*.
-
-        :raises ConfigError: the store has no such job.
-        """
-        [number] = self._named(job)
-        return self._database.read(lambda connection: connection.execute(
-            sa.select(_claim.c.object).where(_claim.c.job == number)
-            .limit(1)).first() is not None)
+                since, begins, failed[0] if failed else None, counts,
+                '' if row is None else row.reason or '')
+        return self.group.read_snapshot(work)
 
     def account(self, job: str, since: int, schedule: str = '') -> Account:
         """Return the account of the ticks of *job*.
@@ -283,11 +231,11 @@ class StoreQueries(StoreAdmin):
         :param schedule: Text of the schedule to use if the store has none.
         :raises ConfigError: the store has no such job.
         """
-        [number] = self._named(job)
+        [number] = self.group.names(job)
 
         def work(connection: sa.Connection) -> Account:
             row = connection.execute(
-                sa.select(_job, self._dialect.now.label('now'))
+                sa.select(_job, self.group.dialect.now.label('now'))
                 .where(_job.c.id == number)).one()
             begins = max(since, row.pruned_before or 0)
             text = row.schedule or schedule
@@ -303,19 +251,18 @@ class StoreQueries(StoreAdmin):
                 else row.schedule_since,
                 None if row.attended_since is None
                 else audit.Attendance(row.attended_since, row.attended_until),
-                row.paused_since, self._ticks(connection, number, begins),
+                row.paused_since, _ticks(connection, number, begins),
                 list(_alike(connection, number, begins, by_phase)),
                 [] if by_phase is None
                 else _placed(connection, number, by_phase))
-        return self._at_one_moment(work)
+        return self.group.read_snapshot(work)
 
     def not_listed(self, job: str, objects: Collection[str]) -> set[str]:
         """Return those of *objects* that the store does not list.
 
         :raises ConfigError: the store has no such job.
         """
-        [number] = self._named(job)
-
+        [number] = self.group.names(job)
         listed = _claim.c.job == number, _claim.c.since.is_not(None)
 
         def work(connection: sa.Connection) -> set[str]:
@@ -332,32 +279,37 @@ class StoreQueries(StoreAdmin):
                         .execution_options(yield_per=_ROWS)).partitions():
                     missing.difference_update(map(_FIRST, rows))
             return missing
-        return self._database.read(work)
+        return self.group.read(work)
 
-    def _at_one_moment(self, work: Callable[[sa.Connection], T]) -> T:
-        def look(connection: sa.Connection) -> T:
-            self._dialect.look_at_one_moment(connection)
-            return work(connection)
-        return self._database.read(look)
 
-    def _ticks(self, connection: sa.Connection, number: int,
-               since: int) -> dict[int, audit.Counts]:
-        names = [name for name in audit.Counts._fields if name != 'open']
-        counted = connection.execute(
-            sa.select(_history.c.tick, *(
-                sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-                for name in names))
-            .where(_history.c.job == number, _history.c.tick >= since)
-            .group_by(_history.c.tick)).all()
-        found = {row.tick: audit.Counts(*row[1:]) for row in counted}
-        for tick, still_open in connection.execute(
-                sa.select(_claim.c.tick, sa.func.count())
-                .where(_claim.c.job == number, _claim.c.tick >= since,
-                       _STANDS_OPEN)
-                .group_by(_claim.c.tick)):
-            found[tick] = found.get(tick, audit.Counts())._replace(
-                open=still_open)
-        return found
+def _failures_of(connection: sa.Connection, number: int, key: str, limit: int,
+                 *which: sa.ColumnElement[bool]) -> list[Failed]:
+    """Return the newest failures of an object, the newest first."""
+    return [Failed(*row) for row in connection.execute(
+        sa.select(_failure.c.tick, _failure.c.attempt,
+                  sa.func.coalesce(_failure.c.worker, ''), _failure.c.error)
+        .where(_failure.c.job == number, _failure.c.object == key, *which)
+        .order_by(_failure.c.id.desc()).limit(limit))]
+
+
+def _ticks(connection: sa.Connection, number: int,
+           since: int) -> dict[int, audit.Counts]:
+    names = [name for name in audit.Counts._fields if name != 'open']
+    counted = connection.execute(
+        sa.select(_history.c.tick, *(
+            sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
+            for name in names))
+        .where(_history.c.job == number, _history.c.tick >= since)
+        .group_by(_history.c.tick)).all()
+    found = {row.tick: audit.Counts(*row[1:]) for row in counted}
+    for tick, still_open in connection.execute(
+            sa.select(_claim.c.tick, sa.func.count())
+            .where(_claim.c.job == number, _claim.c.tick >= since,
+                   _STANDS_OPEN)
+            .group_by(_claim.c.tick)):
+        found[tick] = found.get(tick, audit.Counts())._replace(
+            open=still_open)
+    return found
 
 
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
@@ -370,10 +322,6 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',
         sa.or_(_claim.c.since >= begins, _claim.c.settled < newest))
-
-
-_RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
-_FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 
 
 def _alike(connection: sa.Connection, number: int, begins: int,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a database for ``distperiodic doctor``; they change no claims."""
+"""Checks of a database for ``distperiodic doctor``; they change no rows."""
 
-import functools
+import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +11,9 @@ from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.operator.queries import StoreQueries
+from distperiodic.adapters.sql.database import Database
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
 
 _TABLES = tables.metadata.sorted_tables
 #: Network file systems, whose locks reach other hosts late or not at all.
@@ -39,20 +41,25 @@ class Overdue(NamedTuple):
     number: int
 
 
-class StoreProbe(StoreQueries):
-    """The store of one group, with checks of its database."""
+class StoreProbe:
+    """Checks of the database of one group; they only read."""
 
-    @property
-    def dialect(self) -> str:
-        """'sqlite', 'postgresql' or 'mysql'."""
-        return self._dialect.name
+    def __init__(self, connection_url: str, *, namespace: str):
+        database = connect(connection_url)
+        self.group = GroupReader(database, namespace)
+        self.close = self.group.close
+        #: 'sqlite', 'postgresql' or 'mysql'.
+        self.dialect = database.dialect.name
+        #: Path of the SQLite database file.
+        self.file = database.name
+        self._shown = database.shown
 
     def skew(self, clock: ports.Clock) -> Skew:
         """Measure the difference between *clock* and the store's clock."""
         # Connect first, so that only one round trip is measured.
-        self.now()
+        self.group.now()
         began = clock.now()
-        theirs = self.now()
+        theirs = self.group.now()
         ended = clock.now()
         return Skew(((began + ended) / 2 - theirs) / 1e6,
                     (ended - began) / 2e6)
@@ -63,66 +70,39 @@ class StoreProbe(StoreQueries):
         :raises SchemaError: a table or a key is missing.
         """
         def look(connection: sa.Connection) -> list[str]:
-            schema.check_keys(connection, self._database.shown)
+            schema.check_keys(connection, self._shown)
             return schema.missing(connection)
-        return self._database.read(look)
-
-    def refused(self) -> list[tuple[str, str]]:
-        """Return the privileges that this database user lacks.
-
-        Each item has a description, such as 'DELETE of distperiodic_claim',
-        and the database's reason. The check executes statements that change no
-        rows.
-        """
-        refused = []
-        for table in _TABLES:
-            for name, statement in _harmless(table):
-                try:
-                    self._database.write(
-                        functools.partial(_execute, statement=statement))
-                except exceptions.StoreUnavailable as exc:
-                    refused.append((
-                        f'{name} of {table.name}',
-                        str(exc).partition(': ')[2].partition(';')[0]))
-        if self.dialect == 'postgresql':
-            refused += self._database.read(_sequences_not_granted)
-        return refused
+        return self.group.read(look)
 
     def engines(self) -> dict[str, str]:
         """Return the MySQL tables that do not use InnoDB, and their engine."""
-        def look(connection: sa.Connection) -> dict[str, str]:
-            return {name: engine for name, engine in connection.execute(
-                sa.text('SELECT table_name, engine FROM '
-                        'information_schema.tables WHERE table_schema = '
-                        "DATABASE() AND table_name LIKE 'distperiodic%'"))
-                if engine != 'InnoDB'}
-        return self._database.read(look)
+        return {name: engine for name, engine in self.group.rows(
+            sa.text('SELECT table_name, engine FROM '
+                    'information_schema.tables WHERE table_schema = '
+                    "DATABASE() AND table_name LIKE 'distperiodic%'"))
+            if engine != 'InnoDB'}
 
     def isolation(self) -> str:
         """Return the isolation level of transactions."""
-        return self._database.read(
+        return self.group.read(
             lambda connection: connection.get_isolation_level())
 
     def journal(self) -> str:
         """Return SQLite's journal mode; it should be 'wal'."""
-        return self._database.read(lambda connection: connection.execute(
-            sa.text('PRAGMA journal_mode')).scalar_one())
-
-    def file(self) -> str:
-        """Return the path of the SQLite database file."""
-        return self._database.name
+        [[mode]] = self.group.rows(sa.text('PRAGMA journal_mode'))
+        return mode
 
     def overdue_lease(self) -> Overdue | None:
         """Return the lease that expired first; None means none expired."""
-        ended = sa.and_(tables.lease.c.until < self._dialect.lease_now,
-                        tables.job.c.space == self._namespace)
+        ended = sa.and_(tables.lease.c.until < self.group.dialect.lease_now,
+                        tables.job.c.space == self.group.namespace)
 
         def look(connection: sa.Connection) -> Overdue | None:
             joined = tables.lease.join(
                 tables.job, tables.job.c.id == tables.lease.c.job)
             first = connection.execute(
                 sa.select(tables.job.c.name,
-                          (self._dialect.lease_now - tables.lease.c.until)
+                          (self.group.dialect.lease_now - tables.lease.c.until)
                           .label('age'))
                 .select_from(joined).where(ended)
                 .order_by(tables.lease.c.until).limit(1)).one_or_none()
@@ -131,7 +111,7 @@ class StoreProbe(StoreQueries):
             number = connection.scalar(sa.select(
                 sa.func.count()).select_from(joined).where(ended))
             return Overdue(first.name, first.age / 1e6, number or 0)
-        return self._database.read(look)
+        return self.group.read(look)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows of each table, at most one million."""
@@ -141,15 +121,41 @@ class StoreProbe(StoreQueries):
                     sa.select(sa.literal(1)).select_from(table)
                     .limit(_COUNTED).subquery())) or 0
                 for table in _TABLES}
-        return self._database.read(look)
+        return self.group.read(look)
 
     def oldest_tick(self) -> int | None:
         """Return the oldest tick of the history, in microseconds.
 
         None means that the history is empty.
         """
-        return self._database.read(lambda connection: connection.scalar(
-            sa.select(sa.func.min(tables.history.c.tick))))
+        [[tick]] = self.group.rows(
+            sa.select(sa.func.min(tables.history.c.tick)))
+        return tick
+
+
+def refused(connection_url: str) -> list[tuple[str, str]]:
+    """Return the privileges that the user of a database lacks.
+
+    Each item has a description, such as 'DELETE of distperiodic_claim', and
+    the database's reason. The check executes statements that change no rows.
+    """
+    with contextlib.closing(connect(connection_url)) as database:
+        found = [(f'{name} of {table.name}', reason) for table in _TABLES
+                 for name, statement in _harmless(table)
+                 if (reason := _refusal(database, statement))]
+        if database.dialect.name == 'postgresql':
+            found += database.read(_sequences_not_granted)
+    return found
+
+
+def _refusal(database: Database, statement: sa.Executable) -> str:
+    """Return why the statement is refused; empty means that it is not."""
+    try:
+        database.write(
+            lambda connection: connection.execute(statement).close())
+    except exceptions.StoreUnavailable as exc:
+        return str(exc).partition(': ')[2].partition(';')[0]
+    return ''
 
 
 def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
@@ -163,10 +169,6 @@ def _harmless(table: sa.Table) -> list[tuple[str, sa.Executable]]:
         ('UPDATE', sa.update(table).where(sa.false()).values(
             {column.name: column})),
         ('DELETE', sa.delete(table).where(sa.false()))]
-
-
-def _execute(connection: sa.Connection, *, statement: sa.Executable) -> None:
-    connection.execute(statement)
 
 
 def _sequences_not_granted(

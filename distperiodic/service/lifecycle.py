@@ -332,10 +332,10 @@ class Lifecycle(ServiceBase):
     def _store_thread(self) -> StoreThread:
         """Return a thread for the store; its answers come through the inbox.
         """
-        from distperiodic.operator.pruning import Pruner
+        from distperiodic.adapters.sql.store import SqlClaimStore
 
         return StoreThread(
-            lambda: Pruner(
+            lambda: SqlClaimStore(
                 self._settings.connection, namespace=self._settings.group,
                 late_after=self._settings.late_claim_after),
             lambda call: self._inbox.put(events.Called(call)))

@@ -6,6 +6,7 @@ catalogues) reaches that thread through one queue.
 """
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import queue
@@ -321,9 +322,10 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pruning = True
 
         def step(store: ports.ClaimStore) -> int:
-            from distperiodic.operator.pruning import Pruner
-            assert isinstance(store, Pruner)
-            return store.prune_some(days)
+            from distperiodic.adapters.sql.store import SqlClaimStore
+            from distperiodic.operator.pruning import prune_some
+            assert isinstance(store, SqlClaimStore)
+            return prune_some(store.database, self._settings.group, days)
 
         def pruned(rows: int) -> None:
             self._pruning = False
@@ -366,10 +368,11 @@ class SchedulerService(lifecycle.Lifecycle):
         settings = self._settings
         if not settings.connection:
             return
-        from distperiodic.operator import orphans
+        from distperiodic.operator.activity import Activity
 
-        unknown = orphans.unknown_jobs(
-            settings.connection, settings.group, self._jobs)
+        with contextlib.closing(Activity(
+                settings.connection, namespace=settings.group)) as activity:
+            unknown = activity.unknown_jobs(self._jobs)
         if unknown:
             LOG.warning(
                 'claims of unknown jobs: jobs=%s open=%d; nothing here runs '

@@ -41,7 +41,7 @@ def looks(store):
 def statements_of(store, look):
     """How many statements one look sends."""
     sent = []
-    engine = store._database._engine
+    engine = store.database._engine
 
     def count(connection, cursor, statement, *rest):
         sent.append(statement)

@@ -872,7 +872,7 @@ def history(store, job, tick=None):
     """What the history has of a job or a tick, without what is 0: added up
     over its members.
     """
-    rows = store._database.write(lambda connection: connection.execute(
+    rows = store.database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
             tables.job, tables.job.c.id == tables.history.c.job).where(
                 tables.job.c.name == job)).mappings().all())
@@ -912,7 +912,7 @@ def test_the_history_tells_members_apart_and_how_late_they_claimed(
     take(one, job, future, 'a')
     ended = one.now()
 
-    rows = one._database.write(lambda connection: connection.execute(
+    rows = one.database.write(lambda connection: connection.execute(
         sa.select(tables.history).join(
             tables.job, tables.job.c.id == tables.history.c.job).where(
                 tables.job.c.name == job).order_by(
@@ -999,7 +999,7 @@ def test_what_was_taken_over_is_counted_and_due_once(one, job, tick):
 
 
 def end_in_a_session(store, job, key, lease):
-    return store._database.write(lambda connection: finish_in(
+    return store.database.write(lambda connection: finish_in(
         connection, namespace='tests', job=job, key=key, lease=lease))
 
 
@@ -1081,7 +1081,7 @@ def test_a_run_that_ended_under_another_lease_ended_in_no_session(
 def test_a_session_ends_no_run_of_another_service(one, job, tick):
     lease, _ = run(one, job, tick, 'a')
 
-    assert not one._database.write(lambda connection: finish_in(
+    assert not one.database.write(lambda connection: finish_in(
         connection, namespace='others', job=job, key='a', lease=lease))
 
     assert one.finish(job, tick, ['a'], lease=lease) == {'a'}
@@ -1115,7 +1115,7 @@ def test_what_was_skipped_is_nobody_s_for_that_tick(one, job, tick):
 
 def columns(store, table, job, *names):
     """What the only row of a job has."""
-    return store._database.write(lambda connection: connection.execute(
+    return store.database.write(lambda connection: connection.execute(
         sa.select(*(table.c[name] for name in names)).join(
             tables.job, tables.job.c.id == table.c.job).where(
                 tables.job.c.name == job)).one())
@@ -1422,7 +1422,7 @@ def test_of_two_rows_of_one_object_the_tables_take_one(one, job, tick):
     found = columns(one, tables.claim, job, *tables.claim.c.keys())
 
     with pytest.raises(db_exception.DBDuplicateEntry):
-        one._database.write(lambda connection: connection.execute(
+        one.database.write(lambda connection: connection.execute(
             sa.insert(tables.claim).values(**found._mapping)))
 
 
@@ -1510,7 +1510,7 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
 def unrecorded(store, job):
     """Have a job's rows as the release before this one left them."""
     number = store._numbers.of(job)
-    store._database.write(lambda connection: connection.execute(
+    store.database.write(lambda connection: connection.execute(
         sa.update(tables.claim).where(tables.claim.c.job == number)
         .values(rule=None)))
 
@@ -1760,13 +1760,13 @@ def test_a_job_is_attended_for_as_long_as_there_is_no_gap(one, another, job):
 
 
 def until(store, job):
-    return store._database.write(lambda connection: connection.scalar(
+    return store.database.write(lambda connection: connection.scalar(
         sa.select(tables.job.c.attended_until).where(
             tables.job.c.name == job)))
 
 
 def attended_until(store, job, instant):
-    store._database.write(lambda connection: connection.execute(
+    store.database.write(lambda connection: connection.execute(
         sa.update(tables.job).where(tables.job.c.name == job)
         .values(attended_until=instant)))
 
@@ -1791,7 +1791,7 @@ def test_what_finds_nothing_to_do_waits_for_nobody_who_writes(
     asked = overdue(one, job), one.holders([job])
     began_to_wait = time.monotonic()
     with opened(shared) as other:
-        found = other._database.write(lambda connection: (
+        found = other.database.write(lambda connection: (
             connection.execute(sa.update(tables.job).where(
                 tables.job.c.name == job).values(paused_by='somebody')),
             overdue(one, job), one.holders([job]),
@@ -1816,7 +1816,7 @@ def test_attendance_begins_anew_after_a_gap_or_a_step_of_the_clock(
 
 def test_a_job_that_is_paused_says_why(one, job):
     status(one, job)
-    one._database.write(lambda connection: connection.execute(
+    one.database.write(lambda connection: connection.execute(
         sa.update(tables.job).where(tables.job.c.name == job)
         .values(paused_since=1, paused_why='so it is')))
 
@@ -1840,7 +1840,7 @@ def kept(many_sessions, job, tick):
     with opened(many_sessions) as store, opened(many_sessions) as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
         # Not one that is bounded: the server would end it.
-        engine = handler._database._engine
+        engine = handler.database._engine
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(
                 session, namespace='tests', job=job, key='kept', lease=lease)

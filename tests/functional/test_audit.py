@@ -17,7 +17,7 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
-from distperiodic.operator.pruning import Pruner
+from distperiodic.operator.pruning import prune_some
 from distperiodic.service import scheduler as scheduler_service
 from tests import waiting
 from tests.functional.places import DAY
@@ -246,12 +246,10 @@ def test_a_small_step_deletes_history_that_is_too_old(place_of_sqlite):
     place = place_of_sqlite
     place.run('poll', place.now - 3 * DAY, 'a')
     place.run('poll', place.now, 'a')
-    pruner = Pruner(place.url, namespace=place.group)
 
-    assert pruner.prune_some(2.0) == 2
-    assert pruner.prune_some(2.0) == 0
+    assert prune_some(place.store.database, place.group, 2.0) == 2
+    assert prune_some(place.store.database, place.group, 2.0) == 0
 
-    pruner.close()
     assert place.rows(tables.history) == 2
 
 

@@ -650,8 +650,8 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
     store = SqlClaimStore(sqlite_url, namespace='tests')
     store.now()
-    store._database._connection.exec_driver_sql('PRAGMA max_page_count = 1')
-    store._database._connection.rollback()
+    store.database._connection.exec_driver_sql('PRAGMA max_page_count = 1')
+    store.database._connection.rollback()
 
     with pytest.raises(exceptions.StoreUnavailable, match='full'):
         claim(store, *(f'{n:0200}' for n in range(200)), tick=9)

@@ -383,8 +383,8 @@ def test_an_object_is_triggered_once_however_often_it_is_asked(place):
     """An answer may be lost; nothing is settled by what was taken."""
     place.run('poll', place.now - SECOND, 'a')
     control = StoreAdmin(place.url, namespace=place.group)
-    [number] = control._named('poll')
-    tick = control.now()
+    [number] = control.group.names('poll')
+    tick = control.group.now()
 
     assert control._trigger(number, tick, ['a', 'b']) == (1, 0)
     [lease] = place.store.take_over_expired(['poll'], into='again',

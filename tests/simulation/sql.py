@@ -10,6 +10,7 @@ from distperiodic.adapters.sql.tables import SKIPPED_CODES
 from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
+from distperiodic.operator.admin import StoreAdmin
 from distperiodic.operator.pruning import Pruner
 from tests.simulation import sqlite
 from tests.simulation import stores
@@ -143,11 +144,13 @@ class Operator:
     """Who pauses jobs, has them run at once, and tidies up."""
 
     def __init__(self, url, stores):
-        self._control = Pruner(url, namespace=_SPACE)
+        self._admin = StoreAdmin(url, namespace=_SPACE)
+        self._pruner = Pruner(url, namespace=_SPACE)
         self._stores = stores
 
     def close(self):
-        self._control.close()
+        self._admin.close()
+        self._pruner.close()
 
     def _try(self, call, *arguments, **options):
         """Whoever typed it may be told to do so again later."""
@@ -159,18 +162,18 @@ class Operator:
             trouble.share = share
 
     def pause(self, job):
-        self._try(self._control.pause, job, by='somebody', why='for a while')
+        self._try(self._admin.pause, job, by='somebody', why='for a while')
 
     def resume(self, job):
-        self._try(self._control.resume, job)
+        self._try(self._admin.resume, job)
 
     def trigger(self, job):
-        found = self._try(self._control.trigger, job, key=None)
+        found = self._try(self._admin.trigger, job, key=None)
         self._stores.triggered.add((job, found.tick))
 
     def requeue(self):
         self._stores.requeues.append(self._stores._world.now)
-        self._try(self._control.requeue, job=None, key=None)
+        self._try(self._admin.requeue, job=None, key=None)
 
     def prune(self):
-        self._try(self._control.prune, history=0.01, dead=0.01)
+        self._try(self._pruner.prune, history=0.01, dead=0.01)

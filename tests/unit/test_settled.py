@@ -14,6 +14,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
 from distperiodic.adapters.sql.host_clock import State
+from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import schedule
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import Authority
@@ -31,19 +32,30 @@ def world():
     return World()
 
 
+def set_clock(database, clock):
+    """Let the clock of the store be that of the world."""
+    def opened(connection, record):
+        for name in NOW, LEASE_NOW:
+            connection.create_function(
+                name, len(State._fields), lambda *_: clock.now())
+    sa.event.listen(database._engine, 'connect', opened)
+
+
 @pytest.fixture
 def store(world, tmp_path, monkeypatch):
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
-    one = StoreAdmin(url, namespace='tests')
+    one = SqlClaimStore(url, namespace='tests')
     monkeypatch.setattr(one, 'now', world.clock.now)
+    set_clock(one.database, world.clock)
+    yield one
+    one.close()
 
-    def opened(connection, record):
-        for name in NOW, LEASE_NOW:
-            connection.create_function(
-                name, len(State._fields),
-                lambda *_: world.clock.now())
-    sa.event.listen(one._database._engine, 'connect', opened)
+
+@pytest.fixture
+def admin(world, store, tmp_path):
+    one = StoreAdmin(f'sqlite:///{tmp_path}/claims.sqlite', namespace='tests')
+    set_clock(one._database, world.clock)
     yield one
     one.close()
 
@@ -55,7 +67,7 @@ _BY = {f'by_{by.value}' for by in SkippedBy}
 def history(store, names=_ENDS):
     """What became of each tick, by seconds of the world."""
     found = collections.defaultdict(collections.Counter)
-    for row in store._database.write(lambda connection: connection.execute(
+    for row in store.database.write(lambda connection: connection.execute(
             sa.select(tables.history)).mappings().all()):
         found[seconds_of(row['tick'])].update(
             {name: row[name] for name in names if row[name]})
@@ -63,7 +75,7 @@ def history(store, names=_ENDS):
 
 
 def reasons(store):
-    return set(store._database.write(lambda connection: connection.execute(
+    return set(store.database.write(lambda connection: connection.execute(
         sa.select(tables.history.c.reason)).scalars().all())) - {None}
 
 
@@ -396,7 +408,7 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
 
 
 def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
-        world, store, caplog):
+        world, store, admin, caplog):
     caplog.set_level('INFO')
     jobs = [job(name, every=10.0, objects=True,
                 misfire=schedule.Misfire.ALL)
@@ -408,9 +420,9 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
     world.show_all(['m', 'n'])
     world.advance(12)
 
-    store.pause('poll', by='me@here', why='disks are full')
+    admin.pause('poll', by='me@here', why='disks are full')
     world.advance(26)
-    store.resume('poll')
+    admin.resume('poll')
     world.advance(7)
 
     assert {s.tick for s in world.starts() if s.job == 'poll'} == {10.0, 40.0}
@@ -427,7 +439,8 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         'job paused: job=poll reason=disks are full') == len(both)
 
 
-def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
+def test_what_was_missed_before_a_pause_is_taken_down_with_it(
+        world, store, admin):
     """Nobody was there for a tick, and then the job was paused."""
     poll = job(every=10.0, objects=True)
     first = world.scheduler(poll, store=store, catalogues={'poll': ['a']})
@@ -436,7 +449,7 @@ def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
     # Of another job, for the time to go on.
     world.scheduler(job('tidy', every=60.0), name='o', store=store)
     world.advance(22)
-    store.pause('poll', by='me@here', why='disks are full')
+    admin.pause('poll', by='me@here', why='disks are full')
     world.scheduler(poll, name='n', store=store, catalogues={'poll': ['a']})
     world.advance(18)
 
@@ -445,12 +458,12 @@ def test_what_was_missed_before_a_pause_is_taken_down_with_it(world, store):
     assert ended == {'due': 5, 'done': 1, 'skipped': 4}
 
 
-def test_a_process_that_begins_knows_first_what_is_paused(world, store):
+def test_a_process_that_begins_knows_first_what_is_paused(world, store, admin):
     poll = job(every=10.0, objects=True)
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
     world.schedulers.clear()
-    store.pause('poll', by='me@here', why='later')
+    admin.pause('poll', by='me@here', why='later')
     new = world.scheduler(poll, name='new', store=store,
                           catalogues={'poll': ['a']})
 
@@ -459,13 +472,13 @@ def test_a_process_that_begins_knows_first_what_is_paused(world, store):
     assert new.starts == []
 
 
-def test_what_was_triggered_runs_at_the_next_sweep(world, store):
+def test_what_was_triggered_runs_at_the_next_sweep(world, store, admin):
     poll = job(every=60.0, objects=True)
     me = world.scheduler(poll, store=store, catalogues={'poll': ['a', 'b']})
     world.advance(61)
     assert me.ticks() == [60.0, 60.0]
 
-    assert store.trigger('poll', key='b').objects == 1
+    assert admin.trigger('poll', key='b').objects == 1
     world.advance(1)
 
     assert [s.object for s in me.starts[2:]] == ['b']
@@ -478,7 +491,7 @@ def test_what_was_triggered_runs_at_the_next_sweep(world, store):
     ('all', [45.0, 20.0, 30.0, 40.0, 50.0], dict.fromkeys(
         [20.0, 30.0, 40.0, 45.0], {'due': 1, 'done': 1}))])
 def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
-        world, store, misfire, ran, told):
+        world, store, admin, misfire, ran, told):
     poll = job(every=10.0, objects=True, overlap=schedule.Overlap.WAIT,
                misfire=schedule.Misfire(misfire))
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
@@ -486,7 +499,7 @@ def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
     world.schedulers.clear()
     world.clock.pass_us(34_000_000)
 
-    assert store.trigger('poll', key=None)[1:] == (1, 0)
+    assert admin.trigger('poll', key=None)[1:] == (1, 0)
     world.clock.pass_us(5_500_000)
     again = world.scheduler(poll, name='new', store=store,
                             catalogues={'poll': ['a']})

@@ -27,6 +27,9 @@ _claim = tables.claim
 _lease = tables.lease
 _history = tables.history
 _job = tables.job
+
+#: Seconds after the tick from which a claim is late, unless set otherwise.
+LATE_AFTER = 5.0
 #: Columns of a :class:`Claim`, in the order of its fields.
 GRANTED = (_claim.c.object, _claim.c.fence, _claim.c.attempt, _claim.c.tick)
 
@@ -79,7 +82,7 @@ class Statements:
     :param late_after: Seconds after the tick from which a claim is late.
     """
 
-    def __init__(self, dialect: Dialect, late_after: float):
+    def __init__(self, dialect: Dialect, late_after: float = LATE_AFTER):
         # A scalar subquery is evaluated once per statement, not once per row.
         self._now = sa.select(dialect.now).scalar_subquery()
         self._late_after = round(late_after * 1e6)

@@ -26,7 +26,6 @@ from typing import Any
 from typing import TypeVar
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
 from distperiodic import ports
@@ -39,10 +38,12 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.statements import LATE_AFTER
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import claim_of
 from distperiodic.adapters.sql.transaction import in_order
+from distperiodic.adapters.sql.transaction import run_once
 from distperiodic.core import due
 from distperiodic.core.claim import ENDING_MOVES
 from distperiodic.core.claim import MOVES
@@ -71,7 +72,7 @@ class SqlClaimStore:
     """
 
     def __init__(self, connection_url: str, *, namespace: str,
-                 late_after: float = 5.0, **options: Any):
+                 late_after: float = LATE_AFTER, **options: Any):
         """Prepare the store and check the URL, without connecting.
 
         :param connection_url: URL in SQLAlchemy's form.
@@ -82,19 +83,20 @@ class SqlClaimStore:
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL cannot work.
         """
-        self._database = Database(
+        #: The connection, for other work of the thread that owns the store.
+        self.database = Database(
             connection_url, schema.check_connection, **options)
-        self._dialect = self._database.dialect
+        self._dialect = self.database.dialect
         self._namespace = namespace
         self._numbers = sql_jobs.Numbers(
-            self._database, namespace, SystemClock().monotonic)
+            self.database, namespace, SystemClock().monotonic)
         self._sql = Statements(self._dialect, late_after)
         self._overdue = {gone: takeover.Statements(self._dialect, gone)
                          for gone in (False, True)}
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
-        self._database.close()
+        self.database.close()
 
     def forget(self) -> None:
         """Delete all rows of this space from the database."""
@@ -107,11 +109,11 @@ class SqlClaimStore:
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.job).where(
                 tables.job.c.space == self._namespace))
-        self._database.write(work)
+        self.database.write(work)
         self._numbers.forget()
 
     def now(self) -> int:
-        return self._database.read(lambda connection: connection.execute(
+        return self.database.read(lambda connection: connection.execute(
             sa.select(self._dialect.now)).scalar_one())
 
     # Jobs, and the objects that their catalogues list.
@@ -121,7 +123,7 @@ class SqlClaimStore:
             sql_jobs.adopt(connection, self._numbers.read(
                 connection, schedules), schedules)
         if schedules:
-            self._database.write(work)
+            self.database.write(work)
 
     def attend(self, jobs: Mapping[str, float],
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
@@ -138,7 +140,7 @@ class SqlClaimStore:
                 self._numbers.read(connection, jobs), jobs, checked)
             sql_jobs.attend(connection, found)
             return found.found
-        return self._database.write(work)
+        return self.database.write(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
              delisted: Sequence[str], *, at: int) -> list[str]:
@@ -409,7 +411,7 @@ class SqlClaimStore:
             connection.execute(self._sql.renew, parameters)
             return set(connection.execute(
                 self._sql.renewed, whose).scalars())
-        return self._database.write(work)
+        return self.database.write(work)
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
                           seconds: float, gone: Sequence[str], limit: int,
@@ -460,23 +462,16 @@ class SqlClaimStore:
 
     def _run(self, work: Callable[[Transaction], T]) -> T:
         """Run *work* in a transaction."""
-        return self._database.write(lambda connection: work(Transaction(
+        return self.database.write(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _once(self, work: Callable[[Transaction], T],
               again: Callable[[Transaction], T]) -> T:
-        """Run *work*; if an earlier call has done it, run *again* instead.
-
-        *again* reads the result of the earlier call.
-        """
-        try:
-            return self._run(work)
-        except db_exception.DBDuplicateEntry:
-            return self._run(again)
+        return run_once(self.database, self._sql, work, again)
 
     def _look(self, work: Callable[[Transaction], T]) -> T:
         """Run *work*, which only reads, in a transaction."""
-        return self._database.read(lambda connection: work(Transaction(
+        return self.database.read(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
 
     def _number(self, job: str) -> int:

@@ -6,11 +6,15 @@ the new lease, which no other call uses. A row count never decides.
 """
 
 import json
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
+from typing import TypeVar
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
+from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
 from distperiodic.adapters.sql.statements import Change
@@ -20,6 +24,8 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
+
+T = TypeVar('T')
 
 _WIDTH = len(GRANTED)
 
@@ -199,6 +205,22 @@ class Transaction:
         # Other claims may have left the lease since the first statement.
         self.connection.execute(
             self.sql.last_leave, parameters | {'so_many': 0})
+
+
+def run_once(database: Database, sql: Statements,
+             work: Callable[[Transaction], T],
+             again: Callable[[Transaction], T]) -> T:
+    """Run *work*; if an earlier call has done it, run *again* instead.
+
+    *again* reads the result of the earlier call.
+    """
+    def run(step: Callable[[Transaction], T]) -> T:
+        return database.write(lambda connection: step(Transaction(
+            connection, database.dialect, sql)))
+    try:
+        return run(work)
+    except db_exception.DBDuplicateEntry:
+        return run(again)
 
 
 def in_order(keys: Sequence[str], found: dict[str, Claim]) -> list[Claim]:

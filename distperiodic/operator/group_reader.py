@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads of the rows of one group, for queries and commands of an operator.
+
+Queries have a :class:`GroupReader` and nothing else, so they cannot change a
+row. A command that writes also keeps the connection itself.
+"""
+
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+from typing import TypeVar
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
+from distperiodic.core import due
+
+T = TypeVar('T')
+
+_history = tables.history
+_job = tables.job
+
+
+class Job(NamedTuple):
+    """The store's data on a job."""
+
+    name: str
+    #: Newest tick in the history, in microseconds. None means there is none.
+    tick: int | None
+    #: In microseconds. None means not paused.
+    paused_since: int | None
+    paused_by: str
+    paused_why: str
+    #: The instant from which its schedule holds, or core.due.ALWAYS.
+    schedule_since: int
+
+
+def connect(connection_url: str) -> Database:
+    """Return a connection to the tables, which is opened on first use.
+
+    :raises ConfigError: the URL cannot work.
+    """
+    return Database(connection_url, schema.check_connection)
+
+
+class GroupReader:
+    """Reads of one group's rows over a connection; it has no way to write."""
+
+    def __init__(self, database: Database, namespace: str):
+        #: Run a function in a transaction that only reads.
+        self.read = database.read
+        #: Close the connection; the next call opens another.
+        self.close = database.close
+        self.dialect = database.dialect
+        self.namespace = namespace
+
+    def read_snapshot(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run *work*, all of whose reads use one snapshot."""
+        def look(connection: sa.Connection) -> T:
+            self.dialect.look_at_one_moment(connection)
+            return work(connection)
+        return self.read(look)
+
+    def rows(self, query: sa.Executable) -> Sequence[Any]:
+        """Return the rows of *query*."""
+        return self.read(lambda connection: connection.execute(query).all())
+
+    def now(self) -> int:
+        """Return the store's clock, in microseconds."""
+        return self.read(lambda connection: connection.execute(
+            sa.select(self.dialect.now)).scalar_one())
+
+    def names(self, job: str | None = None) -> dict[int, str]:
+        """Return the jobs of the group that the store knows, by number.
+
+        :param job: Name of the only job to return. None means all jobs.
+        :raises ConfigError: the store has no such job.
+        """
+        names = {row.id: row.name for row in self.rows(
+            sa.select(_job.c.id, _job.c.name)
+            .where(_job.c.space == self.namespace).order_by(_job.c.name))}
+        if job is None:
+            return names
+        if job not in names.values():
+            known = ', '.join(repr(name) for name in names.values())
+            raise exceptions.ConfigError(
+                f'group {self.namespace!r} has no job {job!r} in this '
+                'database; '
+                + (f'it has {known}' if known else
+                   'it has none before a scheduler has run; look at '
+                   '[distperiodic] group'))
+        return {number: name for number, name in names.items()
+                if name == job}
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs that the store has, by name."""
+        return self.read(self.jobs_in)
+
+    def jobs_in(self, connection: sa.Connection) -> list[Job]:
+        """Return the same in a transaction of the caller."""
+        newest = sa.select(sa.func.max(_history.c.tick)).where(
+            _history.c.job == _job.c.id).scalar_subquery()
+        found = connection.execute(
+            sa.select(_job, newest.label('tick')).where(
+                _job.c.space == self.namespace)).all()
+        return sorted(Job(row.name, row.tick, row.paused_since,
+                          row.paused_by or '', row.paused_why or '',
+                          due.ALWAYS if row.schedule_since is None
+                          else row.schedule_since)
+                      for row in found)

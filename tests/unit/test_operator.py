@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries of an operator cannot write, and his commands claim nothing else."""
+
+import pytest
+
+from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.operator.activity import Activity
+from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator.pruning import Pruner
+from distperiodic.operator.queries import StoreQueries
+from distperiodic.operator.store_probe import StoreProbe
+
+_READS = Activity, StoreQueries, StoreProbe
+_WRITES = {'pause', 'resume', 'trigger', 'requeue', 'prune', 'write'}
+
+
+@pytest.fixture(params=[*_READS, StoreAdmin, Pruner])
+def one(request, tmp_path):
+    made = request.param(f'sqlite:///{tmp_path}/claims', namespace='tests')
+    yield made
+    made.close()
+
+
+def test_what_an_operator_uses_is_no_claim_store(one):
+    assert not {'claim', 'start', 'finish', 'sync'} & set(dir(one))
+    assert not isinstance(one, SqlClaimStore)
+
+
+@pytest.mark.parametrize('one', _READS, indirect=True)
+def test_what_only_reads_has_no_way_to_write(one):
+    for part in one, one.group:
+        assert not _WRITES & set(dir(part))
+        assert not any(isinstance(held, Database)
+                       for held in vars(part).values())
