@@ -303,7 +303,9 @@ def takeover() -> str:
 _PURPOSE = {
     'cmd': 'the command line',
     'demo': 'distperiodic demo',
-    'service': 'the two services, put together from all below',
+    'pytest_plugin': 'the fixture for your tests',
+    'service': 'the two services',
+    'testing': 'a cluster in memory',
     'coordinator': 'HashRing',
     'periodic': 'periodic_task',
     'operator': 'queries and commands of operators, on the store',
