@@ -2,6 +2,8 @@
 """All options of this library, registered lazily and read into plain values.
 
 Public constructors take a ``conf``. This module never uses the global one.
+
+The file is long because most of it is the table of the options.
 """
 
 import copy

@@ -18,6 +18,8 @@ Methods decorated by ``oslo_service.periodic_task`` are jobs too. This module
 recognises them by the attributes that the decorator sets. It does not import
 oslo.service, because the import would select the default backend for the
 whole process.
+
+The file is long because the arguments of the decorator are described in it.
 """
 
 import difflib

@@ -3,6 +3,8 @@
 
 Each port is a contract. Adapters implement it, the conformance suite of the
 port tests every adapter, and the flow depends on nothing else.
+
+All ports stand in one file, so that the contract can be read as a whole.
 """
 
 from collections.abc import Callable

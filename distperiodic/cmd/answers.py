@@ -33,8 +33,8 @@ SENTENCES = {
         '{knowers} the job {job!r}; correct the name, see distperiodic job '
         'list',
     Reason.MEMBER_JOB:
-        'the job runs in each member by itself, and nobody keeps a book of '
-        'it; look at the logs of the schedulers',
+        'the job runs in each member by itself, and its runs are not '
+        'recorded; see the logs of the schedulers',
     Reason.DISABLED: 'the job is disabled in its code (enabled=False)',
     Reason.NEVER_SCHEDULED:
         'no scheduler of group {group!r} has ever claimed anything of the '

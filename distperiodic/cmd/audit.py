@@ -55,8 +55,7 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether all that was due was done, in classes that leave nothing
-    out.
+    """Show whether all due work was done: each due tick is in one class.
 
     Exit code 0: nothing is lost or unexplained; 1: something is, or the
     catalogue of a job of --tasks cannot be read.
@@ -67,7 +66,7 @@ class Audit(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
-            help='ticks of so long, as in 90s, 30m, 24h or 7d, or from an '
+            help='ticks of this time, as in 90s, 30m, 24h or 7d, or from an '
                  'instant on, in UTC; default: 24h')
         parser.add_argument(
             '--ticks', action='store_true',

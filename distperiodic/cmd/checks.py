@@ -52,7 +52,7 @@ def options_usable(case: Case) -> Finding:
             beat = settings.session_timeout / 5
         case.check_broker()
         pace = '' if scheme in backend_url.PUSHING else (
-            f', a look every {beat:g} s')
+            f', polled every {beat:g} s')
         return ok(f'{scheme}, group {settings.group}, '
                   f'{settings.hash_ring_replicas_count} points, dispatcher '
                   f'{settings.dispatcher}{pace}{_limits(settings)}')
@@ -353,7 +353,7 @@ def clock_of_this_host(case: Case) -> Finding:
     """This host's clock agrees with the coordination service's clock."""
     skew = case.joined.skew
     if skew is None:
-        return skip(f'{case.scheme} does not tell its time')
+        return skip(f'{case.scheme} does not report its time')
     if abs(skew) > SKEW:
         return warn(f'{_ahead(skew)} the service\'s clock',
                     'run chrony or ntpd here and there; ticks are early or '
@@ -368,7 +368,7 @@ def clocks_of_members(case: Case) -> Finding:
     """
     from distperiodic.core.member import parse_entry
     if not case.populated.skews:
-        return skip(f'{case.scheme} does not tell its time')
+        return skip(f'{case.scheme} does not report its time')
     skews = {}
     for entry, skew in case.group.skews.items():
         member = parse_entry(entry)

@@ -177,7 +177,7 @@ def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the option that limits the length of a list."""
     parser.add_argument(
         '--limit', type=positive, default=100, metavar='N',
-        help=f'at most so many {what}; default: 100')
+        help=f'show at most this many {what}; default: 100')
 
 
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:

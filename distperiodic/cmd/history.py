@@ -33,7 +33,7 @@ class History(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='1h', metavar='TIME',
-            help='ticks of so long, as in 90s, 30m, 1h or 7d, or from an '
+            help='ticks of this time, as in 90s, 30m, 1h or 7d, or from an '
                  'instant on, in UTC; default: 1h')
         configured.add_limit(parser, 'ticks')
         return parser

@@ -243,13 +243,13 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
     if not members:
         if workers:
             return FAILURE, (
-                f'Nobody schedules: group {group.name!r} has {there}; start '
+                f'No schedulers: group {group.name!r} has {there}; start '
                 'distperiodic scheduler.')
         known = [g for g in group.groups if '.workers.' not in g]
         hint = (f' The service knows the groups {configured.listed(known)}.'
                 if known and group.name not in known else '')
         return FAILURE, (
-            f'Nobody is there: group {group.name!r} has no members; start '
+            f'No members: group {group.name!r} is empty; start '
             f'distperiodic scheduler, or correct [distperiodic] group.{hint}')
     odd = [*_too_few('member', len(members), expected),
            *_too_few('worker', sum(map(len, workers.values())),

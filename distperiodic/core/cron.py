@@ -17,6 +17,8 @@ There is one exception. A line with all 24 hours in its hour field, such as
 expect an hour without runs.
 
 Limit: minutes are the finest unit.
+
+The file is long because it holds one algorithm.
 """
 
 import bisect

@@ -8,10 +8,12 @@
        report ◄────────── done, dead or retried in the store ◄──┘
 
 This component runs where the store can be reached. If the worker shares the
-store with its schedulers, it stands in front of the worker's workshop.
+store with its schedulers, it stands in front of the worker's executor.
 Otherwise it stands in front of the scheduler's bus, for workers without a
 store. Granted runs are held under a lease. The lease is renewed while the
 worker gives signs of life; once it is lost, the results do not count.
+
+The file is long because an object crosses each file of the flow once.
 """
 
 import dataclasses

@@ -81,10 +81,11 @@ def check(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks) -> None:
 
 
 def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
-                  kind: str) -> None:
+                  kind: str) -> opts.Settings:
     """Check whether a service of this kind can start; see :func:`check`.
 
     :param kind: 'scheduler' or 'worker'.
+    :returns: The options of the service.
     """
     check_backend()
     settings = check_options(conf, kind)
@@ -98,6 +99,7 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
         from distperiodic.operator.broker_probe import BrokerProbe
 
         BrokerProbe(conf)
+    return settings
 
 
 def check_backend() -> None:

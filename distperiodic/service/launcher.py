@@ -7,6 +7,7 @@ minute. If the configuration file has an error, every process ends for good.
 With this launcher a process reads its options again and keeps running.
 """
 
+import contextlib
 import logging
 import os
 import queue
@@ -73,6 +74,12 @@ class _Process(cotyledon.Service):
             'ended: service=%s error=%s: %s; another process takes its '
             'place', type(service).__name__, type(error).__name__, error)
         LOG.debug('ended', exc_info=error)
+        # The others leave their groups, so that nobody has to wait for the end
+        # of their sessions.
+        for other in reversed(self._services):
+            if other is not service:
+                with contextlib.suppress(Exception):
+                    other.stop()
         sys.exit(1)
 
     def terminate(self) -> None:
@@ -117,7 +124,7 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
                 'number of processes as workers=N')
     for service in services:
         if isinstance(service, lifecycle.Lifecycle):
-            service.exit_if_unusable()
+            service.exit_if_unusable(workers)
     service_opts.register_service_opts(conf)
     if conf.log_options:
         conf.log_opt_values(LOG, logging.DEBUG)

@@ -25,6 +25,7 @@ from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
+from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
 from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
@@ -239,14 +240,22 @@ class Lifecycle(ServiceBase):
             'pools': self._pool.status(),
         }
 
-    def exit_if_unusable(self) -> None:
+    def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.
 
+        :param processes: Number of processes that will run it.
         :raises SystemExit: An option, a URL, a job or the tables cannot be
             used; the text is one line.
         """
         try:
-            check_service(self._conf, self._tasks, self._kind)
+            settings = check_service(self._conf, self._tasks, self._kind)
+            if processes > 1 and not settings.backend_url and any(
+                    job.scope is not Scope.MEMBER
+                    for job in self._tasks.jobs.values()):
+                raise exceptions.ConfigError(
+                    f'{processes} processes with an empty [distperiodic] '
+                    'backend_url would each own all objects; set it, for '
+                    'example to file:///var/lib/my-service, or run one')
         except exceptions.ConfigError as exc:
             raise SystemExit(f'{self._kind}: {exc}') from None
 

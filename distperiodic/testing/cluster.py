@@ -338,9 +338,9 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
 
     :param tasks: The tasks, an instance.
     :param job: Name of the job.
-    :param after: Aware datetime; the first tick after it is run. Default: the
-        beginning of 2030, UTC.
-    :returns: The runs of that tick.
+    :param after: Aware datetime. The first tick of the job after it is run.
+        Default: the beginning of 2030, UTC.
+    :returns: The runs of *job* for that tick.
     :raises InvalidJob: No such job.
     :raises ValueError: *after* has no time zone.
     """

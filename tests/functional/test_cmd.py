@@ -204,7 +204,7 @@ def test_status_is_printed_again_until_somebody_stops_it(embedded):
             embedded.place / 'watch.log', 'status', '--watch', '0.2',
             '--config-file', embedded.config) as watch:
         waiting.wait_until(
-            lambda: watch.said().count('Nobody is there') >= 3, 20,
+            lambda: watch.said().count('No members: ') >= 3, 20,
             'status was not printed again')
         watch.press_ctrl_c()
         assert watch.process.wait(10) == 130

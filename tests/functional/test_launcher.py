@@ -173,7 +173,8 @@ class Own(service.Service):
 
 conf = cfg.ConfigOpts()
 conf(sys.argv[1:])
-launch(conf, Own(), SchedulerService(conf, Tasks(conf)))
+launch(conf, Own(), SchedulerService(conf, Tasks(conf)),
+       workers=int(os.environ.get('WORKERS', '1')))
 '''
 
 
@@ -186,12 +187,13 @@ def host(tmp_path):
     for name in 'record', 'notes':
         (tmp_path / name).touch()
 
-    def start(config):
+    def start(config, workers=1):
         (tmp_path / 'service.conf').write_text(config)
         return subprocess.Popen(
             [sys.executable, '-W', 'ignore', 'host.py', '--config-file',
              'service.conf'], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, 'PYTHONPATH': str(commands.ROOT)})
+            env={**os.environ, 'PYTHONPATH': str(commands.ROOT),
+                 'WORKERS': str(workers)})
     return start
 
 
@@ -225,16 +227,17 @@ def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
     assert notes(tmp_path, 'stop') == [second]
 
 
-@pytest.mark.parametrize(('config', 'line'), [
-    ('dispatcher = messaging', 'scheduler: [distperiodic] backend_url is '),
-    ('connection = sqlite:////nowhere/claims.sqlite',
+@pytest.mark.parametrize(('config', 'workers', 'line'), [
+    ('dispatcher = messaging', 1, 'scheduler: [distperiodic] backend_url is '),
+    ('connection = sqlite:////nowhere/claims.sqlite', 1,
      'scheduler: there is no directory /nowhere for database '),
-    ('connection = sqlite:///claims.sqlite',
-     'scheduler: database sqlite:///claims.sqlite has no tables of ')])
+    ('connection = sqlite:///claims.sqlite', 1,
+     'scheduler: database sqlite:///claims.sqlite has no tables of '),
+    ('', 2, 'scheduler: 2 processes with an empty [distperiodic] backend_ur')])
 def test_a_mistake_ends_the_program_before_the_fork(
-        host, tmp_path, config, line):
-    with host(f'[distperiodic]\nstate_path = {tmp_path}\n{config}\n'
-              ) as process:
+        host, tmp_path, config, workers, line):
+    with host(f'[distperiodic]\nstate_path = {tmp_path}\n{config}\n',
+              workers) as process:
         _, said = process.communicate(timeout=30)
 
     assert process.returncode == 1

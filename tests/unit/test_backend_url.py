@@ -31,7 +31,7 @@ def file(tmp_path):
     ('zookeeper://u:a#hunter2@h', ['holds a "#"']),
     ('zookeeper://[::1', ['is not a URL']),
     ('zookeeper://h?timout=4',
-     ['does not know: timout, did you mean timeout?', 'it knows ca, ']),
+     ['does not know: timout, did you mean timeout?', 'it has ca, ']),
     ('zookeeper://h?hosts=b', ['does not know: hosts']),
     ('redis://h?namespce=a', ['did you mean namespace?']),
     ('file:///x?namespace=a', ['does not know: namespace']),

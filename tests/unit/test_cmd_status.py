@@ -49,7 +49,7 @@ def test_nobody_there_is_a_failure_and_told_plainly():
     code, text = status.judge(group(), settings())
 
     assert code == status.FAILURE
-    assert text.startswith('Nobody is there')
+    assert text.startswith('No members: ')
 
 
 def test_whoever_looks_for_the_wrong_group_is_shown_the_others():
@@ -64,7 +64,7 @@ def test_workers_without_schedulers_are_a_failure():
         group(workers={'default': (worker('w'),)}), settings())
 
     assert code == status.FAILURE
-    assert text.startswith('Nobody schedules')
+    assert text.startswith('No schedulers: ')
 
 
 @pytest.mark.parametrize('workers', [

@@ -96,7 +96,7 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
                   'redis': f'?db={path}'}
         return ('has a path, which its driver does not look at, so this '
                 'would be one place with all other paths; '
-                + (f'write {option[scheme]} in its stead'
+                + (f'write {option[scheme]} instead'
                    if scheme in option else 'leave it out'))
     return None
 
@@ -183,7 +183,7 @@ def _options(scheme: str, query: str) -> str | None:
             near = difflib.get_close_matches(name, known, 1)
             meant = f', did you mean {near[0]}?' if near else ''
             return (f'has an option that its driver does not know: {name}'
-                    f'{meant}; it knows {", ".join(sorted(known))}')
+                    f'{meant}; it has {", ".join(sorted(known))}')
         for value in values:
             wrong = ('has no value; write one, or leave it out' if not value
                      else known[name](value))

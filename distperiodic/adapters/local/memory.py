@@ -5,6 +5,8 @@ The store records the decisions of one member. It keeps that member from
 starting a tick twice and from overlapping runs of an object. It knows nothing
 of other members, so only the ring decides between them, and its contents are
 lost when the process ends.
+
+The file is long because it has one method for each operation of the port.
 """
 
 import itertools

@@ -14,6 +14,8 @@ one. A move changes claims before leases. A take-over changes the lease first:
 otherwise a lease could be taken over although its holder renews it at the same
 moment. If a move and a take-over collide, the database aborts one of them, and
 that one is repeated.
+
+The file is long because it has one method for each operation of the port.
 """
 
 import collections

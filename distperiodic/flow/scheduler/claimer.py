@@ -13,6 +13,9 @@
 The claimer does not remember what an object missed: the object's row in the
 store records that. It only remembers the names of objects that wait, to read
 their rows again.
+
+The file is long because an object crosses each file of the flow once, and
+because every decision about a claim stands here.
 """
 
 import collections

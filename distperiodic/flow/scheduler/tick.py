@@ -20,6 +20,8 @@ which member owned them before.
 
 Everything here happens in one thread, which runs the flow. That thread never
 sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.
+
+The file is long because the whole life of a tick stands in it.
 """
 
 import logging

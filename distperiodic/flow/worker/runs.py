@@ -18,6 +18,8 @@ The outcome of a run is stored in its BatchRun at once, so a thread that never
 returns loses no results. This module starts no threads. The threads of the
 pool take chunks of a batch and run them, several threads at a time; a lock
 protects what they share.
+
+The file is long because an object crosses each file of the flow once.
 """
 
 import collections
@@ -68,7 +70,7 @@ _TRACEBACK_LENGTH = 20_000
 
 
 class Runner(Protocol):
-    """Runs the chunks that lanes hand out."""
+    """Runs the chunks that job queues return."""
 
     def chunk_size(self, job: str) -> int:
         """Return how many runs of *job* one thread takes at a time."""
@@ -198,7 +200,7 @@ def drain(queue: list[int]) -> Iterator[int]:
 
 
 class Submit(Protocol):
-    """The methods of the pool that the workshop needs."""
+    """The methods of the pool that the executor needs."""
 
     def submit(self, priority: int, source: JobQueue) -> None: ...
 
@@ -211,7 +213,7 @@ class Executor:
     """The work of one worker process.
 
     :param jobs: Job and handler by the job's name.
-    :param pool: Runs the chunks of a load.
+    :param pool: Runs the chunks of a batch.
     :param report: Receives each report, and the entry of its scheduler.
     :param may_start: Returns None if this worker may start work of that batch
         now, else the reason for refusal.

@@ -5,7 +5,7 @@ import sqlite3
 
 from distperiodic import PeriodicTasks
 from distperiodic import periodic_task
-from distperiodic.core import ring
+from distperiodic.sql import position_of
 
 
 def create(database):
@@ -16,7 +16,7 @@ def create(database):
 
 def insert(database, volume_id):
     database.execute('INSERT INTO volumes VALUES (?, ?)',
-                     (volume_id, ring.position_of(volume_id)))
+                     (volume_id, position_of(volume_id)))
 
 
 def owned(database, arcs):

@@ -25,7 +25,7 @@ def load(argv):
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS, group=GROUP)
     log.register_options(conf)
-    # kazoo tells about each connection, and distperiodic says what follows.
+    # kazoo logs each connection; distperiodic logs the consequences.
     log.set_defaults(default_log_levels=[
         *log.get_default_log_levels(), 'kazoo=WARN'])
     conf(argv, project='nodewatch')

@@ -41,7 +41,7 @@ class NodeTasks(PeriodicTasks):
         return self._inventory()
 
     def names(self, context):
-        """The nodes without a schedule of their own: text has none."""
+        """The ids of all nodes. An id has no schedule of its own."""
         return [node.id for node in self._inventory()]
 
     @periodic_task(spacing=4, objects='nodes', timeout=30, retries=2)
