@@ -21,7 +21,8 @@ def file(tmp_path):
 
 @pytest.mark.parametrize(('url', 'told'), [
     ('zookeeper://h/nova', ['has a path', 'write ?namespace=nova instead']),
-    ('zookeeper://h1,h2:2181/a/b/?timeout=4', ['write ?namespace=a/b instead']),
+    ('zookeeper://h1,h2:2181/a/b/?timeout=4',
+     ['write ?namespace=a/b instead']),
     ('kazoo://h/nova', ['write ?namespace=nova']),
     ('redis://h:6379/1', ['has a path', 'write ?db=1']),
     ('etcd3+http://h/nova', ['has a path', 'leave it out']),
