@@ -88,7 +88,7 @@ class StoreUnavailable(DistperiodicError):
 class InvalidProgress(DistperiodicError, ValueError):
     """The progress that a run assigned cannot be saved.
 
-    It is no JSON value, or longer than 64 KiB as JSON.
+    It is not a JSON value, or longer than 64 KiB as JSON.
     """
 
 

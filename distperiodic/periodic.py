@@ -235,7 +235,8 @@ class PeriodicTasks:
 
     The signature of a decorated method is checked when the class is defined.
 
-    :param conf: Configuration of the service, or None.
+    :param conf: Configuration of the service, or None. It is kept as the
+        attribute ``conf``.
     :raises JobNameTaken: Two methods define jobs with the same name.
     :raises InvalidJob: ``objects=`` names no usable method of this class, or
         a method of the class hides one that the services call. When the class

@@ -96,8 +96,9 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     """Run *services* in *workers* processes until SIGTERM or Ctrl-C; block.
 
     Each process runs all of the services. It starts them in the given order
-    and stops them in the reverse order. If one ends with an error, its process
-    ends, and a new one replaces it.
+    and stops them in the reverse order. ``start()`` of a service must return,
+    and ``wait()`` may block until the service has stopped. If either raises an
+    error, the process ends, and a new one replaces it.
 
     SIGTERM and Ctrl-C make the processes finish their runs, for at most
     ``graceful_shutdown_timeout`` seconds. A second Ctrl-C ends them at once.

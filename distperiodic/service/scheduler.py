@@ -468,8 +468,8 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return the state of this member for a health check.
 
         It can be written as JSON. ``member`` is the name of this process.
-        ``healthy`` is false while the process is not surely in its group,
-        cannot reach its store, stands still, or does not run. ``problem`` then
+        ``healthy`` is false while the process is not certain of its
+        membership, cannot reach its store, is stalled, or does not run. ``problem`` then
         gives the reason in one line. ``pools`` has the threads of each
         partition: how many there may be (``size``), how many run a handler
         (``busy``), and how many were replaced since their handler did not
@@ -496,7 +496,9 @@ class SchedulerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Leave the ring, finish the claimed work, and close.
 
-        This takes at most ``graceful_shutdown_timeout`` seconds. It does
+        This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
+        that connections can be closed before the launcher kills the process.
+        It does
         nothing if the service was not started or is already stopping.
 
         :param graceful: Ignored: oslo.service passes it.

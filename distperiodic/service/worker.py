@@ -203,7 +203,9 @@ class WorkerService(lifecycle.Lifecycle):
     def stop(self, graceful: bool = True) -> None:
         """Reject new work, return what waits, finish what runs, and leave.
 
-        This takes at most ``graceful_shutdown_timeout`` seconds. It does
+        This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
+        that connections can be closed before the launcher kills the process.
+        It does
         nothing if the service was not started or is already stopping.
 
         :param graceful: Ignored: oslo.service passes it.
