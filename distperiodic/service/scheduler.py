@@ -469,8 +469,8 @@ class SchedulerService(lifecycle.Lifecycle):
 
         It can be written as JSON. ``member`` is the name of this process.
         ``healthy`` is false while the process is not certain of its
-        membership, cannot reach its store, is stalled, or does not run. ``problem`` then
-        gives the reason in one line. ``pools`` has the threads of each
+        membership, cannot reach its store, is stalled, or does not run.
+        ``problem`` then gives the reason in one line. ``pools`` has the threads of each
         partition: how many there may be (``size``), how many run a handler
         (``busy``), and how many were replaced since their handler did not
         return in time (``hanging``). ``members`` lists the identities in its
@@ -498,8 +498,7 @@ class SchedulerService(lifecycle.Lifecycle):
 
         This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
         that connections can be closed before the launcher kills the process.
-        It does
-        nothing if the service was not started or is already stopping.
+        It does nothing if the service was not started or is already stopping.
 
         :param graceful: Ignored: oslo.service passes it.
         """

@@ -205,8 +205,7 @@ class WorkerService(lifecycle.Lifecycle):
 
         This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
         that connections can be closed before the launcher kills the process.
-        It does
-        nothing if the service was not started or is already stopping.
+        It does nothing if the service was not started or is already stopping.
 
         :param graceful: Ignored: oslo.service passes it.
         """
