@@ -470,11 +470,12 @@ class SchedulerService(lifecycle.Lifecycle):
         It can be written as JSON. ``member`` is the name of this process.
         ``healthy`` is false while the process is not certain of its
         membership, cannot reach its store, is stalled, or does not run.
-        ``problem`` then gives the reason in one line. ``pools`` has the threads of each
-        partition: how many there may be (``size``), how many run a handler
-        (``busy``), and how many were replaced since their handler did not
-        return in time (``hanging``). ``members`` lists the identities in its
-        group, and ``counts`` the number of objects by job and outcome.
+        ``problem`` then gives the reason in one line. ``pools`` has the
+        threads of each partition: how many there may be (``size``), how many
+        run a handler (``busy``), and how many were replaced since their
+        handler did not return in time (``hanging``). ``members`` lists the
+        identities in its group, and ``counts`` the number of objects by job
+        and outcome.
         """
         status = super().status()
         member = self._group_member

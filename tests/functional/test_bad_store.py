@@ -277,7 +277,7 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
         os.geteuid() == 0)
     with service.running(plain) as running:
         waiting.wait_until(
-            lambda: 'the store not started: reason=' in running.said()
+            lambda: 'store away: reason=' in running.said()
             and 'readonly database' in running.said(), 20)
         assert service.ran() == []
         for path in tmp_path.glob('claims.sqlite*'):
