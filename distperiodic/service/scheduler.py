@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters.coordination.solo import SoloMembership
@@ -252,7 +253,11 @@ class SchedulerService(lifecycle.Lifecycle):
         """
         if self._group_member is None:
             return True
-        view = self._group_member.view(self._settings.group)
+        try:
+            view = self._group_member.view(self._settings.group)
+        except exceptions.ViewUnknown:
+            # Jobs of this member may run before it has joined its group.
+            return False
         then = parse_entry(entry)
         return (view.me is not None and then is not None
                 and view.me.tenure == then.tenure
