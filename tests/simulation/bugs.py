@@ -62,7 +62,7 @@ class NoCompareAtFinish(Bug):
                 counted = super().finish(job, tick, objects, lease=lease)
                 for key in objects:
                     if key not in counted and (
-                            lease, key, Move.FINISH) not in self._ends:
+                            lease, key, Move.FINISH) not in self._all_ended:
                         self.journal.end(
                             job, key, tick, State.DONE.value,
                             self.journal.granted.get((lease, key), 0))
