@@ -204,15 +204,3 @@ def test_the_last_two_readings_count_while_nothing_is_walked():
         part.read(reading('a', f'b-{at}'), at * SECOND)
 
     assert part.listed_since('a') == 2 * SECOND
-
-
-@pytest.mark.parametrize(('second', 'since'), [(120, 60), (240, 240)])
-def test_an_object_counts_from_readings_without_a_gap(second, since):
-    """In a gap another member may have recorded that it left."""
-    part = Part(job(every=60.0, objects=True), 0, None)
-    part.read(reading('a'), 60 * SECOND)
-
-    part.read(reading('a', 'b'), second * SECOND)
-
-    assert part.listed_since('a') == since * SECOND
-    assert part.listed_since('b') == second * SECOND

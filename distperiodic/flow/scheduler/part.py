@@ -54,27 +54,13 @@ def without_catalogue(job: Job, identity: str) -> Reading | None:
 
 
 class Readings:
-    """The last readings of a catalogue, with no unread tick between them."""
+    """The last readings of a catalogue."""
 
-    __slots__ = ('_job', '_kept', '_newest')
+    __slots__ = ('_kept',)
 
-    def __init__(self, job: Job):
-        self._job = job
+    def __init__(self) -> None:
         #: Readings and the instants from which they count, oldest first.
         self._kept: list[tuple[Instant, Reading]] = []
-        #: The instant of the newest reading.
-        self._newest = due.ALWAYS
-
-    def add(self, reading: Reading, at: Instant) -> None:
-        """Add a new reading."""
-        before = self._job.schedule.at_or_before(at - 1)
-        if before is not None and before > self._newest:
-            # This member read nothing for that tick, for example because it
-            # was frozen. Another one may have recorded meanwhile that objects
-            # left and came back.
-            self._kept.clear()
-        self._newest = max(self._newest, at)
-        self.keep(reading, at)
 
     def keep(self, reading: Reading, at: Instant) -> None:
         """Keep *reading*; it counts from *at*, unless it is kept already."""
@@ -139,7 +125,7 @@ class Part:
         self.walk: Walk | None = None
         #: They reach back to before the walk that is under way; without a
         #: walk, to before the last reading.
-        self._readings = Readings(job)
+        self._readings = Readings()
         #: The cursor over its objects with a phase. None: it has no such
         #: objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
@@ -196,7 +182,7 @@ class Part:
         if self.walk is None and self.ring is not None:
             # The store has recorded what was read before the last reading.
             self._readings.forget_recorded()
-        self._readings.add(reading, at)
+        self._readings.keep(reading, at)
 
     def listed_since(self, key: str) -> Instant:
         """Return the instant from which an object without a row counts."""
