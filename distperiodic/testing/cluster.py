@@ -79,7 +79,6 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)
         self._version = 0
-        self._since = 0.0
         #: What happens later: functions by monotonic seconds.
         self._later: dict[float, list[Callable[[], None]]] = (
             collections.defaultdict(list))
