@@ -70,7 +70,7 @@ def test_the_help_lists_each_command_once_in_a_group(
         commands())
     assert max(map(len, told.splitlines())) <= columns
     # A summary is a whole sentence.
-    assert re.search(r'audit +Show whether .* leave\s+nothing\s+out\n', told,
+    assert re.search(r'audit +Show whether .* is\s+in\s+one\s+class\n', told,
                      re.DOTALL)
 
 
