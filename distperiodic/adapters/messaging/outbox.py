@@ -227,5 +227,3 @@ class BatchOutbox:
         except Exception:
             LOG.exception('the answer to a batch was lost in a callback: '
                           'batch=%s', batch.id)
-
-
