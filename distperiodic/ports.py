@@ -131,7 +131,8 @@ class ClaimStore(Protocol):
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
-             delisted: Sequence[str], *, at: int) -> list[str]:
+             delisted: Sequence[str], *, at: int,
+             later: Sequence[int] = ()) -> list[str]:
         """Record the objects that a catalogue lists.
 
         Only differences are written:
@@ -147,6 +148,10 @@ class ClaimStore(Protocol):
           listed after *at*, it stays listed.
 
         :param at: Instant for which the catalogue was read.
+        :param later: Instants of later readings that list all of *listed* as
+            well, in ascending order. An object that another process delisted
+            after *at* counts from the first of them that is not before its
+            delisting, or else from the last.
         :returns: Objects that could not be recorded, because a handler that
             ends its run in a session has locked their rows, or because they
             count from an instant after *at*. Compare them again later.

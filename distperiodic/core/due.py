@@ -275,6 +275,20 @@ class Plan:
         return total + (self._first(row, until) is not None)
 
 
+def listed_again(readings: Sequence[Instant],
+                 delisted: Instant | None) -> Instant:
+    """Return the instant from which an object counts that is listed again.
+
+    :param readings: Instants of readings that list it, in ascending order.
+    :param delisted: Instant of a reading that left it out; readings before
+        that one say nothing about the time since. None means that there is
+        none.
+    """
+    if delisted is None:
+        return readings[0]
+    return next((at for at in readings if at >= delisted), readings[-1])
+
+
 def verdicts(rows: Iterable[Row], plan_of: Mapping[str, Plan],
              now: Instant) -> dict[tuple[str, Verdict], list[Row]]:
     """Return the verdicts on many objects, grouped by equal verdicts.

@@ -1314,6 +1314,23 @@ def test_a_watermark_that_is_later_than_the_one_given_stays(
         'b': (tick + SECOND, tick + 2 * SECOND, 'every 5')}
 
 
+@pytest.mark.parametrize('later, since', [
+    ([], 0), ([3], 3), ([5], 5), ([3, 5, 7, 9], 5), ([3, 6, 7], 6),
+])
+def test_an_object_counts_from_the_first_reading_after_it_was_delisted(
+        store, job, tick, later, since):
+    """Whoever lists it may have stood still while it was away."""
+    enlist(store, job, tick, 'a', at=tick)
+    delist(store, job, tick + 5 * SECOND, 'a')
+
+    assert store.sync(
+        job, [ports.Listed('a', '', tick), ports.Listed('new', '', tick)], [],
+        at=tick, later=[tick + at * SECOND for at in later]) == []
+
+    assert listed(store, job) == {
+        'a': (tick, tick + since * SECOND, ''), 'new': (tick, tick, '')}
+
+
 def test_what_was_listed_after_a_catalogue_was_read_is_not_delisted_by_it(
         store, job, tick):
     enlist(store, job, tick, 'a', at=tick + 1)

@@ -104,14 +104,14 @@ def test_a_row_that_the_catalogue_does_not_list_is_delisted():
 def test_a_new_object_is_due_for_nothing_that_came_before_it():
     found = compared(reading('new'))
 
-    [listed] = found.listed[TICK + 1]
+    [listed] = found.listed[TICK + 1,]
     assert (listed.object, listed.rule) == ('new', '')
     assert TICK <= listed.settled <= TICK + 1
     assert [one.object for one in found.new] == ['new']
 
 
 def test_an_object_that_is_listed_at_a_tick_is_due_for_it():
-    [listed] = compared(reading('new'), at=TICK).listed[TICK]
+    [listed] = compared(reading('new'), at=TICK).listed[TICK,]
 
     assert listed.settled < TICK
 
@@ -159,21 +159,50 @@ def part_that_read(*readings):
 def test_an_object_counts_from_the_first_reading_that_lists_it():
     part = part_that_read(reading('a'), reading('a', 'b'), reading('b', 'a'))
 
-    assert part.listed_since('a') == 0
-    assert part.listed_since('b') == SECOND
+    assert part.listed_at('a')[0] == 0
+    assert part.listed_at('b')[0] == SECOND
+
+
+def test_readings_that_agree_count_each_by_its_instant():
+    """The store needs the ones after a delisting by another process."""
+    part = part_that_read(reading('a'), *[reading('a', 'b')] * 3)
+
+    assert part.listed_at('a') == (0, SECOND, 2 * SECOND, 3 * SECOND)
+    assert part.listed_at('b') == (SECOND, 2 * SECOND, 3 * SECOND)
+
+
+def test_of_many_readings_that_agree_the_first_and_the_last_are_kept():
+    same = reading('a')
+    part = part_that_read(*[same] * 100)
+
+    instants = part.listed_at('a')
+
+    assert len(instants) == 16
+    assert instants[0] == 0
+    assert instants[1:] == tuple(n * SECOND for n in range(85, 100))
+
+
+def test_the_row_of_an_object_that_was_read_more_than_once_is_not_guessed():
+    part = part_that_read(reading('a'), reading('a', 'b'))
+
+    found = compare_listing(part.job, part.reading, range(2), [], TICK,
+                            part.listed_at)
+
+    assert found.unsure == ['a']
+    assert [(row.object, row.since) for row in found.new] == [('b', SECOND)]
 
 
 def test_an_object_counts_from_where_it_came_back():
     part = part_that_read(reading('a'), reading('b'), reading('a', 'b'))
 
-    assert part.listed_since('a') == 2 * SECOND
+    assert part.listed_at('a')[0] == 2 * SECOND
 
 
 def test_an_object_counts_from_the_first_reading_with_the_schedule_it_has():
     part = part_that_read(
         reading('a'), reading('a', a=Every(30.0)), reading('a', a=Every(30.0)))
 
-    assert part.listed_since('a') == SECOND
+    assert part.listed_at('a')[0] == SECOND
 
 
 def test_a_walk_that_reads_all_leaves_the_last_reading_to_count_from():
@@ -182,7 +211,7 @@ def test_a_walk_that_reads_all_leaves_the_last_reading_to_count_from():
     part.end_walk(True)
     part.read(reading('b', 'a'), 2 * SECOND)
 
-    assert part.listed_since('a') == part.listed_since('b') == SECOND
+    assert part.listed_at('a') == part.listed_at('b') == (SECOND, 2 * SECOND)
 
 
 def test_a_walk_that_fails_leaves_all_to_be_recorded():
@@ -191,7 +220,7 @@ def test_a_walk_that_fails_leaves_all_to_be_recorded():
     part.end_walk(False)
     part.read(reading('b', 'a'), 2 * SECOND)
 
-    assert part.listed_since('a') == 0
+    assert part.listed_at('a')[0] == 0
 
 
 def test_the_last_two_readings_count_while_nothing_is_walked():
@@ -203,4 +232,4 @@ def test_the_last_two_readings_count_while_nothing_is_walked():
     for at in 1, 2, 3:
         part.read(reading('a', f'b-{at}'), at * SECOND)
 
-    assert part.listed_since('a') == 2 * SECOND
+    assert part.listed_at('a')[0] == 2 * SECOND

@@ -105,7 +105,8 @@ class MemoryClaimStore:
             self._checked.get(job, due.ALWAYS)) for job in jobs}
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
-             delisted: Sequence[str], *, at: int) -> list[str]:
+             delisted: Sequence[str], *, at: int,
+             later: Sequence[int] = ()) -> list[str]:
         rows = self._rows_of(job)
         left = []
         for key, rule, settled in listed:
@@ -113,8 +114,9 @@ class MemoryClaimStore:
             if row is None:
                 rows.add(key, EndedClaim(settled, settled, at, rule, None))
             elif row.since is None or (row.rule != rule and row.since <= at):
-                rows.delisted -= row.since is None
-                rows[key] = row_with(row, since=at, rule=rule,
+                since = at if row.since is not None else due.listed_again(
+                    (at, *later), rows.delisted.pop(key, None))
+                rows[key] = row_with(row, since=since, rule=rule,
                                      settled=max(row.settled, settled))
             elif row.rule != rule:
                 left.append(key)
@@ -127,7 +129,7 @@ class MemoryClaimStore:
                 left.append(key)
             else:
                 rows[key] = row_with(row, since=None)
-                rows.delist(at)
+                rows.delist(key, at)
         return left
 
     def rows(self, job: str, low: int, high: int, *,
@@ -195,7 +197,7 @@ class MemoryClaimStore:
                 if not include_new:
                     unlisted.append(key)
                     continue
-                rows.delisted -= 1
+                rows.delisted.pop(key, None)
                 since = tick
                 row = rows[key] = row_with(row, since=tick, rule=rule,
                                            settled=max(row.settled, tick - 1))

@@ -86,9 +86,11 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
 
     def __init__(self) -> None:
         super().__init__()
-        #: Number of delisted objects, and the number above which the next
-        #: delist() forgets some.
-        self.delisted = 0
+        #: Delisted objects, with the instant of the reading that left them
+        #: out.
+        self.delisted: dict[str, int] = {}
+        #: Number of delisted objects above which the next delist() forgets
+        #: some.
         self.look_at = KEPT
         #: A lower bound for new fences, above those of forgotten objects.
         self.floor = 0
@@ -139,17 +141,17 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self._keys = [key for _, key in found]
         self._unplaced = []
 
-    def delist(self, tick: int) -> None:
-        """Count one more delisted object, and sometimes forget old ones.
+    def delist(self, key: str, at: int) -> None:
+        """Record one more delisted object, and sometimes forget old ones.
 
         Delisted objects without an open claim are forgotten if their
-        watermark is before *tick*: their old ticks are not claimed again.
+        watermark is before *at*: their old ticks are not claimed again.
         """
-        self.delisted += 1
-        if self.delisted <= self.look_at:
+        self.delisted[key] = at
+        if len(self.delisted) <= self.look_at:
             return
         for key in [key for key, row in self.items() if (
-                row.since is None and row.settled < tick and (
+                row.since is None and row.settled < at and (
                     isinstance(row, EndedClaim) or row.state in ENDINGS))]:
             row = self.pop(key)
             self.floor = max(
@@ -158,8 +160,9 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self._place([(place, key) for place, key in zip(
             self._positions, self._keys, strict=True) if key in self])
         self._unplaced = [key for key in self._unplaced if key in self]
-        self.delisted = sum(row.since is None for row in self.values())
-        self.look_at = max(KEPT, 2 * self.delisted)
+        self.delisted = {key: at for key, at in self.delisted.items()
+                         if key in self}
+        self.look_at = max(KEPT, 2 * len(self.delisted))
 
 
 def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,

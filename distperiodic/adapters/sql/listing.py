@@ -25,7 +25,6 @@ _history = tables.history
 
 #: Columns to change, with their new values.
 _Change = tuple[tuple[str, Any], ...]
-_DELISTED: _Change = (('since', None),)
 
 
 def row_of(row: Any) -> due.Row:
@@ -73,11 +72,15 @@ def settled(tx: Transaction, number: int, tick: int) -> int:
 
 def sync(tx: Transaction, number: int,
          listed: dict[str, ports.Listed], delisted: list[str],
-         at: int) -> list[str]:
+         readings: tuple[int, ...]) -> list[str]:
     """Record what a catalogue lists; only differences are written.
 
     See :meth:`distperiodic.ports.ClaimStore.sync`.
+
+    :param readings: The instant for which the catalogue was read, and those of
+        later readings.
     """
+    at = readings[0]
     gone_keys = [key for key in delisted if key not in listed]
     rows = tx.rows_of(number, [*listed, *gone_keys])
     _insert(tx, number, [one for key, one in listed.items()
@@ -99,10 +102,10 @@ def sync(tx: Transaction, number: int,
     changes: dict[_Change, list[str]] = collections.defaultdict(list)
     for key in differ:
         if key in rows and _differs(rows[key], listed[key], at):
-            changes[_change(rows[key], listed[key], at)].append(key)
+            changes[_change(rows[key], listed[key], readings)].append(key)
     for key in gone:
         if key in rows and _is_listed_until(rows[key], at):
-            changes[_DELISTED].append(key)
+            changes[('since', None), ('delisted', at)].append(key)
     for change, its_keys in changes.items():
         tx.connection.execute(
             sa.update(_claim).where(
@@ -132,10 +135,13 @@ def _differs(row: Any, one: ports.Listed, at: int) -> bool:
             or (row.rule != one.rule and row.since <= at))
 
 
-def _change(row: Any, one: ports.Listed, at: int) -> _Change:
+def _change(row: Any, one: ports.Listed,
+            readings: tuple[int, ...]) -> _Change:
     if row.since is not None and row.rule is None:
         return (('rule', one.rule),)
-    return (('since', at), ('rule', one.rule),
+    since = readings[0] if row.since is not None else due.listed_again(
+        readings, row.delisted)
+    return (('since', since), ('rule', one.rule),
             ('settled', max(row.settled, one.settled)))
 
 

@@ -178,8 +178,8 @@ class Statements:
             _in_state(OPEN))
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
-            _claim.c.position, _claim.c.since, _claim.c.rule,
-            _claim.c.served, self._now.label('now'),
+            _claim.c.position, _claim.c.since, _claim.c.delisted,
+            _claim.c.rule, _claim.c.served, self._now.label('now'),
         ).where(self._of, self._among)
         #: Select the schedule in force of a job.
         self.schedule = sa.select(_job.c.schedule).where(

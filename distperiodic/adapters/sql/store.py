@@ -145,7 +145,8 @@ class SqlClaimStore:
         return self.database.write(work)
 
     def sync(self, job: str, listed: Sequence[ports.Listed],
-             delisted: Sequence[str], *, at: int) -> list[str]:
+             delisted: Sequence[str], *, at: int,
+             later: Sequence[int] = ()) -> list[str]:
         by_key = {one.object: one for one in listed}
         _usable(by_key)
         for one in listed:
@@ -159,7 +160,7 @@ class SqlClaimStore:
             return []
         number = self._number(job)
         return self._run(lambda tx: listing.sync(
-            tx, number, by_key, gone, at))
+            tx, number, by_key, gone, (at, *later)))
 
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:

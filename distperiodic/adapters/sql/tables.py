@@ -200,6 +200,9 @@ claim = sa.Table(
     #: Instant from which the object's schedule counts. None means that the
     #: object is not listed.
     sa.Column('since', sa.BigInteger),
+    #: Instant of the reading that last left the object out. None means that
+    #: none did.
+    sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that it follows the
     #: job's; None means not recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),

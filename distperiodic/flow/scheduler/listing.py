@@ -14,6 +14,7 @@ import functools
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
+from collections.abc import Sequence
 
 from distperiodic import ports
 from distperiodic.core.catalogue import Reading
@@ -119,7 +120,7 @@ class Listing:
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, compare_listing(
                 job, reading, self._indexes(part, view, low, high), rows, at,
-                functools.partial(self._listed_since, part)
+                functools.partial(self._listed_at, part)
                 if self._shared else None), at)
 
         def end(complete: bool) -> None:
@@ -142,17 +143,19 @@ class Listing:
         part.begin_walk(walk, at)
         walk.go_on()
 
-    def _listed_since(self, part: Part, key: str) -> Instant:
-        """Return the instant from which an object without a row counts. For
-        the one object of a GROUP job, this is not later than the beginning of
-        the job's attendance.
+    def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
+        """Return the instants from which an object without a row may count.
+        For the one object of a GROUP job, the first is not later than the
+        beginning of the job's attendance.
         """
-        since = part.listed_since(key)
+        instants = part.listed_at(key)
         if part.job.scope is Scope.GROUP:
             attended = self._claimer.attendance.attended(part.job.name)
             if attended is not None:
-                return min(since, counts_from(part, attended))
-        return since
+                since = counts_from(part, attended)
+                if since < instants[0]:
+                    return since, *instants
+        return instants
 
     def _indexes(self, part: Part, view: View | None,
                  low: int, high: int) -> Iterable[int]:
@@ -173,6 +176,7 @@ class Listing:
         self._record(part.job, found)
         self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
+        self._claimer.judge_objects(part.job, found.unsure)
 
     def record_differences(self, part: Part, before: Reading,
                            reading: Reading, at: Instant,
@@ -231,15 +235,16 @@ class Listing:
         if back:
             self._record(part.job, compare_listing(
                 part.job, reading, back, [], at,
-                functools.partial(self._listed_since, part)))
+                functools.partial(self._listed_at, part)))
 
     def _record(self, job: Job, found: Differences) -> None:
         """Record the objects to list."""
-        for since, listed in found.listed.items():
-            self._sync(job, listed, [], since)
+        for (at, *later), listed in found.listed.items():
+            self._sync(job, listed, [], at, later)
 
     def _sync(self, job: Job, listed: list[ports.Listed],
-              delisted: list[str], at: Instant) -> None:
+              delisted: list[str], at: Instant,
+              later: Sequence[Instant] = ()) -> None:
         def recorded(left: list[str]) -> None:
             if left:
                 # The store could not record these objects, so compare again.
@@ -248,7 +253,7 @@ class Listing:
 
         def sync(store: ports.ClaimStore, new: list[ports.Listed],
                  gone: list[str]) -> list[str]:
-            return store.sync(job.name, new, gone, at=at)
+            return store.sync(job.name, new, gone, at=at, later=later)
         page = self._page
         for start in range(0, max(len(listed), len(delisted)), page):
             self._store.submit(functools.partial(

@@ -38,6 +38,8 @@ from distperiodic.flow.scheduler import timers
 # Number of readings that are kept while the store is slow to record them.
 # Otherwise the last two are kept.
 _MOST_READINGS = 4
+# Number of instants that are kept of readings that agree.
+_MOST_INSTANTS = 16
 
 #: All positions of the ring.
 CIRCLE = Arc(-2 ** 63, 2 ** 63 - 1)
@@ -60,16 +62,21 @@ class Readings:
 
     def __init__(self) -> None:
         #: Readings and the instants from which they count, oldest first.
-        self._kept: list[tuple[Instant, Reading]] = []
+        #: Readings that agree are kept as one, with the first instant and the
+        #: last ones.
+        self._kept: list[tuple[tuple[Instant, ...], Reading]] = []
 
     def keep(self, reading: Reading, at: Instant) -> None:
-        """Keep *reading*; it counts from *at*, unless it is kept already."""
+        """Keep *reading*; it counts from *at*."""
         if self._kept:
-            _, last = self._kept[-1]
+            instants, last = self._kept[-1]
             if (last.catalogue is reading.catalogue
                     and last.schedules == reading.schedules):
+                if at != instants[-1]:
+                    rest = instants[1:][2 - _MOST_INSTANTS:]
+                    self._kept[-1] = (instants[0], *rest, at), last
                 return
-        self._kept.append((at, reading))
+        self._kept.append(((at,), reading))
         # Each reading may hold a million objects.
         del self._kept[:-_MOST_READINGS]
 
@@ -77,23 +84,23 @@ class Readings:
         """Keep only the last reading: the store has recorded the others."""
         del self._kept[:-1]
 
-    def listed_since(self, key: str) -> Instant:
-        """Return the instant since which all readings that were kept list an
-        object with its present schedule.
+    def listed_at(self, key: str) -> tuple[Instant, ...]:
+        """Return the instants of the readings that list an object with its
+        present schedule, in ascending order, without a gap up to the last.
 
         The previous owner may have read it, too, and died before the store
         recorded it.
         """
-        since, newest = self._kept[-1]
+        found, newest = self._kept[-1]
         if len(self._kept) == 1:
-            return since
+            return found
         rule = rule_of(newest, key)
-        for at, reading in reversed(self._kept):
+        for instants, reading in reversed(self._kept[:-1]):
             if (rule_of(reading, key) != rule
                     or not reading.catalogue.indexes([key])):
                 break
-            since = min(since, at)
-        return since
+            found = instants + found
+        return found
 
 
 class Part:
@@ -184,9 +191,12 @@ class Part:
             self._readings.forget_recorded()
         self._readings.keep(reading, at)
 
-    def listed_since(self, key: str) -> Instant:
-        """Return the instant from which an object without a row counts."""
-        return self._readings.listed_since(key)
+    def listed_at(self, key: str) -> tuple[Instant, ...]:
+        """Return the instants from which an object without a row may count.
+
+        The first is right unless the object was delisted since.
+        """
+        return self._readings.listed_at(key)
 
     def restart(self, now: Instant) -> None:
         """Go on from *now*, since the clock was set back."""
@@ -222,31 +232,35 @@ def plan_of(job: Job, rule: str, since: Instant) -> due.Plan:
 class Differences(NamedTuple):
     """The differences between the catalogue and the store."""
 
-    #: Objects to list, by the instant from which they count.
-    listed: dict[Instant, list[ports.Listed]]
+    #: Objects to list, by the instants of the readings that list them.
+    listed: dict[tuple[Instant, ...], list[ports.Listed]]
     #: Rows whose objects the catalogue does not list any more.
     delisted: list[Row]
     #: Rows that agree with the catalogue.
     same: list[Row]
     #: Rows of the new objects, as the store will have them.
     new: list[Row]
+    #: New objects whose rows only the store knows: they count from a later
+    #: reading if they were delisted meanwhile.
+    unsure: list[str]
 
 
 def compare_listing(
         job: Job, reading: Reading, expected: Iterable[int],
         rows: Sequence[Row], at: Instant,
-        since: Callable[[str], Instant] | None = None) -> Differences:
+        listed_at: Callable[[str], tuple[Instant, ...]] | None = None
+        ) -> Differences:
     """Compare *rows* with what a catalogue lists.
 
     :param expected: Indexes of the objects in the catalogue that should have
         these rows.
     :param at: Instant for which the catalogue was read.
-    :param since: Returns the instant from which an object without a row
-        counts. None: *at*.
+    :param listed_at: Returns the instants from which an object without a row
+        may count. None: *at*.
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
-    found = Differences(collections.defaultdict(list), [], [], [])
+    found = Differences(collections.defaultdict(list), [], [], [], [])
 
     @functools.cache
     def plan_by(rule: str) -> tuple[due.Plan, Callable[[Instant], due.Around]]:
@@ -262,18 +276,22 @@ def compare_listing(
         if position is None:
             found.delisted.append(row)
         elif row.rule != (rule := rule_of(reading, row.object)):
-            found.listed[at].append(ports.Listed(
+            found.listed[at,].append(ports.Listed(
                 row.object, rule, floor(rule, row.settled, at, position)))
         else:
             found.same.append(row)
     for key, position in places.items():
         rule = rule_of(reading, key)
-        begin = at if since is None else since(key)
+        instants = (at,) if listed_at is None else listed_at(key)
+        begin = instants[0]
         settled = begin - 1
         if not job.run_immediately:
             settled = floor(rule, due.ALWAYS, begin, position)
-        found.listed[begin].append(ports.Listed(key, rule, settled))
-        found.new.append(Row(key, position, settled, begin, rule))
+        found.listed[instants].append(ports.Listed(key, rule, settled))
+        if len(instants) > 1:
+            found.unsure.append(key)
+        else:
+            found.new.append(Row(key, position, settled, begin, rule))
     return found
 
 

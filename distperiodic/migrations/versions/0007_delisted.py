@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record when an object was delisted.
+
+A process with an older reading can then not list it for the time in between.
+Objects that are delisted already have no such time.
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = '0007'
+down_revision = '0006'
+
+_CLAIM = 'distperiodic_claim'
+
+
+def upgrade() -> None:
+    # MySQL commits each step on its own, so an earlier attempt may have been
+    # interrupted after some steps.
+    found = sa.inspect(op.get_bind()).get_columns(_CLAIM)
+    if 'delisted' not in [one['name'] for one in found]:
+        op.add_column(_CLAIM, sa.Column('delisted', sa.BigInteger))
