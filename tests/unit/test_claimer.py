@@ -224,6 +224,37 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
         (tick(3), SkippedBy.MISFIRE, 3), (tick(1), SkippedBy.LOST, 2)]
 
 
+@pytest.mark.parametrize('seconds', [0, 13])
+@pytest.mark.parametrize('missed', [1, 3])
+@pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])
+def test_a_listing_that_was_to_run_immediately_is_given_up_like_a_tick(
+        by, missed, seconds):
+    """On the grid and beside it, alone and with ticks of the grid."""
+    attended = tick(9) if by is SkippedBy.LOST else None
+    desk = Desk(status={'attended': attended}, run_immediately=True)
+    listed = tick(missed) + seconds * SECOND
+
+    desk.claimer.judge(desk.job, [Row('a', 0, listed - 1, listed)])
+
+    assert desk.store.claimed == [(tick(), ['a'])]
+    last = max(tick(1), listed)
+    assert desk.store.skipped == [(last, by, missed)]
+
+
+def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
+    desk = Desk()
+    desk.store.claim = lambda *_, **__: Claimed(
+        [], [], 0, [Row('a', 0, tick(1), tick(9))], [])
+    desk.judge(missed=1)
+
+    assert 0.0 < desk.claimer.ask_again() <= 0.5
+    assert desk.store.looked == 0
+
+    desk.clock.pass_us(SECOND // 2)
+    desk.claimer.ask_again()
+    assert desk.store.looked == 1
+
+
 @pytest.mark.parametrize(('misfire', 'runs'), [
     ('latest', [0]), ('all', [3])])
 def test_what_runs_of_missed_ticks_follows_the_policy(misfire, runs):

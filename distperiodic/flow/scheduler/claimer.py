@@ -53,6 +53,8 @@ LOG = logging.getLogger(__name__)
 
 # Seconds to wait for the answer to a query of the store's clock.
 _CLOCK_PAUSE = 1.0
+# Seconds before an object is judged again whose row was locked or changed.
+_LOCKED_PAUSE = 0.1
 
 
 class _Question(NamedTuple):
@@ -348,7 +350,8 @@ class Claimer:
             if question.judged:
                 # The row is locked, or was changed meanwhile.
                 self._ask_later(question._replace(
-                    objects=[row.object for row in answer.behind]), 0.0)
+                    objects=[row.object for row in answer.behind]),
+                    _LOCKED_PAUSE)
             else:
                 self.judge(job, answer.behind)
         if answer.waiting:

@@ -40,20 +40,24 @@ class _Span(NamedTuple):
     #: Instant after which ticks count: the watermark, the last tick before the
     #: listing, or the end of the span before.
     low: Instant
-    #: Instant of the listing, if that counts as a tick. Otherwise not later
-    #: than *low*.
-    first: Instant
+    #: Instant of the listing, if that is one of the ticks.
+    first: Instant = due.ALWAYS
 
     def ticks(self, last: Instant, until: Instant) -> int:
         """Return the number of ticks after the watermark *last*, up to
         *until*; at least 1.
         """
-        low, first = max(self.low, last), self.first
-        number = self.plan.schedule.count(low, until)
-        if (low < first <= until
-                and self.plan.schedule.at_or_before(first) != first):
-            number += 1
-        return max(1, number)
+        number = self.plan.schedule.count(max(self.low, last), until)
+        # The grid counts after the listing.
+        return max(1, number + (last < self.first <= until))
+
+
+def _first(plan: due.Plan, row: Row) -> Instant:
+    """Return the instant at which *row* was listed, if it is an unsettled
+    tick, else :data:`~distperiodic.core.due.ALWAYS`.
+    """
+    return (row.since if plan.immediate and row.settled < row.since
+            else due.ALWAYS)
 
 
 class DroppedTicks:
@@ -92,7 +96,7 @@ class DroppedTicks:
         :param after: The watermark that they had, or a later one.
         """
         low = max(after, plan.since - 1)
-        self._skip(job, tick, objects, by, reason, _Span(plan, low, low))
+        self._skip(job, tick, objects, by, reason, _Span(plan, low))
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
              after: Instant, objects: Sequence[str]) -> None:
@@ -115,8 +119,9 @@ class DroppedTicks:
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
             floor = plan.floor(row.settled, row.since, row.position)
-            alike.setdefault((ran, floor, row.since), []).append(row.object)
-        for (ran, floor, since), objects in alike.items():
+            alike.setdefault((ran, floor, _first(plan, row)), []).append(
+                row.object)
+        for (ran, floor, first), objects in alike.items():
             number = verdict.given_up * len(objects)
             if ran:
                 self._counts[job.name, 'skipped'] += number
@@ -124,11 +129,10 @@ class DroppedTicks:
             else:
                 self._counts[job.name, 'missed'] += number
                 self._log.missed(job.name, number, verdict.reason)
-            first = since if plan.immediate else floor
-            low = floor
+            settled = floor if first == due.ALWAYS else first - 1
             for until, by in ([(verdict.until, SkippedBy.OVERLAP)] if ran
                               else self._reasons(job, plan, verdict.until)):
-                if until <= low:
+                if until <= settled:
                     continue
                 reason = {SkippedBy.OVERLAP: _BUSY,
                           SkippedBy.LOST: _LOST}.get(by, verdict.reason)
@@ -140,8 +144,8 @@ class DroppedTicks:
                         schedule.datetime_of(until).isoformat(), _LOST,
                         job.name)
                 self._skip(job, until, objects, by, reason,
-                           _Span(plan, low, first))
-                low = until
+                           _Span(plan, max(floor, settled), first))
+                settled = until
 
     def delisted(self, job: Job, plan: due.Plan, verdict: Verdict,
                  rows: Sequence[Row]) -> None:
@@ -151,9 +155,8 @@ class DroppedTicks:
         alike: dict[tuple[Instant, Instant], list[str]] = {}
         for row in rows:
             floor = plan.floor(row.settled, row.since, row.position)
-            alike.setdefault(
-                (floor, row.since if plan.immediate else floor),
-                []).append(row.object)
+            alike.setdefault((floor, _first(plan, row)), []).append(
+                row.object)
         for (floor, first), objects in alike.items():
             self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
                        _Span(plan, floor, first))
@@ -172,7 +175,9 @@ class DroppedTicks:
         if plan.spread:
             # The objects were due up to a period after their tick.
             promised -= plan.schedule.period_us(until)
-        cut = plan.schedule.at_or_before(min(until, promised))
+        # The newest of the ticks may be the listing, outside the grid.
+        cut = (until if until <= promised
+               else plan.schedule.at_or_before(promised))
         if (attended is None or cut is None or cut < attended
                 or job.misfire is Misfire.ALL
                 or job.overlap is Overlap.WAIT):
