@@ -697,9 +697,9 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
     sizes = []
     sync = store.sync
 
-    def count(job, listed, delisted, *, at):
+    def count(job, listed, delisted, **options):
         sizes.append(max(len(listed), len(delisted)))
-        return sync(job, listed, delisted, at=at)
+        return sync(job, listed, delisted, **options)
     monkeypatch.setattr(store, 'sync', count)
     monkeypatch.setattr(pipeline, '_PAGE', 100)
     names = [f'o-{n}' for n in range(1050)]
