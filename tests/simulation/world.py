@@ -78,29 +78,10 @@ class World:
         return share > 0 and self.random.random() < share
 
 
-class StoreClock:
-    """The clock of the database, which may be set."""
-
-    def __init__(self, world):
-        self._world = world
-        #: Each change: how far it is ahead from then on.
-        self.ahead = [(-FOREVER, 0)]
-
-    def now(self):
-        return self._world.now + self.ahead[-1][1]
-
-    def step(self, seconds):
-        self.ahead.append((
-            self._world.now, self.ahead[-1][1] + int(seconds * SECOND)))
-
-    def monotonic(self):
-        return self._world.t / SECOND
-
-
 class Clock:
     """The clocks of one process: its wall clock may be set."""
 
-    def __init__(self, world, began):
+    def __init__(self, world, began=0):
         self._world = world
         self._boot = began * SECOND
         self.skew = 0
@@ -110,6 +91,19 @@ class Clock:
 
     def monotonic(self):
         return (self._world.t + self._boot) / SECOND
+
+
+class StoreClock(Clock):
+    """The clock of the database, which may be set."""
+
+    def __init__(self, world):
+        super().__init__(world)
+        #: Each change: how far it is ahead from then on.
+        self.ahead = [(-FOREVER, 0)]
+
+    def step(self, seconds):
+        self.skew += int(seconds * SECOND)
+        self.ahead.append((self._world.now, self.skew))
 
 
 class Process:

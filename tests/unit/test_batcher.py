@@ -13,8 +13,6 @@ from distperiodic.core import partition
 from distperiodic.core import ring
 from distperiodic.core.claim import Failure
 from distperiodic.core.refusal import Refusal
-from tests.simulation.journal import Journal
-from tests.simulation.store import SharedStore
 from tests.unit.test_dispatch import at_work
 from tests.unit.world import World
 from tests.unit.world import job
@@ -338,10 +336,8 @@ def test_a_suspect_that_is_refused_stays_one(world):
 
 def test_a_message_alone_takes_no_run_from_its_worker(world):
     """Anybody may forge a refusal; the store knows what was granted."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     me = world.scheduler(
-        job(objects=True), finishes=False, store=store,
+        job(objects=True), finishes=False, store=world.shared_store(),
         catalogues={'poll': ['a']},
         workers=[worker('w1'), worker('w2')])
     world.advance(60.1)
@@ -352,7 +348,9 @@ def test_a_message_alone_takes_no_run_from_its_worker(world):
     world.advance(10)
 
     assert len(me.starts) == 1
-    assert store.fence_of('poll', 'a') == batch.fences[0]
+    assert [row.free for row in me.store.rows_of('poll', ['a'])] == [False]
+    me.finish(batch)
+    assert [row.free for row in me.store.rows_of('poll', ['a'])] == [True]
 
 
 def test_thousands_of_retries_may_be_due_at_once(world):

@@ -83,7 +83,7 @@ class Desk:
         self.clock = clock = worlds.Clock()
         self.store = Store(self.job, clock)
         self.store.status = self.store.status._replace(**status or {})
-        clock.pass_us(5 * SECOND)
+        clock.advance(5)
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
         attendance = Attendance(clock, self.store, jobs, 1.0)
@@ -132,10 +132,10 @@ def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
     desk.store.behind = 70 * SECOND
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
-    desk.clock.pass_us(64 * SECOND)
+    desk.clock.advance(64)
     desk.claimer.ask_again()
     assert desk.store.claimed == []
-    desk.clock.pass_us(SECOND)
+    desk.clock.advance(1)
     desk.claimer.ask_again()
 
     assert desk.store.claimed == [(tick(), ['a'])]
@@ -149,7 +149,7 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     assert desk.store.looked == 0
     assert desk.events == [events.ClockDiffers('poll')]
-    desk.clock.pass_us(70 * SECOND)
+    desk.clock.advance(70)
     desk.store.behind = 0
     desk.claimer.ask_again()
 
@@ -250,7 +250,7 @@ def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
     assert 0.0 < desk.claimer.ask_again() <= 0.5
     assert desk.store.looked == 0
 
-    desk.clock.pass_us(SECOND // 2)
+    desk.clock.advance(0.5)
     desk.claimer.ask_again()
     assert desk.store.looked == 1
 
@@ -307,7 +307,7 @@ def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
     desk.store.submit = lambda call, then, failed=None: asked.append(
         lambda: then(call(desk.store)))
     desk.claimer.start_tick(desk.job, tick(), ['b'])
-    desk.clock.pass_us(SECOND)
+    desk.clock.advance(1)
     desk.claimer.sweep()
     assert len(asked) == 1
 

@@ -97,7 +97,7 @@ class Member:
 
     def turn(self):
         """One second of both processes."""
-        self.clock.pass_us(1_000_000)
+        self.clock.advance(1)
         self.flow.run_due()
         for asked in self._reader.asked:
             if not asked.answered:

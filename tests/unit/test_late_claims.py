@@ -13,8 +13,6 @@ from distperiodic.core.job import Scope
 from distperiodic.flow import events
 from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.scheduler.part import CIRCLE
-from tests.simulation.journal import Journal
-from tests.simulation.store import SharedStore
 from tests.unit import world as worlds
 
 
@@ -32,15 +30,9 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
     own = options.pop('own', False)
     objects = [worlds.thing(f'o-{n}', spacing=20.0) if own else f'o-{n}'
                for n in range(60)]
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    poll = worlds.job(every=20.0, objects=True, **options)
-    everyone = [world.scheduler(
-        poll, name=name, sees=None, store=store,
-        catalogues={'poll': objects}) for name in 'abc']
-    for one in everyone:
-        one.reader.partial = partial
-    world.show_all('abc')
+    everyone = world.group(
+        'abc', worlds.job(every=20.0, objects=True, **options),
+        catalogues={'poll': objects}, partial=partial)
     world.advance(30)
 
     hangs = everyone.pop()
@@ -59,16 +51,9 @@ def test_what_a_member_that_hangs_does_not_claim_others_do(
 
 
 def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    poll = worlds.job(every=20.0, objects=True)
-    both = [world.scheduler(
-        poll, name=name, sees=None, store=store,
+    both = world.group(
+        'ab', worlds.job(every=20.0, objects=True), partial={'poll'},
         catalogues={'poll': [f'o-{n}' for n in range(60)]})
-        for name in 'ab']
-    for one in both:
-        one.reader.partial = {'poll'}
-    world.show_all('ab')
     world.advance(22)
     objects, both[0].reader.given['poll'] = (
         both[0].reader.given['poll'], OSError('the database is away'))
@@ -83,16 +68,10 @@ def test_a_part_that_cannot_be_read_is_no_loss_for_ours(world):
 
 def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
     """And not only at what has become so since its last look."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    one, other = (world.scheduler(
-        worlds.job(every=600.0, objects=True, spread=True), name=name,
-        sees=None, store=store,
+    one, other = world.group(
+        'ab', worlds.job(every=600.0, objects=True, spread=True),
+        partial={'poll'},
         catalogues={'poll': [f'o-{n}' for n in range(120)]})
-        for name in 'ab')
-    for each in one, other:
-        each.reader.partial = {'poll'}
-    world.show_all('ab')
     world.advance(610)
     world.schedulers.remove(other)
     one.reader.given['poll'], given = ..., one.reader.given['poll']
@@ -109,15 +88,9 @@ def test_who_is_left_alone_looks_at_all_that_was_late_before(world):
 
 def three_that_lose_two(world, objects, after, **options):
     """Three that read their parts alone, of which the first goes on."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    everyone = [world.scheduler(
-        worlds.job(every=600.0, objects=True, **options), name=name,
-        sees=None, store=store, catalogues={'poll': objects})
-        for name in 'abc']
-    for each in everyone:
-        each.reader.partial = {'poll'}
-    world.show_all('abc')
+    everyone = world.group(
+        'abc', worlds.job(every=600.0, objects=True, **options),
+        catalogues={'poll': objects}, partial={'poll'})
     world.advance(after)
     for other in everyone[1:]:
         world.schedulers.remove(other)
@@ -174,16 +147,9 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
     """Also where its catalogue is of the arcs that it had before, and where
     it does not come to read another.
     """
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    poll = worlds.job(every=3600.0, objects=True)
-    one, other = (world.scheduler(
-        poll, name=name, sees=None, store=store,
+    one, other = world.group(
+        'ab', worlds.job(every=3600.0, objects=True), partial=partial,
         catalogues={'poll': [f'o-{n}' for n in range(60)]})
-        for name in 'ab')
-    for each in one, other:
-        each.reader.partial = partial
-    world.show_all('ab')
     world.advance(3599)
 
     world.schedulers.remove(other)
@@ -202,8 +168,7 @@ def test_who_is_left_alone_has_the_ticks_of_the_dead_at_once(
     {'spread': True}, {'own': True}], ids=['spread', 'own'])
 def test_the_looks_for_late_ones_ask_once_for_each(world, options):
     own = options.pop('own', False)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     asked = []
     claim = store.claim
 
@@ -229,8 +194,7 @@ def test_the_looks_for_late_ones_ask_once_for_each(world, options):
 def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
         world):
     """Whom it listed before, the store still knows."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     poll = worlds.job(every=60.0, objects=True)
     objects = [f'o-{n}' for n in range(5)]
     first = world.scheduler(poll, name='a', store=store,
@@ -249,11 +213,9 @@ def test_a_catalogue_that_hangs_from_the_start_keeps_nobody_from_its_ticks(
 def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
         world):
     """The catalogue is read once more then, for the same tick."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        worlds.job(every=60.0, objects=True), name='a', store=store,
-        sees=['a', 'b'], catalogues={'poll': ['o-1']})
+        worlds.job(every=60.0, objects=True), name='a', sees=['a', 'b'],
+        store=world.shared_store(), catalogues={'poll': ['o-1']})
     world.advance(59)
     one.reader.given['poll'] = ...
     world.advance(2)
@@ -268,8 +230,7 @@ def test_an_object_new_for_a_tick_runs_it_though_the_ring_changed_meanwhile(
 
 def test_objects_with_schedules_of_their_own_need_no_catalogue_either(world):
     """One that hangs from the start keeps none of them from its ticks."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     poll = worlds.job(every=600.0, objects=True)
     own = [worlds.thing(f'o-{n}', spacing=10) for n in range(3)]
     first = world.scheduler(poll, name='a', store=store,
@@ -288,8 +249,7 @@ def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
     """While it was none another had its part, and delisted what was gone for
     a moment.
     """
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     one = world.scheduler(
         worlds.job(every=60.0, objects=True), name='a', store=store,
         catalogues={'poll': ['o-1', 'o-2']})
@@ -305,8 +265,7 @@ def test_whoever_becomes_a_member_anew_reads_its_catalogue_once_more(world):
 
 def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
         world):
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     one = world.scheduler(
         worlds.job(every=60.0, objects=True), name='a', store=store,
         catalogues={'poll': ['o-1']})
@@ -331,11 +290,10 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_950_000]
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        worlds.job(every=60.0, objects=True, spread=True), store=store,
-        catalogues={'poll': [*(f'o-{n}' for n in range(200)), *last]})
+        worlds.job(every=60.0, objects=True, spread=True),
+        store=world.shared_store(), catalogues={
+            'poll': [*(f'o-{n}' for n in range(200)), *last]})
     world.advance(119.8)
     with monkeypatch.context() as patch:
         patch.setattr(InlineStoreQueue, 'away', True)
@@ -356,11 +314,9 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
     late = [key for key in (f'late-{n}' for n in range(600))
             if 59_000_000 < schedule.phase_us(
                 ring.position_of(key), 60 * schedule.SECOND) < 59_900_000]
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     one = world.scheduler(
-        worlds.job(every=60.0, objects=True, spread=True), store=store,
-        catalogues={'poll': late})
+        worlds.job(every=60.0, objects=True, spread=True),
+        store=world.shared_store(), catalogues={'poll': late})
     world.advance(119.95)
     with monkeypatch.context() as patch:
         patch.setattr(InlineStoreQueue, 'away', True)
@@ -375,8 +331,7 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
 
 def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
     """Not before nothing is left over may it say that all is claimed."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     claim, refused = store.claim, []
 
     def claim_not_at_first(job, tick, objects, **options):
@@ -386,10 +341,9 @@ def test_what_a_look_found_and_did_not_get_the_next_look_finds(world):
         return claim(job, tick, objects, **options)
     store.claim = claim_not_at_first
     objects = [f'o-{n}' for n in range(20)]
-    both = [world.scheduler(
-        worlds.job(every=60.0, objects=True), name=name, sees=None,
-        store=store, catalogues={'poll': objects}) for name in 'ab']
-    world.show_all('ab')
+    both = world.group(
+        'ab', worlds.job(every=60.0, objects=True), store=store,
+        catalogues={'poll': objects})
     world.advance(50)
 
     world.schedulers.remove(both.pop())
@@ -419,8 +373,7 @@ class Watched:
 def test_two_of_many_look_and_the_others_wait_for_what_they_find(
         world, monkeypatch):
     monkeypatch.setattr(pipeline, '_PAGE', 1)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     counted = set()
     for name in 'abcde':
         world.scheduler(
@@ -439,13 +392,9 @@ def test_of_many_objects_those_that_were_not_counted_are_claimed(
         world, monkeypatch):
     """More than a page of them are counted before their rows are read."""
     monkeypatch.setattr(pipeline, '_PAGE', 3)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     objects = [f'o-{n}' for n in range(9)]
-    both = [world.scheduler(
-        worlds.job(every=60.0, objects=True), name=name, sees=None,
-        store=store, catalogues={'poll': objects}) for name in 'ab']
-    world.show_all('ab')
+    both = world.group('ab', worlds.job(every=60.0, objects=True),
+                       catalogues={'poll': objects})
     world.advance(70)
     both[0].reader.given['poll'] = ...
 
@@ -460,16 +409,13 @@ def test_whoever_left_after_it_was_claimed_hides_nobody_who_was_not(
         world, monkeypatch):
     """It counts among those that were claimed, and is not listed any more."""
     monkeypatch.setattr(pipeline, '_PAGE', 3)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
     parts = ring.Ring(dict.fromkeys('abc', 40))
     objects = [f'o-{n}' for n in range(20)]
     of = {name: [key for key in objects if parts.owner_of(key) == name]
           for name in 'abc'}
-    looks, hangs, claims = (world.scheduler(
-        worlds.job(every=60.0, objects=True), name=name, sees=None,
-        store=store, catalogues={'poll': objects}) for name in 'abc')
-    world.show_all('abc')
+    looks, hangs, claims = world.group(
+        'abc', worlds.job(every=60.0, objects=True),
+        catalogues={'poll': objects})
     world.advance(70)
 
     world.schedulers.remove(hangs)
@@ -542,11 +488,8 @@ def arcs_of(asked):
 
 def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
     """Not only since its owner saw itself among them: views come late."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
-    me = world.scheduler(
-        worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
-        store=store)
+    me = world.scheduler(worlds.job(every=60.0, scope=Scope.GROUP), sees=None,
+                         store=world.shared_store())
     world.advance(65)
 
     world.show(me, ['me'])
@@ -557,8 +500,7 @@ def test_a_job_of_the_group_is_due_since_there_are_schedulers_of_it(world):
 
 def that_lists_two(world):
     """A member that has run the first tick of two objects, and its store."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     me = world.scheduler(
         worlds.job(every=60.0, objects=True), sees=None, store=store,
         catalogues={'poll': ['a', 'b']})
@@ -610,8 +552,7 @@ def test_what_nobody_lists_is_not_looked_for(world, monkeypatch):
 def test_whoever_lost_an_object_does_not_record_its_leaving(
         world, monkeypatch):
     """Its new owner lists it by then."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     parts = ring.Ring(dict.fromkeys('ab', 40))
     key = next(key for key in map(str, range(100))
                if parts.owner_of(key) == 'b')
@@ -638,8 +579,7 @@ def test_a_walk_goes_on_where_it_was_when_the_ring_changes(
     from its end.
     """
     monkeypatch.setattr(pipeline, '_PAGE', 3)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     slow = slow_to_read(store, monkeypatch)
     one = world.scheduler(
         worlds.job(every=600.0, objects=True), name='a', sees='ab',
@@ -662,8 +602,7 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
         world, monkeypatch):
     """Not in the period in which the walk begins, nor in the next one."""
     monkeypatch.setattr(pipeline, '_PAGE', 3)
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     slow = slow_to_read(store, monkeypatch)
     objects = [f'o-{n}' for n in range(40)]
     one = world.scheduler(
@@ -692,8 +631,7 @@ def test_an_object_with_a_phase_does_not_wait_for_the_end_of_a_first_walk(
 def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
         world, monkeypatch):
     """In one piece a million objects are more than a database takes."""
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     sizes = []
     sync = store.sync
 
@@ -719,8 +657,7 @@ def test_a_large_catalogue_is_listed_in_pieces_and_run_for_its_first_tick(
 
 
 def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
-    store = SharedStore(
-        world.clock, Journal(world.clock.now))
+    store = world.shared_store()
     ranges = []
     rows = store.rows
 
@@ -730,11 +667,9 @@ def test_a_large_tick_that_takes_its_time_is_not_late_for_its_owner(world):
         return rows(job, low, high, before=before, limit=limit)
     store.rows = read
     names = [f'o-{n}' for n in range(300)]
-    both = [world.scheduler(
-        worlds.job(every=600.0, objects=True), name=name, sees=None,
-        store=store, batch_size=10, catalogues={'poll': names})
-        for name in 'ab']
-    world.show_all('ab')
+    both = world.group(
+        'ab', worlds.job(every=600.0, objects=True), store=store,
+        batch_size=10, catalogues={'poll': names})
     world.advance(599)
     hangs = both.pop()
     world.schedulers.remove(hangs)

@@ -139,7 +139,7 @@ def test_the_fence_of_an_object_only_grows(seed):
                 assert owner.store.fail(
                     'poll', tick, [Failure('a', 'no')], lease=lease,
                     into=owner.name(), seconds=1.0)
-                owner.clock.pass_us(MINUTE)
+                owner.clock.advance(60)
                 [again] = owner.store.take_over_expired(
                     ['poll'], into=owner.name(), holder='me', seconds=LONG,
                     gone=[], limit=9)
@@ -191,11 +191,11 @@ def test_a_clock_that_is_set_ends_no_lease_and_holds_none(owner, hours):
     lease, _ = owner.claim(TICK, 'a')
     owner.clock.set_back(hours * 3600)
 
-    owner.clock.pass_us((LONG - 1) * 1_000_000)
+    owner.clock.advance(LONG - 1)
     assert owner.store.take_over_expired(
         ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],
         limit=9) == []
-    owner.clock.pass_us(2_000_000)
+    owner.clock.advance(2)
 
     [taken] = owner.store.take_over_expired(
         ['poll'], into=owner.name(), holder='me', seconds=LONG, gone=[],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decorator, the class, and services that drive their tasks themselves."""
 
+import datetime
 import functools
 import inspect
 import logging
@@ -22,6 +23,7 @@ from distperiodic.exceptions import InvalidSchedule
 from distperiodic.exceptions import JobNameTaken
 from distperiodic.periodic import PeriodicTasks
 from distperiodic.periodic import periodic_task
+from distperiodic.testing import FrozenClock
 
 
 def here(lines=0):
@@ -685,22 +687,13 @@ def test_importing_it_imports_no_oslo_library():
     assert not {'oslo_service', 'oslo_messaging', 'eventlet'} & set(loaded)
 
 
-class SettableClock:
-    """A clock that stands until it is told to go on; seconds since 1970."""
-
-    def __init__(self, seconds):
-        self.seconds = seconds
-
-    def now(self):
-        return round(self.seconds * 1_000_000)
-
-    def monotonic(self):
-        return self.seconds
+def at(seconds):
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC)
 
 
 def driven(cls, seconds):
     tasks = cls(None)
-    tasks.clock = SettableClock(seconds)
+    tasks.clock = FrozenClock(at(seconds))
     tasks.ran = []
     return tasks
 
@@ -708,19 +701,19 @@ def driven(cls, seconds):
 class Driven(PeriodicTasks):
     @periodic_task(spacing=10)
     def ten(self, context):
-        self.ran.append(('ten', self.clock.seconds))
+        self.ran.append(('ten', self.clock.time.timestamp()))
 
     @periodic_task(spacing=25)
     def other(self, context):
-        self.ran.append(('other', self.clock.seconds))
+        self.ran.append(('other', self.clock.time.timestamp()))
 
 
 class TestRunPeriodicTasks:
     def test_tasks_run_at_the_ticks_of_the_grid_and_never_drift(self):
         tasks = driven(Driven, 1003)
-        while tasks.clock.seconds < 1060:
+        while tasks.clock.time < at(1060):
             # A caller that always wakes a little late.
-            tasks.clock.seconds += tasks.run_periodic_tasks(None) + 0.25
+            tasks.clock.advance(tasks.run_periodic_tasks(None) + 0.25)
         assert [
             (name, int(seconds)) for name, seconds in tasks.ran
         ] == [
@@ -736,7 +729,7 @@ class TestRunPeriodicTasks:
     def test_it_returns_the_seconds_to_the_next_tick(self):
         tasks = driven(Driven, 1003)
         assert tasks.run_periodic_tasks(None) == 7
-        tasks.clock.seconds = 1024.5
+        tasks.clock.set(at(1024.5))
         assert tasks.run_periodic_tasks(None) == 0.5
 
     def test_it_never_lets_its_caller_sleep_for_more_than_a_minute(self):
@@ -763,11 +756,11 @@ class TestRunPeriodicTasks:
         class Tasks(PeriodicTasks):
             @periodic_task(spacing=10, run_immediately=True)
             def now(self, context):
-                self.ran.append(self.clock.seconds)
+                self.ran.append(self.clock.time.timestamp())
 
         tasks = driven(Tasks, 1003)
         for seconds in (1003, 1004, 1009, 1010, 1011):
-            tasks.clock.seconds = seconds
+            tasks.clock.set(at(seconds))
             tasks.run_periodic_tasks(None)
         assert tasks.ran == [1003, 1010]
 
@@ -779,7 +772,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Failing, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1050
+        tasks.clock.set(at(1050))
         idle = tasks.run_periodic_tasks(None)
         assert tasks.ran == [('other', 1050)]
         assert idle == 10
@@ -801,7 +794,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Failing, 1003)
         tasks.run_periodic_tasks(None, raise_on_error=True)
-        tasks.clock.seconds = 1050
+        tasks.clock.set(at(1050))
         with pytest.raises(RuntimeError, match='no route'):
             tasks.run_periodic_tasks(None, raise_on_error=True)
         assert tasks.ran == []
@@ -823,11 +816,11 @@ class TestRunPeriodicTasks:
             @periodic_task(spacing=10)
             def ten(self, context):
                 super().ten(context)
-                self.clock.seconds += 6
+                self.clock.advance(6)
 
         tasks = driven(Slow, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1020
+        tasks.clock.set(at(1020))
         idle = tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1020), ('other', 1026)]
         assert idle == 4
@@ -836,11 +829,11 @@ class TestRunPeriodicTasks:
         class Slow(PeriodicTasks):
             @periodic_task(spacing=10)
             def slow(self, context):
-                self.clock.seconds += 12
+                self.clock.advance(12)
 
         tasks = driven(Slow, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1010
+        tasks.clock.set(at(1010))
         assert tasks.run_periodic_tasks(None) == 0
 
     @pytest.mark.parametrize(
@@ -853,18 +846,18 @@ class TestRunPeriodicTasks:
         class Tasks(PeriodicTasks):
             @periodic_task(spacing=10, misfire=misfire, grace=1)
             def ten(self, context):
-                self.ran.append(self.clock.seconds)
+                self.ran.append(self.clock.time.timestamp())
 
         tasks = driven(Tasks, 1003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1035
+        tasks.clock.set(at(1035))
         tasks.run_periodic_tasks(None)
         assert len(tasks.ran) == ran
         said = [record.getMessage() for record in caplog.records]
         assert [f'dropped={dropped} ' in text for text in said] == (
             [True] if dropped else []
         )
-        tasks.clock.seconds = 1040
+        tasks.clock.set(at(1040))
         tasks.run_periodic_tasks(None)
         assert len(tasks.ran) == ran + 1
 
@@ -872,17 +865,17 @@ class TestRunPeriodicTasks:
         tasks = driven(Driven, 1003)
         tasks.run_periodic_tasks(None)
         for seconds in (1010.001, 1009.9, 1010.002, 1011):
-            tasks.clock.seconds = seconds
+            tasks.clock.set(at(seconds))
             tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1010.001)]
 
     def test_a_clock_set_back_by_hours_does_not_silence_a_task(self, caplog):
         tasks = driven(Driven, 90_003)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1003
+        tasks.clock.set(at(1003))
         assert tasks.run_periodic_tasks(None) == 7
         assert 'clock set back: job=ten' in caplog.text
-        tasks.clock.seconds = 1010
+        tasks.clock.set(at(1010))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1010)]
 
@@ -910,7 +903,7 @@ class TestRunPeriodicTasks:
 
         tasks = driven(Tasks, 1000)
         for seconds in range(1000, 1005):
-            tasks.clock.seconds = seconds
+            tasks.clock.set(at(seconds))
             assert tasks.run_periodic_tasks(None) > 1
         assert tasks.ran == []
         assert [record.getMessage() for record in caplog.records] == [
@@ -929,7 +922,7 @@ class TestRunPeriodicTasks:
         tasks.run_periodic_tasks(None)
         tasks.add_periodic_task(extra)
         tasks.run_periodic_tasks(None)
-        tasks.clock.seconds = 1005
+        tasks.clock.set(at(1005))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == ['extra']
 

@@ -75,7 +75,7 @@ class Process:
         """Let time pass; the jobs whose batches were sent."""
         sent = len(self.bus.batches)
         for _ in range(round(seconds)):
-            self.clock.pass_us(1_000_000)
+            self.clock.advance(1)
             self.flow.run_due()
             self.flow.sweep()
         return [batch.job for batch in self.bus.batches[sent:]]

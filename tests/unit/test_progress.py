@@ -143,7 +143,7 @@ def test_progress_goes_to_the_store_and_to_the_next_attempt():
     desk.report(run, progress=[(1, '"second"')], failed=[(1, 'no')],
                 done=[0])
 
-    desk.pass_seconds(100)
+    desk.clock.advance(100)
     [lease] = desk.overdue()
     assert [one.object for one in lease.claims] == ['b']
     batch = worlds.message.Batch(
@@ -211,7 +211,7 @@ def test_a_thread_that_goes_on_to_its_next_batch_takes_no_progress_along():
         assert ended.wait(10)
         save(*args)
     bench.shop._save = switched
-    bench.clock.pass_us(2_000_000)
+    bench.clock.advance(2)
     bench.shop.watch()
     over.set()
     thread.join(10)

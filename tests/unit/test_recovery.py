@@ -100,7 +100,7 @@ def test_who_left_is_taken_for_gone_until_its_silence_would_have_shown(
     """It may be there and be cut off from the group alone."""
     again.holder_gone('left')
     again.take_over()
-    clock.pass_us(16_000_000)
+    clock.advance(16)
     again.take_over()
 
     assert store.gone == [{'left'}, set()]

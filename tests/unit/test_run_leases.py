@@ -111,11 +111,8 @@ class Desk:
 
     def overdue(self, name='poll'):
         return self.store.take_over_expired(
-            [name], into=f'again-{self.clock.boot}', holder='api-1',
+            [name], into=f'again-{self.clock.now()}', holder='api-1',
             seconds=600, gone=[], limit=100)
-
-    def pass_seconds(self, seconds):
-        self.clock.pass_us(round(seconds * schedule.SECOND))
 
     def live(self, seconds, *alive):
         """Time passes in which *alive* give signs, and leases are renewed
@@ -123,7 +120,8 @@ class Desk:
         """
         end = self.clock.monotonic() + seconds
         while self.clock.monotonic() < end:
-            self.pass_seconds(min(LEASE / 4, end - self.clock.monotonic()))
+            self.clock.advance(min(
+                LEASE / 4, end - self.clock.monotonic()))
             for batch in alive:
                 self.report(batch)
             self.grants.renew()
@@ -313,7 +311,7 @@ def test_a_run_that_failed_for_the_last_time_is_dead(desk):
 
     assert told.failed == [(0, 'Boom: no')]
     assert told.retried == []
-    desk.pass_seconds(1000)
+    desk.clock.advance(1000)
     assert desk.overdue() == []
 
 
@@ -326,7 +324,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
         assert told.retried == [(0, 'Boom: no')]
         assert told.failed == []
         assert desk.overdue() == []
-        desk.pass_seconds(RETRY_CAP)
+        desk.clock.advance(RETRY_CAP)
         [lease] = desk.overdue()
         assert [one.attempt for one in lease.claims] == [attempt]
         assert lease.was is State.RETRY
@@ -334,7 +332,7 @@ def test_a_run_that_failed_is_retried_as_often_as_its_job_says():
         desk.grants.accept(batch)
 
     assert desk.report(batch, failed=[(0, 'Boom: no')]).failed
-    desk.pass_seconds(1000)
+    desk.clock.advance(1000)
     assert desk.overdue() == []
 
 
@@ -364,7 +362,7 @@ def test_what_runs_at_most_once_is_not_retried():
     told = desk.report(batch, failed=[(0, 'Boom')])
 
     assert (told.failed, told.retried) == ([(0, 'Boom')], [])
-    desk.pass_seconds(1000)
+    desk.clock.advance(1000)
     assert desk.overdue() == []
 
 
@@ -390,9 +388,9 @@ def test_a_retry_is_due_after_its_pause_and_not_before():
     batch = desk.accept('a')
     desk.report(batch, failed=[(0, 'Boom')])
 
-    desk.pass_seconds(3.99)
+    desk.clock.advance(3.99)
     assert desk.overdue() == []
-    desk.pass_seconds(4.02)
+    desk.clock.advance(4.02)
 
     assert [one.object for one in desk.retry_of()] == ['a']
 
@@ -404,7 +402,7 @@ def test_what_failed_together_is_retried_together():
 
     desk.report(batch, failed=[(n, 'Boom') for n in range(100)])
 
-    desk.pass_seconds(60)
+    desk.clock.advance(60)
     assert len(desk.retry_of()) == 100
 
 
@@ -463,7 +461,7 @@ def test_the_retry_of_what_was_lost_is_not_ours_to_order():
     told = desk.report(batch, failed=[(0, 'Boom')])
 
     assert (told.retried, told.lost) == ([], [0])
-    desk.pass_seconds(100)
+    desk.clock.advance(100)
     assert desk.overdue() == []
 
 
@@ -602,9 +600,9 @@ def test_trust_ends_before_the_lease_does(desk):
     """Its end is judged by another clock, and a run takes time to begin."""
     batch = desk.accept('a')
 
-    desk.pass_seconds(TRUST - 0.01)
+    desk.clock.advance(TRUST - 0.01)
     assert desk.grants.may_start(batch) is None
-    desk.pass_seconds(0.02)
+    desk.clock.advance(0.02)
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     assert desk.overdue() == []
 
@@ -612,11 +610,11 @@ def test_trust_ends_before_the_lease_does(desk):
 def test_trust_counts_from_the_question_and_not_from_the_answer(desk):
     desk.line.slow = True
     batch = desk.accept('a')
-    desk.pass_seconds(TRUST - 1)
+    desk.clock.advance(TRUST - 1)
     desk.line.answer()
     assert desk.grants.may_start(batch) is None
 
-    desk.pass_seconds(1.01)
+    desk.clock.advance(1.01)
 
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
@@ -624,13 +622,13 @@ def test_trust_counts_from_the_question_and_not_from_the_answer(desk):
 def test_a_renewal_counts_from_the_question_and_not_from_the_answer(desk):
     batch = desk.accept('a')
     desk.line.slow = True
-    desk.pass_seconds(LEASE / 4)
+    desk.clock.advance(LEASE / 4)
     desk.grants.renew()
-    desk.pass_seconds(LEASE / 2)
+    desk.clock.advance(LEASE / 2)
     desk.line.answer()
     assert desk.grants.may_start(batch) is None
 
-    desk.pass_seconds(TRUST - LEASE / 2 + 0.01)
+    desk.clock.advance(TRUST - LEASE / 2 + 0.01)
 
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
@@ -663,7 +661,7 @@ def test_standing_still_does_not_count_as_silence(desk):
     batch = desk.accept('a')
     desk.live(LEASE / 2, batch)
 
-    desk.pass_seconds(5 * LEASE)
+    desk.clock.advance(5 * LEASE)
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     desk.grants.renew()
 
@@ -674,7 +672,7 @@ def test_standing_still_does_not_count_as_silence(desk):
 
 def test_after_standing_still_what_others_took_is_lost(desk):
     batch = desk.accept('a')
-    desk.pass_seconds(5 * LEASE)
+    desk.clock.advance(5 * LEASE)
     assert desk.overdue()
 
     desk.grants.renew()
@@ -759,7 +757,7 @@ def test_a_batch_that_waits_in_vain_is_refused_and_was_not_started():
     desk.accept('a', 'b')
     waits = desk.accept('c')
 
-    desk.pass_seconds(admission.PATIENCE + 0.1)
+    desk.clock.advance(admission.PATIENCE + 0.1)
     desk.grants.sweep()
 
     [(told, _)] = desk.reports
@@ -779,7 +777,7 @@ def test_a_batch_that_waits_finds_a_place_that_others_left():
     waits = desk.accept('b')
     desk.store.finish('poll', TICK, ['x', 'y'], lease='other')
 
-    desk.pass_seconds(0.9)
+    desk.clock.advance(0.9)
     desk.grants.sweep()
 
     assert [run.id for run in desk.runs] == [waits.id]
@@ -823,7 +821,7 @@ def test_at_a_worker_that_may_be_out_of_its_group_nothing_begins():
     sure = [True]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')
-    desk.pass_seconds(9.5)
+    desk.clock.advance(9.5)
     assert desk.grants.may_start(batch) is None
 
     sure[0] = False
@@ -836,13 +834,13 @@ def test_a_worker_that_joins_after_it_asked_is_not_sure_of_its_lease():
     sure = [False]
     desk = Desk(sure=lambda entry: sure[0], silence_timeout=10.0)
     batch = desk.accept('a')
-    desk.pass_seconds(9.5)
+    desk.clock.advance(9.5)
 
     sure[0] = True
 
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     desk.grants.renew()
-    desk.pass_seconds(9.5)
+    desk.clock.advance(9.5)
     assert desk.grants.may_start(batch) is None
 
 
@@ -863,7 +861,7 @@ def test_what_the_pool_refuses_is_free_for_others_at_its_old_attempt():
     told = desk.report(batch, refused=[(0, Refusal.DRAINING)])
 
     assert told.refused == [(0, Refusal.DRAINING)]
-    desk.pass_seconds(1)
+    desk.clock.advance(1)
     [anew] = desk.retry_of()
     assert (anew.object, anew.attempt) == ('a', 1)
     assert anew.fence > batch.fences[0]

@@ -82,10 +82,8 @@ def reasons(store):
 def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
         world, store):
     poll = job(every=10.0, objects=True)
-    both = [world.scheduler(
-        poll, name=name, sees=None, store=store, finishes=False,
-        catalogues={'poll': ['a', 'b', 'c', 'd']}) for name in ('m', 'n')]
-    world.show_all(['m', 'n'])
+    both = world.group('mn', poll, store=store, finishes=False,
+                       catalogues={'poll': ['a', 'b', 'c', 'd']})
     # Nothing before the start is due, for objects that nobody ever claimed.
     world.advance(11)
     assert history(store) == {10.0: {'due': 4}}
@@ -121,11 +119,8 @@ def test_an_object_that_waits_skips_what_a_newer_tick_replaces(world, store):
 def test_what_a_late_claim_passes_over_is_taken_down(world, store):
     """Its owner may come to it only when a later tick was claimed."""
     poll = job(every=10.0, objects=True)
-    objects = [f'o-{n}' for n in range(8)]
-    both = [world.scheduler(poll, name=name, sees=None, store=store,
-                            catalogues={'poll': objects})
-            for name in ('m', 'n')]
-    world.show_all(['m', 'n'])
+    both = world.group('mn', poll, store=store, catalogues={
+        'poll': [f'o-{n}' for n in range(8)]})
     world.advance(25)
 
     world.stand_still(50)
@@ -289,11 +284,8 @@ def test_an_object_of_its_own_schedule_has_no_ticks_of_its_job(
 
 def test_what_others_ran_meanwhile_was_not_missed(world, store):
     poll = job(every=10.0, objects=True)
-    slow, other = (world.scheduler(
-        poll, name=name, sees=None, store=store,
-        catalogues={'poll': [f'o-{n}' for n in range(20)]})
-        for name in ('m', 'n'))
-    world.show_all(['m', 'n'])
+    slow, other = world.group('mn', poll, store=store, catalogues={
+        'poll': [f'o-{n}' for n in range(20)]})
     world.advance(11)
 
     world.schedulers.remove(slow)
@@ -319,7 +311,7 @@ def test_a_busy_object_that_is_behind_loses_none_of_its_ticks(world, store):
     world.advance(11)
     first.finish()
     world.schedulers.clear()
-    world.clock.pass_us(30_000_000)
+    world.clock.advance(30)
     second = start('second')
     world.advance(2)
     assert second.ticks() == [20.0]
@@ -382,10 +374,8 @@ def test_a_tick_that_waits_for_a_run_is_claimed_by_whoever_finds_it_ended(
         world, store):
     poll = job(every=10.0, objects=True,
                overlap=schedule.Overlap.WAIT)
-    one, other = (world.scheduler(
-        poll, name=name, sees=None, store=store, finishes=False,
-        catalogues={'poll': ['a']}) for name in ('m', 'n'))
-    world.show_all(['m', 'n'])
+    one, other = world.group('mn', poll, store=store, finishes=False,
+                             catalogues={'poll': ['a']})
     world.advance(21)
     owner = one if one.starts else other
     stands = other if owner is one else one
@@ -413,11 +403,8 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
     jobs = [job(name, every=10.0, objects=True,
                 misfire=schedule.Misfire.ALL)
             for name in ('poll', 'sync')]
-    both = [world.scheduler(*jobs, name=name, sees=None, store=store,
-                            catalogues={'poll': ['a', 'b', 'c'],
-                                        'sync': ['a']})
-            for name in ('m', 'n')]
-    world.show_all(['m', 'n'])
+    both = world.group('mn', *jobs, store=store, catalogues={
+        'poll': ['a', 'b', 'c'], 'sync': ['a']})
     world.advance(12)
 
     admin.pause('poll', by='me@here', why='disks are full')
@@ -497,10 +484,10 @@ def test_what_was_missed_before_a_trigger_is_decided_as_without_it(
     world.scheduler(poll, store=store, catalogues={'poll': ['a']})
     world.advance(11)
     world.schedulers.clear()
-    world.clock.pass_us(34_000_000)
+    world.clock.advance(34)
 
     assert admin.trigger('poll', key=None)[1:] == (1, 0)
-    world.clock.pass_us(5_500_000)
+    world.clock.advance(5.5)
     again = world.scheduler(poll, name='new', store=store,
                             catalogues={'poll': ['a']})
     world.advance(8)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from distperiodic.core import schedule
 from distperiodic.core.claim import EARLIEST
 from distperiodic.flow import store_clock
-from tests.simulation.journal import Journal
-from tests.simulation.store import SharedStore
+from distperiodic.testing.store import SharedMemoryStore
 from tests.unit.world import World
 from tests.unit.world import job
 
@@ -22,12 +21,11 @@ class StoreClock:
 
     def __init__(self, clock):
         self._clock = clock
+        self.monotonic = clock.monotonic
         self.skew = 0
 
     def now(self):
         return self._clock.now() + int(self.skew * SECOND)
-
-    monotonic = None
 
 
 @pytest.fixture
@@ -39,11 +37,8 @@ def world():
 def store(world):
     """A store that is a day behind the clocks of its members."""
     clock = StoreClock(world.clock)
-    clock.monotonic = world.clock.monotonic
-    made = SharedStore(clock, Journal(clock.now))
-    clock.skew = -86_400
-    made.now = clock.now
-    made.clock = clock
+    made = SharedMemoryStore(clock)
+    made.clock, clock.skew = clock, -86_400
     return made
 
 
@@ -57,9 +52,9 @@ class Slow:
         self.asked = 0
 
     def now(self):
-        self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
+        self._world.clock.advance(self.seconds / 2)
         now = self._store.now()
-        self._world.clock.pass_us(int(self.seconds / 2 * SECOND))
+        self._world.clock.advance(self.seconds / 2)
         return now
 
     def submit(self, call, then, failed=None):
@@ -77,7 +72,7 @@ def test_the_time_is_that_of_the_store_between_two_looks(world, store):
     assert known == [store.now()]
     world.clock.set_back(500)
     store.clock.skew += 500
-    world.clock.pass_us(30 * SECOND)
+    world.clock.advance(30)
     time.sweep()
 
     assert time.now() == store.now()
@@ -87,7 +82,7 @@ class Connecting(Slow):
     """One that has to connect before its first question."""
 
     def now(self):
-        self._world.clock.pass_us(int(self.seconds * SECOND))
+        self._world.clock.advance(self.seconds)
         self.seconds = 0.0
         return self._store.now()
 
@@ -127,7 +122,7 @@ def test_the_time_goes_on_at_half_speed_while_the_store_is_behind(
 
     shown = []
     for _ in range(180):
-        world.clock.pass_us(SECOND)
+        world.clock.advance(1)
         time.sweep()
         shown.append((time.now() - begin) / SECOND)
 
@@ -142,11 +137,11 @@ def test_a_store_that_runs_at_half_speed_is_followed_closely(world, store):
     queue = Slow(world, store, 0.0)
     time = store_clock.StoreClock(world.clock, queue, lambda: None)
     time.sweep()
-    world.clock.pass_us(59 * SECOND)
+    world.clock.advance(59)
 
     ahead = []
     for _ in range(600):
-        world.clock.pass_us(SECOND // 4)
+        world.clock.advance(0.25)
         store.clock.skew -= 1 / 8
         time.sweep()
         ahead.append((time.now() - store.now()) / SECOND)
@@ -166,7 +161,7 @@ def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
 
     ahead = []
     for step in range(400):
-        world.clock.pass_us(SECOND // 4)
+        world.clock.advance(0.25)
         if step > 20:
             store.clock.skew -= 1 / 8
         time.sweep()
@@ -182,7 +177,6 @@ def test_a_store_that_slows_down_after_the_clock_was_set_is_followed(
 def test_the_time_never_goes_back_nor_stops(steps):
     world = World()
     clock = StoreClock(world.clock)
-    clock.monotonic = world.clock.monotonic
     time = store_clock.StoreClock(
         world.clock, Slow(world, clock, 0.0), lambda: None)
     time.sync()
@@ -191,7 +185,7 @@ def test_the_time_never_goes_back_nor_stops(steps):
         clock.skew += skew
         time.sync()
         assert time.now() >= last
-        world.clock.pass_us(seconds * SECOND)
+        world.clock.advance(seconds)
         time.sweep()
         assert time.now() >= last + seconds * SECOND // 2
         last = time.now()
@@ -203,7 +197,7 @@ def test_the_clock_of_the_store_is_looked_at_once_a_minute(world, store):
 
     for _ in range(600):
         time.sweep()
-        world.clock.pass_us(SECOND)
+        world.clock.advance(1)
 
     assert queue.asked == 10
 
@@ -214,7 +208,7 @@ def test_an_answer_that_took_long_is_asked_for_again_soon(world, store):
 
     time.sweep()
     queue.seconds = 0.0
-    world.clock.pass_us(2 * SECOND)
+    world.clock.advance(2)
     time.sweep()
 
     assert queue.asked == 2

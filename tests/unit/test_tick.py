@@ -13,8 +13,6 @@ from distperiodic.adapters.local import memory
 from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
-from tests.simulation import store
-from tests.simulation.journal import Journal
 from tests.unit import world as world_module
 from tests.unit.world import World
 from tests.unit.world import job
@@ -110,7 +108,7 @@ def test_a_clockwork_without_jobs_has_nothing_to_come_back_for(world):
     {'scope': 'group'}, {'objects': True}])
 def test_run_immediately_runs_at_the_start_and_then_on_the_grid(
         world, options):
-    world.clock.pass_us(20_000_000)
+    world.clock.advance(20)
     me = world.scheduler(job(every=60.0, run_immediately=True, **options),
                          catalogues={'poll': ['a']})
 
@@ -272,12 +270,8 @@ def test_a_waiting_tick_is_claimed_whoever_sees_the_end_of_the_run(world):
     """A retry belongs to whoever takes it over, and he waits for nobody."""
     poll = job(every=60.0, overlap='wait', retries=1, retry_backoff=30.0,
                objects=True)
-    shared = store.SharedStore(
-        world.clock, Journal(world.clock.now))
-    members = [world.scheduler(
-        poll, name=name, sees=None, store=shared, finishes=False,
-        catalogues={'poll': ids(8)}) for name in 'bac']
-    world.show_all('abc')
+    members = world.group('bac', poll, finishes=False,
+                          catalogues={'poll': ids(8)})
     world.advance(119)
     other, owner, looks = members
     theirs = {s.object for s in owner.starts}
@@ -346,7 +340,7 @@ def test_two_objects_with_one_id_run_once(world):
 
 def test_a_big_tick_does_not_delay_the_others(world):
     """20,000 objects are claimed piece by piece."""
-    world.clock.pass_us(59_990_000)
+    world.clock.advance(59.99)
     me = world.scheduler(
         job('big', every=60.0, objects=True),
         job('quick', every=0.005), catalogues={'big': ids(20_000)})
@@ -435,8 +429,7 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
         job('group', every=600.0, scope='group'),
-        store=store.SharedStore(world.clock, Journal(
-            world.clock.now)),
+        store=world.shared_store(),
         catalogues={'plain': ['a'], 'spread': ids(30)})
     world.advance(1190)
     before = len(me.starts)
@@ -634,8 +627,8 @@ def test_many_that_are_spread_begin_together_and_little_later(
 
     looks = {s.at for s in me.starts if s.tick == 2}
     assert 0.9 / grain <= len(looks) <= 1.2 / grain
-    late = [s.at - s.tick - schedule.phase_us(
-        ring.position_of(s.object), schedule.SECOND) / schedule.SECOND
+    late = [round(s.at - s.tick - schedule.phase_us(
+        ring.position_of(s.object), schedule.SECOND) / schedule.SECOND, 6)
         for s in me.starts if s.tick == 2]
     assert len(late) == number
     assert 0.0 <= min(late)
@@ -649,9 +642,7 @@ def test_members_that_come_and_go_run_each_object_once_a_period(
     objects = ids(300)
     everyone = [world.scheduler(
         job(every=60.0, objects=True, spread=True), name=name, sees=None,
-        catalogues={'poll': objects}) for name in 'abc']
-    for one in everyone:
-        one.reader.partial = partial
+        catalogues={'poll': objects}, partial=partial) for name in 'abc']
     world.show_all('ab')
     world.schedulers = everyone[:2]
     world.advance(90)
@@ -818,9 +809,7 @@ def test_objects_with_their_own_time_move_with_the_ring(world, partial):
     objects = [thing(key, spacing=10.0) for key in ids(50)]
     everyone = [world.scheduler(
         job(every=3600.0, objects=True), name=name, sees=None,
-        catalogues={'poll': objects}) for name in 'ab']
-    for one in everyone:
-        one.reader.partial = partial
+        catalogues={'poll': objects}, partial=partial) for name in 'ab']
     world.schedulers = everyone[:1]
     world.show_all('a')
     world.advance(35)

@@ -8,6 +8,7 @@ are seconds since the world began, at a midnight.
 
 import collections
 import dataclasses
+import datetime
 import itertools
 import types
 
@@ -33,45 +34,39 @@ from distperiodic.core.ring import position_of
 from distperiodic.flow import events
 from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import pipeline
+from distperiodic.testing import FrozenClock
+from distperiodic.testing.store import SharedMemoryStore
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
 BEGIN = 19_677 * 86_400
+
+#: Seconds of the smallest step of the clock.
+_LEAST = 1 / schedule.SECOND
 
 #: One start of one object, as its worker was told.
 Start = collections.namedtuple(
     'Start', 'at job object tick fence attempt worker member')
 
 
-class Clock:
-    """The wall and the monotonic clock, apart from each other."""
+class Clock(FrozenClock):
+    """The clock of the test kit, which starts when the world begins."""
 
     def __init__(self):
-        self.wall = BEGIN * schedule.SECOND
-        self.boot = 1000 * schedule.SECOND
-
-    def now(self):
-        return self.wall
-
-    def monotonic(self):
-        return self.boot / schedule.SECOND
-
-    def pass_us(self, micros):
-        self.wall += micros
-        self.boot += micros
+        super().__init__(schedule.datetime_of(BEGIN * schedule.SECOND))
 
     def set_back(self, seconds):
-        self.wall -= round(seconds * schedule.SECOND)
+        self.set(self.time - datetime.timedelta(seconds=seconds))
 
     @property
     def seconds(self):
         """Seconds of the wall clock since the world began."""
-        return self.wall / schedule.SECOND - BEGIN
+        return seconds_of(self.now())
 
 
 def seconds_of(instant):
     """*instant* in seconds since the world began."""
-    return instant / schedule.SECOND - BEGIN
+    return (instant - BEGIN * schedule.SECOND) / schedule.SECOND
 
 
 def job(name='poll', *, every=60.0, cron=None, offset=0.0, **options):
@@ -163,11 +158,12 @@ class Scheduler:
     :param finishes: whether each run is done as soon as it was begun.
     :param store: that all schedulers share; None: one of its own.
     :param silence_timeout: see :class:`distperiodic.flow.leases.Book`.
+    :param partial: jobs whose catalogue is of the member's arcs alone.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
-                 silence_timeout=0.0, partitions=NONE):
+                 silence_timeout=0.0, partitions=NONE, partial=()):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -179,6 +175,7 @@ class Scheduler:
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
+        self.reader.partial.update(partial)
         book = Book(Authority.RING if store is None else Authority.STORE,
                     self.jobs, InlineStoreQueue(self.store), grants_here=True,
                     silence_timeout=silence_timeout)
@@ -305,6 +302,17 @@ class World:
             self.show(made, [name] if sees == 'itself' else sees)
         return made
 
+    def shared_store(self):
+        return SharedMemoryStore(self.clock)
+
+    def group(self, names, *jobs, **options):
+        """Start schedulers that share a store and see each other."""
+        options.setdefault('store', self.shared_store())
+        made = [self.scheduler(*jobs, name=name, sees=None, **options)
+                for name in names]
+        self.show_all(names)
+        return made
+
     def show(self, scheduler, names, *, tenure=1, trusted=True, since=None):
         """Give *scheduler* a view of the members *names*.
 
@@ -345,32 +353,32 @@ class World:
 
         :param sweep: seconds between two sweeps; None: none.
         """
-        end = self.clock.boot + round(seconds * schedule.SECOND)
-        next_sweep = self.clock.boot
+        end = self.clock.monotonic() + seconds
+        next_sweep = self.clock.monotonic()
         while True:
             pause = min(s.step() for s in self.schedulers)
-            if sweep is not None and self.clock.boot >= next_sweep:
-                next_sweep += round(sweep * schedule.SECOND)
+            now = self.clock.monotonic()
+            if sweep is not None and now >= next_sweep - _LEAST / 2:
+                next_sweep += sweep
                 for scheduler in self.schedulers:
                     scheduler.flow.sweep()
                 continue
-            left = end - self.clock.boot
-            if left <= 0:
+            if end - now < _LEAST / 2:
                 return
-            step = min(left, round(pause * schedule.SECOND))
+            wakes = [end, now + pause]
             if sweep is not None:
-                step = min(step, next_sweep - self.clock.boot)
-            self.clock.pass_us(max(1, step))
+                wakes.append(next_sweep)
+            self.clock.advance(max(_LEAST, min(wakes) - now))
 
     def turn(self, takes):
         """Each scheduler does what is due, and *takes* so many seconds."""
         for scheduler in self.schedulers:
             scheduler.step()
-            self.clock.pass_us(round(takes * schedule.SECOND))
+            self.clock.advance(takes)
 
     def stand_still(self, seconds):
         """Time passes and nobody does anything: the process was stopped."""
-        self.clock.pass_us(round(seconds * schedule.SECOND))
+        self.clock.advance(seconds)
 
     def starts(self):
         return sorted(s for one in self.schedulers for s in one.starts)
