@@ -3,7 +3,6 @@
 
 import functools
 
-from distperiodic import exceptions
 from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.member import resolve_entries
@@ -176,16 +175,3 @@ class Ensemble:
             process.clock.monotonic(),
             me if me in members else None, float('inf'))
         process.viewed(process.views[group])
-
-
-class Membership:
-    """What one process sees. See :class:`distperiodic.ports.Membership`."""
-
-    def __init__(self, process):
-        self._process = process
-
-    def view(self, group):
-        view = self._process.views.get(group)
-        if view is None:
-            raise exceptions.ViewUnknown('nothing yet')
-        return view

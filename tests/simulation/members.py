@@ -19,6 +19,7 @@ from tests.simulation import reading
 from tests.simulation.pool import Pool
 from tests.simulation.world import SECOND
 from tests.simulation.world import Process
+from tests.views import Views
 
 
 class Worker(Process):
@@ -29,7 +30,7 @@ class Worker(Process):
     def __init__(self, cluster, identity, nonce=None):
         super().__init__(cluster.world, identity, nonce)
         self.cluster = cluster
-        self.views = {}
+        self.views = Views()
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
@@ -102,7 +103,7 @@ class Scheduler(Process):
     def __init__(self, cluster, identity, nonce=None):
         super().__init__(cluster.world, identity, nonce)
         self.cluster = cluster
-        self.views = {}
+        self.views = Views()
         setup = cluster.setup
         self.member = Member(
             identity, self.nonce, 1, points=cluster.points[identity])
@@ -117,7 +118,7 @@ class Scheduler(Process):
             silence_timeout=setup.session)
         self.flow = pipeline.Pipeline(
             [book], clock=self.clock,
-            membership=ensemble.Membership(self), group=self.group,
+            membership=self.views, group=self.group,
             identity=identity, me=lambda: self.member.entry,
             bus=self, reader=self.reader,
             put=self._events.append, new_lease=self.world.name,

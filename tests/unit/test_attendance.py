@@ -7,6 +7,7 @@ from distperiodic import ports
 from distperiodic.core import due
 from distperiodic.flow.scheduler.attendance import Attendance
 from tests.unit.world import Clock
+from tests.unit.world import StoreQueue
 from tests.unit.world import job
 
 JOB = job('poll', objects=True)
@@ -15,15 +16,10 @@ JOB = job('poll', objects=True)
 class Store:
     """How one job stands, and what was told of it."""
 
-    away = False
-
     def __init__(self):
         self.status = ports.JobStatus(
             None, JOB.schedule_text(), due.ALWAYS, None, due.ALWAYS)
         self.checked = []
-
-    def submit(self, call, then, failed=None, *, urgent=False):
-        then(call(self))
 
     def adopt(self, schedules):
         assert schedules == {'poll': JOB.schedule_text()}
@@ -41,7 +37,7 @@ def store():
 @pytest.fixture
 def attendance(store):
     return Attendance(
-        Clock(), store, {'poll': JOB}, every=1.0)
+        Clock(), StoreQueue(store), {'poll': JOB}, every=1.0)
 
 
 def test_since_when_a_job_was_attended_is_known_from_the_store(

@@ -28,8 +28,6 @@ PROMISE = 20.0
 class Store:
     """What it was asked for; it gives nothing."""
 
-    away = False
-
     def __init__(self, job, clock):
         self.clock = clock
         self.status = ports.JobStatus(
@@ -38,9 +36,6 @@ class Store:
         self.looked = 0
         #: By how much its clock is behind ours, in microseconds.
         self.behind = 0
-
-    def submit(self, call, then, failed=None, *, urgent=False):
-        then(call(self))
 
     def adopt(self, schedules):
         pass
@@ -86,10 +81,11 @@ class Desk:
         clock.advance(5)
         assert clock.now() == NOW
         jobs, numbers = {'poll': self.job}, itertools.count()
-        attendance = Attendance(clock, self.store, jobs, 1.0)
+        self.queue = worlds.StoreQueue(self.store)
+        attendance = Attendance(clock, self.queue, jobs, 1.0)
         attendance.refresh()
         self.claimer = Claimer(
-            jobs, clock=clock, store=self.store, put=self.events.append,
+            jobs, clock=clock, store=self.queue, put=self.events.append,
             holder=lambda: 'me',
             new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
             piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
@@ -287,33 +283,31 @@ def test_a_job_is_ready_again_as_soon_as_the_store_has_answered():
     """Whoever only came back from time to time could meet another question
     each time.
     """
-    desk, asked = Desk(), []
-    desk.store.submit = lambda call, then, failed=None: asked.append(
-        lambda: then(call(desk.store)))
+    desk = Desk()
+    desk.queue.slow = True
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     assert not desk.claimer.ready('poll')
     assert desk.claimer.ready_again() == []
 
-    asked.pop()()
+    desk.queue.answer()
     assert desk.claimer.ready_again() == ['poll']
     assert desk.claimer.ready_again() == []
 
 
 def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
     """It may be at the next one, too."""
-    desk, asked = Desk(), []
+    desk = Desk()
     desk.claimer.wait_for('poll', ['a'])
-    desk.store.submit = lambda call, then, failed=None: asked.append(
-        lambda: then(call(desk.store)))
+    desk.queue.slow = True
     desk.claimer.start_tick(desk.job, tick(), ['b'])
     desk.clock.advance(1)
     desk.claimer.sweep()
-    assert len(asked) == 1
+    assert len(desk.queue.asked) == 1
 
-    asked.pop()()
+    desk.queue.answer()
     desk.claimer.judge_released()
-    asked.pop()()
+    desk.queue.answer()
 
     assert desk.store.looked == 1
 

@@ -22,6 +22,7 @@ from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.worker import runs
 from tests.unit import world as worlds
+from tests.views import Views
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
 WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
@@ -61,15 +62,14 @@ class Member:
         job = worlds.job('poll', objects=True)
         self._reader = worlds.Reader()
         self._reader.given['poll'] = ['a']
-        membership = worlds.Membership()
         me = parse_entry(ENTRY)
-        membership.seen = View(
+        views = Views(group=View(
             'group', (me,), Ring({'me': 40}), version=1, since=0.0,
-            me=me, trusted_until=float('inf'))
+            me=me, trusted_until=float('inf')))
         self.flow = pipeline.Pipeline(
             [leases.Book(Authority.STORE, {'poll': job}, store,
                          grants_here=False)],
-            clock=self.clock, membership=membership, group='group',
+            clock=self.clock, membership=views, group='group',
             identity='me', me=lambda: ENTRY, bus=self, reader=self._reader,
             put=lambda event: self.flow.handle(event),
             new_lease=lambda: f'lease-{next(numbers)}')

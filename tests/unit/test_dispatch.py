@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from tests.unit.world import StoreQueue
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import seconds_of
@@ -558,12 +558,12 @@ def test_renewals_wait_for_nothing_that_was_asked_before(
         class Told:
             def __getattr__(self, name):
                 asked.append(name)
-                return getattr(direct._store, name)
+                return getattr(direct.store, name)
         answer = call(Told())
         if 'renew' in asked:
             renewed.append(urgent)
         then(answer)
-    monkeypatch.setattr(InlineStoreQueue, 'submit', submit)
+    monkeypatch.setattr(StoreQueue, 'submit', submit)
     at_work(world, 10, workers=workers, lease=6.0)
 
     world.advance(10)

@@ -5,7 +5,6 @@ import collections
 
 import pytest
 
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
 from distperiodic.core.claim import Claimed
@@ -285,7 +284,7 @@ def test_what_is_being_read_by_whoever_becomes_a_member_is_read_once_more(
 
 
 def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
-        world, monkeypatch):
+        world):
     """The next one has its objects at other places."""
     last = [key for key in (f'last-{n}' for n in range(9000))
             if 59_850_000 < schedule.phase_us(
@@ -295,9 +294,9 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
         store=world.shared_store(), catalogues={
             'poll': [*(f'o-{n}' for n in range(200)), *last]})
     world.advance(119.8)
-    with monkeypatch.context() as patch:
-        patch.setattr(InlineStoreQueue, 'away', True)
-        world.advance(0.4)
+    one.queue.away = True
+    world.advance(0.4)
+    one.queue.come_back()
 
     one.reader.given['poll'] = last
     world.advance(0.1)
@@ -307,7 +306,7 @@ def test_what_is_due_last_of_a_period_is_claimed_by_the_catalogue_of_then(
 
 
 def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
-        world, monkeypatch):
+        world):
     """It came and went while nothing could be claimed; of some objects it is
     the newest that is due.
     """
@@ -318,9 +317,9 @@ def test_with_a_phase_the_tick_before_is_claimed_too_when_the_store_is_back(
         worlds.job(every=60.0, objects=True, spread=True),
         store=world.shared_store(), catalogues={'poll': late})
     world.advance(119.95)
-    with monkeypatch.context() as patch:
-        patch.setattr(InlineStoreQueue, 'away', True)
-        world.advance(60.4)
+    one.queue.away = True
+    world.advance(60.4)
+    one.queue.come_back()
 
     # No late look finds them that soon.
     world.advance(0.5)
@@ -447,7 +446,7 @@ class Slow:
         self._held = held
         self._call = getattr(store, question)
         setattr(store, question, self._asked)
-        monkeypatch.setattr(InlineStoreQueue, 'submit', self._asker())
+        monkeypatch.setattr(worlds.StoreQueue, 'submit', self._asker())
 
     def _asked(self, *args, **options):
         if self._held(*args, **options):
@@ -455,7 +454,7 @@ class Slow:
         return self._call(*args, **options)
 
     def _asker(self):
-        ask = InlineStoreQueue.submit
+        ask = worlds.StoreQueue.submit
 
         def held(direct, call, then, *rest, **options):
             number = len(self.asked)

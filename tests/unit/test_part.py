@@ -5,6 +5,7 @@ they differ from a catalogue.
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.core import catalogue
 from distperiodic.core import member
 from distperiodic.core import ring
@@ -14,6 +15,7 @@ from distperiodic.core.schedule import Every
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import Walk
 from distperiodic.flow.scheduler.part import compare_listing
+from tests.unit.world import StoreQueue
 from tests.unit.world import job
 
 #: A tick of the job, and of objects of half its period.
@@ -21,20 +23,16 @@ TICK = 60 * SECOND
 
 
 class Store:
-    """Rows at positions; it answers at once."""
+    """Rows at positions."""
 
     def __init__(self, positions):
         self._rows = [Row(f'{at}-{n}', at, 0, 0)
                       for n, at in enumerate(sorted(positions))]
         self.fails = False
 
-    def submit(self, call, then, failed):
-        if self.fails:
-            failed()
-        else:
-            then(call(self))
-
     def rows(self, job, low, high, *, before, limit):
+        if self.fails:
+            raise exceptions.StoreUnavailable('it is away')
         return [row for row in self._rows
                 if low <= row.position <= high][:limit]
 
@@ -42,7 +40,7 @@ class Store:
 def walked(store, *ranges, page):
     """The pages of a walk, and whether it was complete."""
     pages, ends = [], []
-    Walk(store, 'poll', ranges, before=None, page=page,
+    Walk(StoreQueue(store), 'poll', ranges, before=None, page=page,
          on_page=lambda low, high, rows: pages.append(
              (low, high, [row.position for row in rows])),
          on_end=ends.append).go_on()

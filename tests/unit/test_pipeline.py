@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.claim import Authority
@@ -17,22 +16,9 @@ from distperiodic.core.ring import Ring
 from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
 from tests.unit import world as worlds
+from tests.views import Views
 
 ENTRY = f'me~{"0" * 16}~1~f1'
-
-
-class Store(InlineStoreQueue):
-    """One that can be away; then nobody gets an answer."""
-
-    is_away = False
-
-    @property
-    def away(self):
-        return self.is_away
-
-    def submit(self, call, then, failed=lambda: None, *, urgent=False):
-        if not self.is_away:
-            super().submit(call, then, failed, urgent=urgent)
 
 
 class Process:
@@ -41,9 +27,10 @@ class Process:
     def __init__(self):
         self.clock = worlds.Clock()
         self.bus = worlds.Bus(self)
-        self.membership = worlds.Membership()
-        self.stores = {authority: Store(MemoryClaimStore(self.clock))
-                       for authority in Authority}
+        self.views = Views()
+        self.stores = {
+            authority: worlds.StoreQueue(MemoryClaimStore(self.clock))
+            for authority in Authority}
         jobs = {
             Authority.STORE: worlds.job('ours', scope=Scope.GROUP),
             Authority.RING: worlds.job('mine', scope=Scope.MEMBER,
@@ -53,7 +40,7 @@ class Process:
             [leases.Book(authority, {job.name: job}, self.stores[authority],
                          grants_here=True)
              for authority, job in jobs.items()],
-            clock=self.clock, membership=self.membership, group='group',
+            clock=self.clock, membership=self.views, group='group',
             identity='me', me=lambda: ENTRY, bus=self.bus,
             reader=worlds.Reader(), put=lambda event: self.flow.handle(event),
             new_lease=lambda: f'lease-{next(numbers)}')
@@ -66,7 +53,7 @@ class Process:
 
     def show(self, trusted=True):
         me = parse_entry(ENTRY)
-        self.membership.seen = View(
+        self.views['group'] = View(
             'group', (me,), Ring({'me': 40}), version=1, since=0.0,
             me=me, trusted_until=float('inf') if trusted else 0.0)
         self.flow.view_changed()
@@ -140,7 +127,7 @@ def test_a_result_counts_though_its_batch_was_taken_from_the_worker(process):
 
 def test_what_is_a_members_own_runs_while_the_store_is_away(process):
     process.turn(1)
-    process.stores[Authority.STORE].is_away = True
+    process.stores[Authority.STORE].away = True
 
     assert process.turn(60) == ['mine']
 

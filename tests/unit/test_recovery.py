@@ -22,25 +22,11 @@ SILENT = 10.0
 class Store:
     """Leases that ended, as many as it is given, by pages of *limit*."""
 
-    away = False
-
     def __init__(self):
         self.ended = []
         #: Who was taken for gone, at each call.
         self.gone = []
         self.held = set()
-        self.reachable = True
-        self._waiting = []
-
-    def submit(self, call, then, failed=None, *, urgent=False):
-        self._waiting.append((call, then))
-        if self.reachable:
-            self.answer()
-
-    def answer(self):
-        while self._waiting:
-            call, then = self._waiting.pop(0)
-            then(call(self))
 
     def holders(self, jobs):
         return self.held
@@ -57,9 +43,14 @@ def store():
 
 
 @pytest.fixture
-def book(store):
+def queue(store):
+    return worlds.StoreQueue(store)
+
+
+@pytest.fixture
+def book(queue):
     return Book(
-        Authority.STORE, {'poll': worlds.job(objects=True)}, store,
+        Authority.STORE, {'poll': worlds.job(objects=True)}, queue,
         grants_here=False, silence_timeout=SILENT)
 
 
@@ -118,14 +109,15 @@ def test_a_holder_that_is_seen_in_its_group_is_not_gone(again, store):
     assert store.gone == [{'left'}]
 
 
-def test_who_is_gone_is_decided_when_the_store_can_be_reached(again, store):
+def test_who_is_gone_is_decided_when_the_store_can_be_reached(
+        again, store, queue):
     """While it cannot, nobody renews, and a holder that joined is silent."""
     again.holder_gone('new')
-    store.reachable = False
+    queue.slow = True
     again.take_over()
     again.holders_present({'new'})
 
-    store.answer()
+    queue.answer()
 
     assert store.gone == [set()]
 

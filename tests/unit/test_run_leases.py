@@ -28,35 +28,13 @@ LEASE = 60.0
 TRUST = LEASE * 0.9
 
 
-class Line:
-    """A store that answers when a test says so; see ports.StoreQueue."""
-
-    away = False
-
-    def __init__(self, store):
-        self.store = store
-        self.asked = []
-        #: Whether answers wait for :meth:`answer`.
-        self.slow = False
-
-    def submit(self, call, then, failed=None, *, urgent=False):
-        self.asked.insert(0 if urgent else len(self.asked), (call, then))
-        if not self.slow:
-            self.answer()
-
-    def answer(self):
-        while self.asked:
-            call, then = self.asked.pop(0)
-            then(call(self.store))
-
-
 class Desk:
     """Grants of one worker, over a store in which a scheduler claims."""
 
     def __init__(self, *jobs, **options):
         self.clock = worlds.Clock()
         self.store = MemoryClaimStore(self.clock)
-        self.line = Line(self.store)
+        self.line = worlds.StoreQueue(self.store)
         self.runs, self.reports = [], []
         self.numbers = 0
         self.jobs = {job.name: job for job in jobs or [worlds.job('poll')]}

@@ -10,10 +10,8 @@ import pytest
 
 from distperiodic import exceptions
 from distperiodic.adapters.local import memory
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.core import ring
 from distperiodic.core import schedule
-from tests.unit import world as world_module
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import thing
@@ -381,50 +379,29 @@ def ran_at(me, name):
     return [(s.tick, round(s.at)) for s in me.starts if s.job == name]
 
 
-def test_rows_that_the_store_did_not_tell_are_asked_for_again(
-        world, monkeypatch):
+def test_rows_that_the_store_did_not_tell_are_asked_for_again(world):
     """Without them nobody knows what is new: not until the next tick."""
-    asked = []
-
-    class Unable(InlineStoreQueue):
-        def rows(self, *args, **options):
-            asked.append(world.clock.seconds)
-            raise exceptions.StoreUnavailable('it is away')
-
-        def __getattr__(self, name):
-            return getattr(self._store, name)
-
-        def submit(self, call, then, failed=None, *, urgent=False):
-            try:
-                answer = call(self if len(asked) < 3 else self._store)
-            except exceptions.StoreUnavailable:
-                failed()
-            else:
-                then(answer)
-    monkeypatch.setattr(world_module, 'InlineStoreQueue', Unable)
     me = world.scheduler(
-        job(every=3600.0, objects=True, run_immediately=True),
+        job(every=3600.0, objects=True, run_immediately=True), sees=None,
         catalogues={'poll': ['a']})
+    rows, asked = me.store.rows, []
 
+    def unable(*args, **options):
+        asked.append(world.clock.seconds)
+        if len(asked) <= 3:
+            raise exceptions.StoreUnavailable('it is away')
+        return rows(*args, **options)
+    me.store.rows = unable
+
+    world.show(me, ['me'])
     world.advance(10)
 
-    assert len(asked) == 3
+    assert len(asked) == 4
     assert [s.object for s in me.starts] == ['a']
 
 
-def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
-        world, monkeypatch):
+def test_while_the_store_is_away_nothing_is_looked_at_in_vain(world):
     """What came due meanwhile has its turn as soon as the store is back."""
-    line = []
-
-    class Line(InlineStoreQueue):
-        away = False
-
-        def submit(self, call, then, failed=None, *, urgent=False):
-            if not Line.away:
-                return super().submit(call, then)
-            line.append(lambda: super(Line, self).submit(call, then))
-    monkeypatch.setattr(world_module, 'InlineStoreQueue', Line)
     me = world.scheduler(
         job('plain', every=600.0, objects=True),
         job('spread', every=600.0, objects=True, spread=True),
@@ -434,12 +411,10 @@ def test_while_the_store_is_away_nothing_is_looked_at_in_vain(
     world.advance(1190)
     before = len(me.starts)
 
-    Line.away = True
+    me.queue.away = True
     world.advance(60, sweep=None)
     pause = me.step()
-    Line.away = False
-    while line:
-        line.pop(0)()
+    me.queue.come_back()
     world.advance(0.01, sweep=None)
 
     # The next tick is what it waits for.
@@ -1150,10 +1125,10 @@ def test_a_closed_clockwork_still_gives_out_what_it_claimed(world):
 def test_a_member_that_is_not_on_its_own_ring_holds(world):
     me = world.scheduler(job(scope='group'), sees=None)
     world.show(me, ['me', 'you'])
-    others = me.membership.seen
+    others = me.views['group']
     world.show(me, ['me'])
-    me.membership.seen = dataclasses.replace(
-        me.membership.seen, ring=others.ring.changed_to({'you': 40}))
+    me.views['group'] = dataclasses.replace(
+        me.views['group'], ring=others.ring.changed_to({'you': 40}))
 
     world.advance(60)
 

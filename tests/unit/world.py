@@ -13,7 +13,6 @@ import itertools
 import types
 
 from distperiodic import exceptions
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core import schedule
@@ -36,6 +35,7 @@ from distperiodic.flow.leases import Book
 from distperiodic.flow.scheduler import pipeline
 from distperiodic.testing import FrozenClock
 from distperiodic.testing.store import SharedMemoryStore
+from tests.views import Views
 
 #: 2023-11-16 00:00 UTC in seconds; a multiple of a week, so that every
 #: spacing used here has a tick at it.
@@ -90,16 +90,38 @@ def worker(name='w', slots=10, tenure=1, nonce='0' * 16, generation=1,
                   tenure=tenure)
 
 
-class Membership:
-    """What one scheduler sees; None: nothing yet."""
+class StoreQueue:
+    """Calls a store at once, or when a test says so; a call for which it is
+    not available fails. See :class:`distperiodic.ports.StoreQueue`.
+    """
 
-    def __init__(self):
-        self.seen = None
+    def __init__(self, store):
+        self.store = store
+        self.away = False
+        #: Whether calls wait for :meth:`answer`.
+        self.slow = False
+        #: The calls that wait.
+        self.asked = []
 
-    def view(self, group):
-        if self.seen is None:
-            raise exceptions.ViewUnknown('nothing yet')
-        return self.seen
+    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+        self.asked.insert(0 if urgent else len(self.asked),
+                          (call, then, failed))
+        if not (self.slow or self.away):
+            self.answer()
+
+    def answer(self):
+        while self.asked:
+            call, then, failed = self.asked.pop(0)
+            try:
+                answer = call(self.store)
+            except exceptions.StoreUnavailable:
+                failed()
+            else:
+                then(answer)
+
+    def come_back(self):
+        self.away = False
+        self.answer()
 
 
 class Bus:
@@ -169,18 +191,19 @@ class Scheduler:
         self.jobs = {j.name: j for j in jobs}
         self.finishes = finishes
         self.starts = []
-        self.membership = Membership()
+        self.views = Views()
         self.store = store or MemoryClaimStore(world.clock)
+        self.queue = StoreQueue(self.store)
         self.bus = Bus(self)
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
         self.reader.partial.update(partial)
         book = Book(Authority.RING if store is None else Authority.STORE,
-                    self.jobs, InlineStoreQueue(self.store), grants_here=True,
+                    self.jobs, self.queue, grants_here=True,
                     silence_timeout=silence_timeout)
         self.flow = pipeline.Pipeline(
-            [book], clock=world.clock, membership=self.membership,
+            [book], clock=world.clock, membership=self.views,
             group='group', identity=name,
             me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
             reader=self.reader, put=self._put,
@@ -325,7 +348,7 @@ class World:
             Member(n, '0' * 16, 1, 40, tenure=tenure) for n in names)
         me = next(m for m in members if m.identity == scheduler.name)
         now = self.clock.monotonic()
-        scheduler.membership.seen = View(
+        scheduler.views['group'] = View(
             'group', members, ring, version=1, since=now - (since or 0.0),
             me=me, trusted_until=float('inf') if trusted else 0.0)
         scheduler.ticker.view_changed()
@@ -338,14 +361,15 @@ class World:
 
     def distrust(self, scheduler):
         """*scheduler* cannot know any more whether it is in the group."""
-        scheduler.membership.seen = dataclasses.replace(
-            scheduler.membership.seen, trusted_until=0.0)
-        scheduler.ticker.view_changed()
+        self._trust_until(scheduler, 0.0)
 
     def trust(self, scheduler):
         """It is sure again, without a gap in between."""
-        scheduler.membership.seen = dataclasses.replace(
-            scheduler.membership.seen, trusted_until=float('inf'))
+        self._trust_until(scheduler, float('inf'))
+
+    def _trust_until(self, scheduler, until):
+        scheduler.views['group'] = dataclasses.replace(
+            scheduler.views['group'], trusted_until=until)
         scheduler.ticker.view_changed()
 
     def advance(self, seconds, sweep=SWEEP):

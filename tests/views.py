@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a member sees of its groups, where a test says so."""
+
+from distperiodic import exceptions
+
+
+class Views(dict):
+    """Views by group. See :class:`distperiodic.ports.Membership`."""
+
+    def view(self, group):
+        try:
+            return self[group]
+        except KeyError:
+            raise exceptions.ViewUnknown('nothing yet') from None
