@@ -11,6 +11,7 @@ from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from tests.logged import lines
 from tests.unit.world import StoreQueue
 from tests.unit.world import World
 from tests.unit.world import job
@@ -94,11 +95,6 @@ def sizes(scheduler):
     return dict(given)
 
 
-def lines(caplog, event):
-    return [r.getMessage() for r in caplog.records
-            if r.getMessage().startswith(event)]
-
-
 # -- who gets what
 
 def test_without_a_worker_all_of_it_waits_here(world, caplog):
@@ -110,7 +106,7 @@ def test_without_a_worker_all_of_it_waits_here(world, caplog):
     assert me.dispatcher.waiting == 1000
     warned = lines(caplog, 'no worker')
     assert len(warned) == 2
-    assert 'partition=default jobs=1' in warned[0]
+    assert warned[0] == {'partition': 'default', 'jobs': '1'}
     me.assert_accounted_for()
 
 
@@ -351,7 +347,8 @@ def test_a_job_that_nobody_knows_waits_and_does_not_loop(world, caplog):
     assert me.dispatcher.waiting == 10
     told = lines(caplog, 'no worker')
     assert len(told) == 2
-    assert 'do not know the job' in told[0]
+    # There is one, which does not know the job.
+    assert told[0].has(job='poll', objects=10)
 
     me.dispatcher.workers_changed('default', [worker(nonce='1' * 16)])
     me.flow.pump()
@@ -612,8 +609,8 @@ def test_a_run_that_takes_its_workers_down_is_given_up(world, caplog):
 
     assert [s.attempt for s in me.starts] == [1, 2, 3, 4, 5, 6]
     assert me.count('dead') == 1
-    assert 'attempts=6 reason=its worker is gone' in lines(
-        caplog, 'not repeated')[0]
+    [line] = lines(caplog, 'not repeated')
+    assert line.has(objects=1, first="'poison'", attempts=6)
     me.assert_accounted_for()
 
 
@@ -754,8 +751,9 @@ def test_a_failed_run_is_tried_again_with_a_back_off_and_then_dead(
         assert whole / 2 <= pause <= whole + 0.25
     assert me.count('retried') == 3
     assert me.count('dead') == 1
-    line, = lines(caplog, 'runs failed for good')
-    assert "job=poll objects=1 first='a' attempt=4 error=Boom" in line
+    [line] = lines(caplog, 'runs failed for good')
+    assert line == {'job': 'poll', 'objects': '1', 'first': "'a'",
+                    'attempt': '4', 'error': 'Boom: it failed'}
     me.assert_accounted_for()
 
 
@@ -780,8 +778,8 @@ def test_ten_thousand_runs_that_fail_alike_are_one_line(world, caplog):
     world.advance(1)
 
     assert me.count('dead') == 10_000
-    line, = lines(caplog, 'runs failed for good')
-    assert 'objects=10000' in line
+    [line] = lines(caplog, 'runs failed for good')
+    assert line['objects'] == '10000'
 
 
 # -- claims that were overtaken

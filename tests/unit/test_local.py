@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What of a scheduler lives in its own process: bus, reader, seat."""
 
-import logging
 import os
 import queue
 import re
@@ -19,6 +18,7 @@ from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from tests.logged import lines
 from tests.unit.world import job
 from tests.unit.world import thing
 
@@ -52,11 +52,6 @@ class Reading:
 
 def gives(*objects):
     return Reading(poll=lambda context: list(objects))
-
-
-def errors(caplog, event):
-    return [r.getMessage() for r in caplog.records
-            if r.getMessage().startswith(event)]
 
 
 # -- the bus
@@ -273,8 +268,8 @@ def test_two_objects_with_one_id_are_told_of_once(caplog):
     for _ in range(5):
         found, _, _ = reading.read()
 
-    line, = errors(caplog, 'duplicate id')
-    assert "job=poll method=list_poll id='a'" in line
+    assert lines(caplog, 'duplicate id') == [
+        {'job': 'poll', 'method': 'list_poll', 'id': "'a'"}]
 
 
 class _Broken:
@@ -297,9 +292,9 @@ def test_an_object_that_cannot_be_used_is_left_out_and_told_of_once(
 
     assert found.ids == ['one', 'two']
     assert list(own) == ['two']
-    line, = errors(caplog, 'objects left out')
-    assert line.startswith(
-        'objects left out: job=poll method=list_poll objects=1 first=')
+    [line] = lines(caplog, 'objects left out')
+    assert line.has(job='poll', method='list_poll', objects=1)
+    assert 'first' in line
 
 
 def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
@@ -313,8 +308,8 @@ def test_an_object_that_is_left_out_again_is_told_of_again(caplog):
     objects[1] = thing('')
     reading.read()
 
-    assert len(errors(caplog, 'objects left out')) == 2
-    assert all(r.levelno == logging.ERROR for r in caplog.records)
+    assert [(line.event, line.level) for line in lines(caplog)] == 2 * [
+        ('objects left out', 'ERROR')]
 
 
 # -- the number of a process on its host

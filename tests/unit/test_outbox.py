@@ -11,6 +11,7 @@ from distperiodic.adapters.messaging.outbox import BatchOutbox
 from distperiodic.adapters.messaging.outbox import NoConsumer
 from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import message
+from tests.logged import lines
 from tests.waiting import wait_until
 
 SCHEDULER = 'api-1~9f2c41d07be3a655~1~f1.r40'
@@ -217,7 +218,7 @@ def test_a_callback_that_raises_stops_nothing(broker, caplog):
     wait_until(lambda: len(broker.published) == 3)
     box.close(5)
     box.put(a_batch(4))
-    assert len([r for r in caplog.records if r.exc_info]) == 4
+    assert len([line for line in lines(caplog) if line.error]) == 4
 
 
 # Reports.

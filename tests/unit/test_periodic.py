@@ -4,7 +4,6 @@
 import datetime
 import functools
 import inspect
-import logging
 import pickle
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from distperiodic.exceptions import JobNameTaken
 from distperiodic.periodic import PeriodicTasks
 from distperiodic.periodic import periodic_task
 from distperiodic.testing import FrozenClock
+from tests.logged import events
+from tests.logged import lines
 
 
 def here(lines=0):
@@ -776,15 +777,10 @@ class TestRunPeriodicTasks:
         idle = tasks.run_periodic_tasks(None)
         assert tasks.ran == [('other', 1050)]
         assert idle == 10
-        (record,) = [
-            record
-            for record in caplog.records
-            if record.levelno == logging.ERROR
-        ]
-        assert record.getMessage().startswith(
-            'task failed: job=ten tick=1970-01-01T00:17:30+00:00; the others'
-        )
-        assert 'no route to host' in caplog.text
+        [line] = [one for one in lines(caplog) if one.level == 'ERROR']
+        assert line.event == 'task failed'
+        assert line == {'job': 'ten', 'tick': '1970-01-01T00:17:30+00:00'}
+        assert str(line.error) == 'no route to host'
 
     def test_raise_on_error_raises_and_loses_no_other_task(self):
         class Failing(Driven):
@@ -853,9 +849,8 @@ class TestRunPeriodicTasks:
         tasks.clock.set(at(1035))
         tasks.run_periodic_tasks(None)
         assert len(tasks.ran) == ran
-        said = [record.getMessage() for record in caplog.records]
-        assert [f'dropped={dropped} ' in text for text in said] == (
-            [True] if dropped else []
+        assert [line['dropped'] for line in lines(caplog)] == (
+            [str(dropped)] if dropped else []
         )
         tasks.clock.set(at(1040))
         tasks.run_periodic_tasks(None)
@@ -874,7 +869,8 @@ class TestRunPeriodicTasks:
         tasks.run_periodic_tasks(None)
         tasks.clock.set(at(1003))
         assert tasks.run_periodic_tasks(None) == 7
-        assert 'clock set back: job=ten' in caplog.text
+        assert [line['job'] for line in lines(caplog, 'clock set back')
+                ] == ['ten', 'other']
         tasks.clock.set(at(1010))
         tasks.run_periodic_tasks(None)
         assert tasks.ran == [('ten', 1010)]
@@ -906,11 +902,10 @@ class TestRunPeriodicTasks:
             tasks.clock.set(at(seconds))
             assert tasks.run_periodic_tasks(None) > 1
         assert tasks.ran == []
-        assert [record.getMessage() for record in caplog.records] == [
-            'job not run here: job=poll scope=objects; only a scheduler '
-            'service knows the group, start one with these tasks',
-            'job not run here: job=once scope=group; only a scheduler '
-            'service knows the group, start one with these tasks',
+        assert events(caplog) == 2 * ['job not run here']
+        assert lines(caplog) == [
+            {'job': 'poll', 'scope': 'objects'},
+            {'job': 'once', 'scope': 'group'},
         ]
 
     def test_a_task_added_later_runs_too(self):

@@ -3,7 +3,6 @@
 
 import collections
 import itertools
-import logging
 import random
 import threading
 
@@ -11,6 +10,7 @@ import pytest
 
 from distperiodic.adapters.local.pool import Pool
 from tests import waiting
+from tests.logged import lines
 
 LIMIT = 20.0
 NUMBERS = itertools.count()
@@ -198,8 +198,8 @@ def test_a_part_that_raises_costs_no_thread(make, error, caplog):
 
     assert over.wait(LIMIT)
     assert len(threads_of(pool)) == 1
-    assert len([r for r in caplog.records
-                if r.levelno == logging.ERROR]) == 3
+    assert [line.level for line in lines(caplog)] == 3 * ['ERROR']
+    assert all(isinstance(line.error, error) for line in lines(caplog))
 
 
 def test_handlers_that_hang_block_nobody_while_the_pool_has_room(make):
@@ -313,8 +313,7 @@ def test_where_no_thread_can_be_started_the_others_do_the_work(
 
     for _ in range(5):
         assert ran.acquire(timeout=LIMIT)
-    assert len([r for r in caplog.records
-                if r.getMessage().startswith('no thread')]) == 1
+    assert len(lines(caplog, 'no thread')) == 1
 
 
 @pytest.mark.parametrize('seed', range(5))

@@ -17,6 +17,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.flow.run_leases import RETRY_CAP
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import admission
+from tests.logged import lines
 from tests.unit import world as worlds
 
 SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
@@ -394,7 +395,8 @@ def test_results_after_the_lease_was_lost_do_not_count(desk, caplog):
 
     assert (told.done, told.failed, told.retried) == ([], [], [])
     assert sorted(told.lost) == [0, 1]
-    assert 'results dropped: job=poll batch=' in caplog.text
+    [line] = lines(caplog, 'results dropped')
+    assert line.has(job='poll', batch=batch.id)
     # The run that counts is the next one.
     assert {one.attempt for one in anew} == {2}
     assert desk.store.start(

@@ -21,6 +21,7 @@ from distperiodic.core.claim import Authority
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.job import Scope
 from distperiodic.operator.admin import StoreAdmin
+from tests.logged import lines
 from tests.unit.world import World
 from tests.unit.world import job
 from tests.unit.world import seconds_of
@@ -421,9 +422,8 @@ def test_ticks_of_a_paused_job_are_skipped_by_all_until_it_is_resumed(
         40.0: {'due': 4, 'done': 4}}
     assert reasons(store) == {'paused: disks are full'}
     assert history(store, _BY)[30.0] == {'by_pause': 3}
-    assert [r.getMessage().partition(';')[0] for r in caplog.records
-            if 'job=poll' in r.getMessage()].count(
-        'job paused: job=poll reason=disks are full') == len(both)
+    assert lines(caplog, 'job paused') == len(both) * [
+        {'job': 'poll', 'reason': 'disks are full'}]
 
 
 def test_what_was_missed_before_a_pause_is_taken_down_with_it(

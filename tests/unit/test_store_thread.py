@@ -9,6 +9,8 @@ import pytest
 
 from distperiodic import exceptions
 from distperiodic.adapters.local import store_thread
+from tests.logged import events
+from tests.logged import lines
 from tests.waiting import wait_until
 
 #: Seconds in which all that does not wait for anything is over.
@@ -172,8 +174,7 @@ def test_a_store_that_is_away_for_both_is_told_of_once(
     assert flow.line.flush(SOON)
     assert not flow.line.away
     assert flow.line.problem is None
-    assert [r.message.partition(':')[0] for r in caplog.records] == [
-        'store away', 'store back']
+    assert events(caplog) == ['store away', 'store back']
 
 
 def test_both_threads_close_what_they_have_connected():
@@ -255,8 +256,7 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_overtakes(
     assert flow.read() == [10, 20, 30]
     assert not flow.line.away
     assert flow.line.problem is None
-    assert [r.message.partition(':')[0] for r in caplog.records] == [
-        'store away', 'store back']
+    assert events(caplog) == ['store away', 'store back']
 
 
 def test_each_absence_is_told_once(flow, store, caplog):
@@ -270,7 +270,8 @@ def test_each_absence_is_told_once(flow, store, caplog):
         store.there.set()
         assert flow.line.flush(SOON)
 
-    assert [r.levelname for r in caplog.records] == ['ERROR', 'INFO'] * 3
+    assert [(line.event, line.level) for line in lines(caplog)] == 3 * [
+        ('store away', 'ERROR'), ('store back', 'INFO')]
 
 
 def test_pauses_grow_while_the_store_is_away(store, monkeypatch):
@@ -307,7 +308,7 @@ def test_a_store_that_is_away_at_first_is_connected_later(store, caplog):
     assert flow.line.flush(SOON)
     assert len(attempts) == 4
     assert flow.read() == [10]
-    assert caplog.text.count('store away') == 1
+    assert len(lines(caplog, 'store away')) == 1
     flow.stop()
 
 
@@ -321,8 +322,8 @@ def test_a_call_that_fails_in_itself_is_told_and_the_next_is_made(
 
     assert flow.line.flush(SOON)
     assert flow.read() == [10, 20]
-    assert 'store call failed' in caplog.text
-    assert 'ZeroDivisionError' in caplog.text
+    [line] = lines(caplog, 'store call failed')
+    assert line == {'error': 'ZeroDivisionError'}
     assert not flow.line.away
 
 
