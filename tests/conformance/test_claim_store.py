@@ -723,7 +723,7 @@ def test_a_lease_that_is_renewed_after_it_was_found_is_not_taken_over(
     def taken(tx, *, old, **options):
         judged.append(old.id)
         tx.connection.execute(sa.update(tables.lease).values(
-            until=one._dialect.now + 60 * SECOND).where(
+            until=one.database.dialect.now + 60 * SECOND).where(
                 tables.lease.c.id == lease))
         return take_over(tx, old=old, **options)
     monkeypatch.setattr(takeover, 'take_over', taken)
@@ -1526,7 +1526,8 @@ def test_objects_that_were_settled_for_a_tick_are_counted(store, job, tick):
 
 def unrecorded(store, job):
     """Have a job's rows as the release before this one left them."""
-    number = store._numbers.of(job)
+    number = sa.select(tables.job.c.id).where(
+        tables.job.c.name == job).scalar_subquery()
     store.database.write(lambda connection: connection.execute(
         sa.update(tables.claim).where(tables.claim.c.job == number)
         .values(rule=None)))
@@ -1857,7 +1858,7 @@ def kept(many_sessions, job, tick):
     with opened(many_sessions) as store, opened(many_sessions) as handler:
         lease, _ = run(store, job, tick, 'kept', 'free', seconds=OVER)
         # Not one that is bounded: the server would end it.
-        engine = handler.database._engine
+        engine = handler.database.read(lambda connection: connection.engine)
         with engine.connect() as session, session.begin() as transaction:
             assert finish_in(
                 session, namespace='tests', job=job, key='kept', lease=lease)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What commands show: keys for programs, lines that fit for people."""
 
+import io
 import json
 import re
 import tomllib
 
 import pytest
+from cliff import lister
 
+from distperiodic.cmd import checks
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import doctor
@@ -56,9 +59,22 @@ def test_a_column_is_named_by_its_title_or_its_key(name, capsys):
     assert capsys.readouterr().out.splitlines() == ['"of_fair"', '1.0']
 
 
+def shown(columns, rows, *argv):
+    """What a command with these rows prints."""
+    class Command(display.Display, lister.Lister):
+        def take_action(self, parsed):
+            return columns, rows
+    application = shell.Shell()
+    application.stdout = io.StringIO()
+    command = Command(application, None)
+    command.run(command.get_parser('command').parse_args(argv))
+    return application.stdout.getvalue()
+
+
 def test_nothing_known_is_null_for_programs():
-    assert display._known([['', display.NEVER, 'never', 0, None]]) == [
-        [None, None, 'never', 0, None]]
+    assert json.loads(shown(
+        'abcde', [['', display.NEVER, 'never', 0, None]], '-f', 'json')) == [
+        {'a': None, 'b': None, 'c': 'never', 'd': 0, 'e': None}]
 
 
 @pytest.mark.parametrize('argv', [
@@ -95,13 +111,16 @@ def test_a_narrow_table_keeps_what_it_is_for(capsys, monkeypatch):
     assert re.search(r'^Arcs +\d+$', told, re.MULTILINE)
 
 
-def test_a_row_that_is_too_wide_becomes_a_block():
-    assert display._blocks(
+def test_a_row_that_is_too_wide_becomes_a_block(monkeypatch):
+    monkeypatch.setenv('COLUMNS', '40')
+
+    assert shown(
         ('Job', 'Tick', 'Why'),
-        [('poll', '2026-01-31T06:00:00Z', 'the disks of h1 are full'),
-         ('sync', '2026-01-31T06:00:00Z', '')], 28).splitlines() == [
+        [('poll', '2026-01-31T06:00:00Z',
+          'the disks of both h1 and h2 are full'),
+         ('sync', '2026-01-31T06:00:00Z', '')]).splitlines() == [
         'Job   poll', 'Tick  2026-01-31T06:00:00Z',
-        'Why   the disks of h1 are', '      full', '',
+        'Why   the disks of both h1 and h2 are', '      full', '',
         'Job   sync', 'Tick  2026-01-31T06:00:00Z']
 
 
@@ -126,7 +145,10 @@ def test_no_color_is_respected(value, coloured, monkeypatch):
     application.stdout = _Terminal()
     check = findings.Check('x', 'ring', True, lambda case: None)
 
-    doctor.Doctor(application, None)._print(check, findings.ok('fine'))
+    monkeypatch.setattr(checks, 'run_all', lambda case, offline: [
+        (check, findings.ok('fine'))])
+    command = doctor.Doctor(application, None)
+    command.run(command.get_parser('doctor').parse_args(['--offline']))
 
     assert ('\x1b[' in application.stdout.text) is coloured
 
@@ -144,10 +166,7 @@ def test_each_command_takes_its_job_as_an_argument():
         test_documentation.ROOT / 'pyproject.toml').read_text())['project']
     for name in project['entry-points']['distperiodic.cli']:
         parser = _parser(name.replace('_', ' '))
-        options = [option for action in parser._actions
-                   for option in action.option_strings
-                   if action.help != '==SUPPRESS==']
-        assert '--job' not in options, name
+        assert not re.search(r'--job\b(?!-)', parser.format_help()), name
 
 
 def _parser(name):

@@ -9,8 +9,12 @@ import pytest
 
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
+from distperiodic.core.claim import Claim
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow import events
+from distperiodic.flow.scheduler.in_flight import SentBatch
+from distperiodic.flow.scheduler.in_flight import Worker
+from tests.kept import kept
 from tests.logged import lines
 from tests.unit.world import StoreQueue
 from tests.unit.world import World
@@ -84,8 +88,9 @@ def at_work(world, objects, *jobs, **options):
         *jobs, finishes=False,
         catalogues={j.name: objects for j in jobs}, **options)
     world.advance(60, sweep=None)
-    while any(me.ticker._claimer.has_rest(j.name) for j in jobs):
-        world.turn(takes=0.001)
+    # The rest of a large tick is claimed piece by piece.
+    while me.step() < 0.001:
+        world.clock.advance(0.001)
     return me
 
 
@@ -502,10 +507,20 @@ def test_a_report_that_comes_twice_counts_once(world, seed):
     me.bus.open.clear()
 
     assert me.dispatcher.outstanding == 0
-    window = next(iter(me.dispatcher._workers['default'].values())).window
-    assert (window.held, window.seconds) == (0, 0.0)
     assert me.count('done') == 7
     me.assert_accounted_for()
+    for _ in range(10):
+        world.advance(1)
+        me.finish()
+    # Its window is empty: it is given as much as one that comes now.
+    me.dispatcher.workers_changed('default', [
+        worker(slots=20), worker('new', slots=20)])
+    me.reader.given['poll'] = [f'n-{n}' for n in range(100_000)]
+    world.advance(50)
+    given = collections.Counter()
+    for batch in me.bus.open.values():
+        given[batch.worker.partition('~')[0]] += len(batch.objects)
+    assert given['w'] == given['new'] > 0
 
 
 def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
@@ -520,8 +535,8 @@ def test_what_gives_no_sign_within_the_lease_is_taken_back(world, caplog):
 
     assert me.count('repeated') == 5
     assert {s.object for s in me.starts[10:]} == set()
-    assert other.id in me.dispatcher._sent
-    assert silent.id not in me.dispatcher._sent
+    assert me.dispatcher.authority_of(other.id)
+    assert not me.dispatcher.authority_of(silent.id)
     assert len(lines(caplog, 'no sign of work')) == 1
     del me.bus.open[silent.id]
     me.finish(other)
@@ -804,8 +819,7 @@ def test_claims_that_nobody_takes_do_not_pile_up(world):
     world.advance(60 * 50, sweep=None)
 
     assert me.dispatcher.waiting <= 2000
-    queue = me.dispatcher._queues['poll']
-    assert sum(len(g.claims) for g in queue.groups) == me.dispatcher.waiting
+    assert kept(me.dispatcher, Claim) == me.dispatcher.waiting
     me.assert_accounted_for()
 
 
@@ -836,7 +850,8 @@ def test_a_closed_dispatcher_gives_out_nothing(world):
     assert me.bus.batches == []
 
 
-def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
+def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(
+        world, caplog):
     me = at_work(world, 10)
 
     for n in range(500):
@@ -846,10 +861,10 @@ def test_what_it_knows_of_workers_that_come_and_go_does_not_grow(world):
         for batch in list(me.bus.open.values()):
             me.unsend(batch)
 
-    dispatcher = me.dispatcher
-    assert len(dispatcher._workers['default']) == 1
-    assert len(dispatcher._sent) == 0
-    assert len(dispatcher._told._last) < 5
+    assert kept(me.dispatcher, Worker) == 1
+    assert kept(me.dispatcher, SentBatch) == 0
+    # One key for all of them: nothing is kept of the workers' names.
+    assert len(lines(caplog, 'not sent')) == 1
     me.assert_accounted_for()
 
 

@@ -18,6 +18,8 @@ from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core import ring
 from distperiodic.core import schedule
+from distperiodic.core.catalogue import Catalogue
+from tests.kept import kept
 from tests.logged import lines
 from tests.unit.world import job
 from tests.unit.world import thing
@@ -227,15 +229,22 @@ def test_a_reader_keeps_one_catalogue_of_each_job():
     for _ in range(20):
         reading.read()
 
-    assert len(reading.reader._methods._known['poll']._recent) == 1
+    assert kept(reading.reader, Catalogue) == 1
 
 
-def test_the_order_of_a_spread_job_is_made_in_the_readers_thread():
-    reading = gives('a', 'b')
+def test_the_order_of_a_spread_job_is_made_in_the_readers_thread(
+        monkeypatch):
+    threads = set()
+    phase_us = schedule.phase_us
 
-    found, _, _ = reading.read(spread=True)
+    def noted(*args):
+        threads.add(threading.current_thread())
+        return phase_us(*args)
+    monkeypatch.setattr(schedule, 'phase_us', noted)
+    found, _, _ = gives('a', 'b').read(spread=True)
 
-    assert found._phases[0] == 60_000_000
+    assert len(found.by_phase(60_000_000)[0]) == 2
+    assert threads and threading.current_thread() not in threads
 
 
 def test_objects_bring_their_own_schedules():

@@ -285,8 +285,8 @@ def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker):
             raise NoConsumer('no queue')
         broker.published.append((to, parcel))
 
+    broker.publish = publish
     box = Reports(broker, patience=PATIENCE)
-    box._publish = publish
     box.start()
     for n in range(10):
         box.put(a_report(n), 'gone')
@@ -339,14 +339,10 @@ def test_memory_is_bounded_and_the_oldest_are_lost(broker):
 
 def test_a_report_that_nobody_could_read_does_not_stop_the_others(
         broker, reports):
-    def publish(to, parcel):
-        if parcel[0].batch == '0':
-            raise exceptions.InvalidMessage('too long')
-        broker.published.append((to, parcel))
-
-    reports._publish = publish
+    broker.trouble = exceptions.InvalidMessage('too long')
     reports.put(a_report(0), 'a')
     wait_until(lambda: reports.lost == [('0', 'too long')])
+    broker.trouble = None
     reports.put(a_report(1), 'a')
     wait_until(lambda: arrived(broker) == ['1'])
 

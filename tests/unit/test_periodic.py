@@ -352,11 +352,12 @@ class TestTheDecorator:
             Tasks(None).run_periodic_tasks(None, raise_on_error=True)
 
     def test_the_wait_before_a_retry_is_an_option(self):
-        @periodic_task(retries=3, retry_backoff=30)
-        def beat(self, context):
-            pass
+        class Tasks(PeriodicTasks):
+            @periodic_task(retries=3, retry_backoff=30)
+            def beat(self, context):
+                pass
 
-        assert beat._distperiodic_job.retry_backoff == 30
+        assert Tasks().jobs['beat'].retry_backoff == 30
 
     def test_a_method_decorated_twice_is_refused(self):
         with pytest.raises(InvalidJob, match='beat is decorated twice'):

@@ -5,6 +5,7 @@ import collections
 import itertools
 import random
 import threading
+import weakref
 
 import pytest
 
@@ -14,6 +15,8 @@ from tests.logged import lines
 
 LIMIT = 20.0
 NUMBERS = itertools.count()
+#: Of the pools, by which their threads are known.
+NAMES = weakref.WeakKeyDictionary()
 
 
 class Parts:
@@ -22,8 +25,10 @@ class Parts:
     def __init__(self, number, function):
         self.left = number
         self.function = function
+        self.asked = 0
 
     def take(self):
+        self.asked += 1
         if not self.left:
             return None, False
         self.left -= 1
@@ -39,7 +44,9 @@ def make():
     made = []
 
     def pool(size):
-        made.append(Pool(size, f'pool-{next(NUMBERS)}.'))
+        name = f'pool-{next(NUMBERS)}.'
+        made.append(Pool(size, name))
+        NAMES[made[-1]] = name
         return made[-1]
     yield pool
     for one in made:
@@ -48,7 +55,19 @@ def make():
 
 def threads_of(pool):
     return [t for t in threading.enumerate()
-            if t.name.startswith(pool._name)]
+            if t.name.startswith(NAMES[pool])]
+
+
+def busy(pool):
+    """Have a thread of *pool* wait for the event that is returned."""
+    began, go = threading.Event(), threading.Event()
+
+    def wait(part):
+        began.set()
+        assert go.wait(LIMIT)
+    pool.submit(0, Parts(1, wait))
+    assert began.wait(LIMIT)
+    return go
 
 
 def test_a_part_runs_in_a_thread_of_the_pool(make):
@@ -62,7 +81,7 @@ def test_a_part_runs_in_a_thread_of_the_pool(make):
     pool.submit(0, Parts(1, note))
 
     assert ran.wait(LIMIT)
-    assert names == [f'{pool._name}-1']
+    assert names == [f'{NAMES[pool]}-1']
     assert threading.current_thread().name not in names
 
 
@@ -119,14 +138,7 @@ def test_the_pool_never_has_more_threads_than_its_size(make):
 
 def test_the_most_urgent_work_is_taken_first(make):
     pool = make(1)
-    began, go, over = (threading.Event() for _ in range(3))
-    order = []
-
-    def first(part):
-        began.set()
-        assert go.wait(LIMIT)
-    pool.submit(0, Parts(1, first))
-    assert began.wait(LIMIT)
+    go, over, order = busy(pool), threading.Event(), []
     for priority in (1, 5, 3, 5, -2):
         pool.submit(priority, Parts(
             2, lambda part, priority=priority: order.append(priority)))
@@ -139,14 +151,7 @@ def test_the_most_urgent_work_is_taken_first(make):
 
 def test_sources_of_one_priority_take_turns(make):
     pool = make(1)
-    began, go, over = (threading.Event() for _ in range(3))
-    order = []
-
-    def first(part):
-        began.set()
-        assert go.wait(LIMIT)
-    pool.submit(0, Parts(1, first))
-    assert began.wait(LIMIT)
+    go, over, order = busy(pool), threading.Event(), []
     for name, number in (('long', 1000), ('short', 2), ('other', 1)):
         pool.submit(0, Parts(
             number, lambda part, name=name: order.append(name)))
@@ -160,21 +165,14 @@ def test_sources_of_one_priority_take_turns(make):
 
 def test_a_source_that_is_queued_is_not_queued_again(make):
     pool = make(1)
-    began, go, over = (threading.Event() for _ in range(3))
-    ran = []
-
-    def first(part):
-        began.set()
-        assert go.wait(LIMIT)
-    pool.submit(0, Parts(1, first))
-    assert began.wait(LIMIT)
+    go, over, ran = busy(pool), threading.Event(), []
     source = Parts(3, ran.append)
     for _ in range(100):
         pool.submit(0, source)
-    assert len(pool._queue) == 1
     pool.submit(-1, Parts(1, lambda part: over.set()))
     go.set()
     assert over.wait(LIMIT)
+    assert source.asked == 3
 
     # Once it is empty it may come again.
     over.clear()
@@ -274,14 +272,7 @@ def test_writing_off_a_thread_that_is_already_back_loses_no_work(make):
 
 def test_a_stopped_pool_takes_nothing_more(make):
     pool = make(2)
-    began, go = threading.Event(), threading.Event()
-    ran = []
-
-    def first(part):
-        began.set()
-        go.wait(LIMIT)
-    pool.submit(0, Parts(1, first))
-    assert began.wait(LIMIT)
+    go, ran = busy(pool), []
     pool.submit(0, Parts(1, ran.append))
     pool.stop()
     go.set()
@@ -295,14 +286,7 @@ def test_a_stopped_pool_takes_nothing_more(make):
 def test_where_no_thread_can_be_started_the_others_do_the_work(
         make, monkeypatch, caplog):
     pool = make(4)
-    began, go = threading.Event(), threading.Event()
-    ran = threading.Semaphore(0)
-
-    def first(part):
-        began.set()
-        go.wait(LIMIT)
-    pool.submit(0, Parts(1, first))
-    assert began.wait(LIMIT)
+    go, ran = busy(pool), threading.Semaphore(0)
 
     def refuse(self):
         raise RuntimeError("can't start new thread")
@@ -342,7 +326,8 @@ def test_under_contention_nothing_is_lost_and_nothing_runs_twice(make, seed):
         for priority, source in mine:
             pool.submit(priority, source)
             if priority == 2:
-                pool.write_off(next(iter(pool._threads), 0))
+                pool.write_off(next(
+                    (thread.ident for thread in threads_of(pool)), 0))
     submitters = [threading.Thread(target=submit, args=(work[n::4],))
                   for n in range(4)]
     for thread in submitters:

@@ -16,6 +16,7 @@ from distperiodic.core.member import holder_of
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.run_leases import RETRY_CAP
 from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.run_leases import RunOutcomes
 from distperiodic.flow.worker import admission
 from tests.logged import lines
 from tests.unit import world as worlds
@@ -63,6 +64,9 @@ class Desk:
         batch = self.batch(*objects, **options)
         self.grants.accept(batch)
         return batch
+
+    def has(self, batch):
+        return self.grants.has(batch.id, batch.sender)
 
     def report(self, batch, **fields):
         """The pool's report; returns what the scheduler is told."""
@@ -129,7 +133,7 @@ def test_a_batch_that_is_granted_runs_as_it_came(desk):
 
     assert desk.runs == [batch]
     assert desk.reports == []
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
 
 
 def test_nothing_runs_before_the_store_has_granted_it(desk):
@@ -171,7 +175,7 @@ def test_results_of_a_part_are_told_by_their_places_in_the_batch(desk):
     assert told == message.Report(
         batch.id, WORKER, done=[4], failed=[(1, 'Boom')],
         refused=[(3, Refusal.DRAINING)], seconds=1.5)
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(batch)
 
 
 def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
@@ -182,7 +186,7 @@ def test_a_batch_of_which_nothing_is_granted_does_not_run(desk):
 
     assert desk.runs == []
     assert [told.lost for told, _ in desk.reports] == [[0, 1]]
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(batch)
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
 
 
@@ -240,7 +244,7 @@ def test_a_job_that_is_not_known_is_left_to_who_refuses_it(desk):
     desk.grants.accept(batch)
 
     assert desk.runs == [batch]
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(batch)
     assert desk.report(batch, refused=[(0, Refusal.UNKNOWN_JOB)]).refused == [
         (0, Refusal.UNKNOWN_JOB)]
 
@@ -257,7 +261,7 @@ def test_done_is_told_once_it_is_written(desk):
 
     [(told, _)] = desk.reports
     assert told.done == [1]
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
     # It has ended, so the next tick may have it.
     later = desk.store.claim('poll', TICK + 1000, ['a', 'b'], lease='l',
                              holder='h', seconds=60, supersede=True)
@@ -270,9 +274,9 @@ def test_several_reports_settle_a_batch(desk):
 
     assert desk.report(batch, done=[2]).done == [2]
     assert desk.report(batch, done=[0]).done == [0]
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
     assert desk.report(batch, done=[1]).done == [1]
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(batch)
 
 
 def test_a_sign_of_life_is_passed_on_and_asks_the_store_nothing(desk):
@@ -345,18 +349,14 @@ def test_what_runs_at_most_once_is_not_retried():
     assert desk.overdue() == []
 
 
-def waits(desk, attempt, backoff):
-    """Seconds until the retry after *attempt*, as the store was told."""
-    return desk.grants._results.pause(
-        worlds.job('poll', retries=100, retry_backoff=backoff), attempt)
-
-
 @pytest.mark.parametrize(('attempt', 'most'), [
     (1, 2.0), (2, 4.0), (3, 8.0), (5, 32.0), (6, 60.0), (7, 60.0),
     (100, 60.0), (10 ** 6, 60.0)])
-def test_pauses_double_up_to_a_cap_and_are_not_all_alike(
-        desk, attempt, most):
-    pauses = [waits(desk, attempt, 2.0) for _ in range(200)]
+def test_pauses_double_up_to_a_cap_and_are_not_all_alike(attempt, most):
+    outcomes = RunOutcomes({}, new_lease=str, random_=random.Random(1),
+                           told=None)
+    job = worlds.job('poll', retries=100, retry_backoff=2.0)
+    pauses = [outcomes.pause(job, attempt) for _ in range(200)]
 
     assert most / 2 <= min(pauses) < 0.55 * most
     assert 0.95 * most < max(pauses) <= most
@@ -466,7 +466,7 @@ def test_results_of_somebody_elses_run_count_for_nothing(desk):
         message.Report(batch.id, 'w2~00c0ffee00c0ffee~1~f1', [0]), SENDER)
 
     assert desk.reports[0][0].lost == [0]
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
     assert desk.report(batch, done=[0]).done == [0]
 
 
@@ -476,9 +476,9 @@ def test_a_result_that_is_told_twice_counts_once(desk):
     assert desk.report(batch, done=[0]).done == [0]
     assert desk.report(batch, done=[0], failed=[(0, 'x')]) == (
         message.Report(batch.id, WORKER))
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
     assert desk.report(batch, done=[1]).done == [1]
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(batch)
 
 
 def test_an_index_that_is_not_in_the_batch_ends_nothing(desk):
@@ -519,10 +519,10 @@ def test_what_gives_no_sign_for_very_long_is_forgotten(desk):
     silent = desk.accept('a')
 
     desk.live(3 * LEASE)
-    assert len(desk.grants._grants) == 1
+    assert desk.has(silent)
     desk.live(LEASE)
 
-    assert len(desk.grants._grants) == 0
+    assert not desk.has(silent)
     assert desk.report(silent, done=[0]).lost == [0]
 
 
@@ -645,7 +645,7 @@ def test_standing_still_does_not_count_as_silence(desk):
     assert desk.grants.may_start(batch) == Refusal.LEASE_ENDED
     desk.grants.renew()
 
-    assert len(desk.grants._grants) == 1
+    assert desk.has(batch)
     assert desk.grants.may_start(batch) is None
     assert desk.report(batch, done=[0]).done == [0]
 

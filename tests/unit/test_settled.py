@@ -13,6 +13,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.host_clock import LEASE_NOW
 from distperiodic.adapters.sql.host_clock import NOW
+from distperiodic.adapters.sql.host_clock import HostClock
 from distperiodic.adapters.sql.host_clock import State
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core import schedule
@@ -33,30 +34,25 @@ def world():
     return World()
 
 
-def set_clock(database, clock):
-    """Let the clock of the store be that of the world."""
-    def opened(connection, record):
-        for name in NOW, LEASE_NOW:
-            connection.create_function(
-                name, len(State._fields), lambda *_: clock.now())
-    sa.event.listen(database._engine, 'connect', opened)
-
-
 @pytest.fixture
 def store(world, tmp_path, monkeypatch):
+    """A store whose clock is that of the world."""
+    def register(self, connection):
+        for name in NOW, LEASE_NOW:
+            connection.create_function(
+                name, len(State._fields), lambda *_: world.clock.now())
+    monkeypatch.setattr(HostClock, 'register', register)
     url = f'sqlite:///{tmp_path}/claims.sqlite'
     schema.sync(url)
     one = SqlClaimStore(url, namespace='tests')
     monkeypatch.setattr(one, 'now', world.clock.now)
-    set_clock(one.database, world.clock)
     yield one
     one.close()
 
 
 @pytest.fixture
-def admin(world, store, tmp_path):
+def admin(store, tmp_path):
     one = StoreAdmin(f'sqlite:///{tmp_path}/claims.sqlite', namespace='tests')
-    set_clock(one._database, world.clock)
     yield one
     one.close()
 

@@ -14,6 +14,7 @@ from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.worker import runs
 from tests import waiting
+from tests.kept import kept
 from tests.logged import lines
 from tests.unit.world import BEGIN
 from tests.unit.world import Clock
@@ -210,13 +211,17 @@ def test_two_schedulers_may_use_the_same_number_for_a_batch():
 def test_what_a_worker_remembers_of_batches_is_bounded():
     bench = Bench((job(), lambda context: None))
 
+    batches = []
     for _ in range(12_000):
-        bench.accept(['me'])
+        batches.append(bench.accept(['me']))
         bench.pool.run_all()
 
-    assert len(bench.shop._seen) == 10_000
-    assert bench.shop._loads == {}
-    assert len(bench.shop._running) == 1
+    assert bench.shop.busy == 0
+    assert kept(bench.shop, runs.BatchRun) == 0
+    assert kept(bench.shop, runs.Running) == 1
+    for ago, remembered in (10_000, True), (10_001, False):
+        bench.shop.accept(batches[-ago])
+        assert (bench.pool.take() is None) is remembered
 
 
 def test_an_unknown_job_is_refused_and_told_of_once(caplog):
@@ -511,12 +516,12 @@ def test_the_backlog_of_one_job_does_not_keep_another_waiting():
     def handler(context, key):
         bench.clock.advance(1)
         order.append('slow')
-    bench = Bench((objects_job(), handler),
-                  (job('quick'), lambda context: order.append('quick')))
     pool = Pool(1, 'one-by-one')
+    bench = Bench((objects_job(), handler),
+                  (job('quick'), lambda context: order.append('quick')),
+                  pool=pool)
     gate = threading.Event()
     pool.submit(9, _Gate(gate))
-    bench.pool = bench.shop._pool = pool
     batches = [bench.accept(50) for _ in range(4)]
     batches.append(bench.accept(['me'], name='quick'))
     gate.set()
