@@ -9,81 +9,46 @@ import sys
 import pytest
 
 import distperiodic
-from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.core import message
-from distperiodic.core.claim import Authority
-from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
-from distperiodic.core.ring import Ring
 from distperiodic.flow import events
-from distperiodic.flow import leases
 from distperiodic.flow.run_leases import RunLeases
-from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.worker import runs
 from tests.unit import world as worlds
-from tests.views import Views
+from tests.unit.test_work import Hand
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
 WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'
-ENTRY = f'me~{"0" * 16}~1~f1'
 #: Files of the flow.
 MOST = 15
-
-
-class Pool:
-    """Runs what it is given when it is asked to, in the thread that asks."""
-
-    def __init__(self):
-        self._sources = []
-
-    def submit(self, priority, source):
-        self._sources.append(source)
-
-    def recheck(self):
-        """There is always a thread."""
-
-    def run(self):
-        while self._sources:
-            source = self._sources.pop()
-            while (part := source.take()[0]) is not None:
-                source.run(part)
 
 
 class Member:
     """A scheduler and a worker, with a store and a broker between them."""
 
     def __init__(self):
-        self.clock = worlds.Clock()
         self.ran = 0
         self._to_worker, self._to_scheduler = [], []
         numbers = itertools.count()
-        store = InlineStoreQueue(MemoryClaimStore(self.clock))
+        world = worlds.World()
         job = worlds.job('poll', objects=True)
-        self._reader = worlds.Reader()
-        self._reader.given['poll'] = ['a']
-        me = parse_entry(ENTRY)
-        views = Views(group=View(
-            'group', (me,), Ring({'me': 40}), version=1, since=0.0,
-            me=me, trusted_until=float('inf')))
-        self.flow = pipeline.Pipeline(
-            [leases.Book(Authority.STORE, {'poll': job}, store,
-                         grants_here=False)],
-            clock=self.clock, membership=views, group='group',
-            identity='me', me=lambda: ENTRY, bus=self, reader=self._reader,
-            put=lambda event: self.flow.handle(event),
-            new_lease=lambda: f'lease-{next(numbers)}')
+        self._scheduler = world.scheduler(
+            job, store=MemoryClaimStore(world.clock), bus=self,
+            catalogues={'poll': ['a']}, workers=[worlds.worker()],
+            finishes=False, grants_here=False)
+        self.flow = self._scheduler.flow
         self._grants = RunLeases(
-            {'poll': job}, store=store, clock=self.clock, lease=60.0,
-            run=lambda batch: self._shop.accept(batch), report=self._report,
-            new_lease=lambda: f'lease-{next(numbers)}', shared=True)
-        self._pool = Pool()
+            {'poll': job}, store=self._scheduler.queue, clock=world.clock,
+            lease=60.0, run=lambda batch: self._shop.accept(batch),
+            report=self._report, new_lease=lambda: f'run-{next(numbers)}',
+            shared=True)
+        self._pool = Hand()
         self._shop = runs.Executor(
-            {'poll': (job, self._handle)}, clock=self.clock, pool=self._pool,
+            {'poll': (job, self._handle)}, clock=world.clock, pool=self._pool,
             report=self._grants.reported, may_start=self._grants.may_start)
-        self.flow.dispatcher.workers_changed(
-            'default', [worlds.worker(slots=10)])
-        self.flow.dispatcher.schedulers_changed([me])
+        self.flow.dispatcher.schedulers_changed(
+            [parse_entry(self.flow.dispatcher.entry())])
 
     def send(self, batch):
         self._to_worker.append(message.encode_batch(batch))
@@ -97,18 +62,11 @@ class Member:
 
     def turn(self):
         """One second of both processes."""
-        self.clock.advance(1)
-        self.flow.run_due()
-        for asked in self._reader.asked:
-            if not asked.answered:
-                asked.answered = True
-                self.flow.handle(events.CatalogueRead(
-                    'poll', asked.ticket,
-                    self._reader.reading(asked.job, asked.arcs)))
-        self.flow.run_due()
+        self._scheduler.world.clock.advance(1)
+        self._scheduler.step()
         while self._to_worker:
             self._grants.accept(message.decode(self._to_worker.pop(0)))
-        self._pool.run()
+        self._pool.run_all()
         while self._to_scheduler:
             self.flow.handle(events.Reported(
                 message.decode(self._to_scheduler.pop(0)).reports))

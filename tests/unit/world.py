@@ -181,11 +181,14 @@ class Scheduler:
     :param store: that all schedulers share; None: one of its own.
     :param silence_timeout: see :class:`distperiodic.flow.leases.Book`.
     :param partial: jobs whose catalogue is of the member's arcs alone.
+    :param own: further jobs, which are kept in a store of its own.
+    :param bus: None: a :class:`Bus`.
     """
 
     def __init__(self, world, name, jobs, *, catalogues=None, workers=None,
                  finishes=True, lease=60.0, batch_size=500, store=None,
-                 silence_timeout=0.0, partitions=NONE, partial=()):
+                 silence_timeout=0.0, partitions=NONE, partial=(), own=(),
+                 bus=None, grants_here=True):
         self.world = world
         self.name = name
         self.jobs = {j.name: j for j in jobs}
@@ -193,25 +196,32 @@ class Scheduler:
         self.starts = []
         self.views = Views()
         self.store = store or MemoryClaimStore(world.clock)
+        authority = Authority.RING if store is None else Authority.STORE
         self.queue = StoreQueue(self.store)
-        self.bus = Bus(self)
+        self.queues = {authority: self.queue}
+        books = [Book(authority, self.jobs, self.queue,
+                      grants_here=grants_here,
+                      silence_timeout=silence_timeout)]
+        if own:
+            queue = StoreQueue(MemoryClaimStore(world.clock))
+            self.queues[Authority.RING] = queue
+            books.append(Book(Authority.RING, {j.name: j for j in own}, queue,
+                              grants_here=True))
+        self.bus = bus or Bus(self)
         leases = itertools.count(1)
         self.reader = Reader()
         self.reader.given.update(catalogues or {})
         self.reader.partial.update(partial)
-        book = Book(Authority.RING if store is None else Authority.STORE,
-                    self.jobs, self.queue, grants_here=True,
-                    silence_timeout=silence_timeout)
         self.flow = pipeline.Pipeline(
-            [book], clock=world.clock, membership=self.views,
+            books, clock=world.clock, membership=self.views,
             group='group', identity=name,
             me=lambda: f'{name}~{"0" * 16}~1~f1', bus=self.bus,
             reader=self.reader, put=self._put,
             new_lease=lambda: f'{name}-{next(leases)}',
             batch_size=batch_size, lease=lease, partitions=partitions)
         self.dispatcher = self.flow.dispatcher
-        [self.ticker] = self.flow.tickers
-        for topic in {j.topic for j in jobs}:
+        self.ticker = self.flow.tickers[0]
+        for topic in {j.topic for j in (*jobs, *own)}:
             self.dispatcher.workers_changed(
                 topic, [worker(slots=10_000)] if workers is None else workers)
 
@@ -267,7 +277,7 @@ class Scheduler:
                 one.id, one.worker, done=list(over),
                 failed=[(i, 'Boom: it failed') for i in failed],
                 seconds=each * (len(over) + len(failed))))
-        self.ticker.run_due()
+        self.flow.run_due()
         self.flow.pump()
 
     def refuse(self, batch, refusal=Refusal.DRAINING):
@@ -292,14 +302,14 @@ class Scheduler:
 
     def step(self):
         """One turn of the service's loop; returns seconds to the next."""
-        pause = self.ticker.run_due()
+        pause = self.flow.run_due()
         self.answer()
         while self.finishes and self.bus.open:
             self.finish()
         if any(not a.answered and self.reader.given[a.job.name] is not ...
                for a in self.reader.asked):
             return 0.0
-        return min(pause, self.ticker.run_due())
+        return min(pause, self.flow.run_due())
 
 
 class World:
@@ -351,7 +361,7 @@ class World:
         scheduler.views['group'] = View(
             'group', members, ring, version=1, since=now - (since or 0.0),
             me=me, trusted_until=float('inf') if trusted else 0.0)
-        scheduler.ticker.view_changed()
+        scheduler.flow.view_changed()
 
     def show_all(self, names):
         """All schedulers of *names* see each other at once."""
@@ -370,7 +380,7 @@ class World:
     def _trust_until(self, scheduler, until):
         scheduler.views['group'] = dataclasses.replace(
             scheduler.views['group'], trusted_until=until)
-        scheduler.ticker.view_changed()
+        scheduler.flow.view_changed()
 
     def advance(self, seconds, sweep=SWEEP):
         """Let time pass, and everybody do what is due in it.
