@@ -39,18 +39,28 @@ def pytest_configure(config):
     os.environ['TMPDIR'] = tempfile.tempdir = place
 
 
-@pytest.fixture(scope='session')
-def zookeeper():
-    """A ZooKeeper that all tests share: use groups of your own in it."""
-    with services.zookeeper() as server:
-        yield server
+def _shared(name):
+    @pytest.fixture(scope='session', name=name)
+    def fixture():
+        """A server that all tests share: use names of your own in it."""
+        with getattr(services, name)() as server:
+            yield server
+    return fixture
 
 
-@pytest.fixture
-def zookeeper_server():
-    """A ZooKeeper of one test, which may break it."""
-    with services.zookeeper(its_own=True) as server:
-        yield server
+def _own(name):
+    @pytest.fixture(name=f'{name}_server')
+    def fixture():
+        """A server of one test, which may break it."""
+        with getattr(services, name)(its_own=True) as server:
+            yield server
+    return fixture
+
+
+zookeeper, rabbitmq, redis, etcd, postgresql, mariadb = map(_shared, (
+    'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'))
+zookeeper_server, rabbitmq_server, postgresql_server, mariadb_server = map(
+    _own, ('zookeeper', 'rabbitmq', 'postgresql', 'mariadb'))
 
 
 @pytest.fixture
@@ -58,62 +68,6 @@ def zookeeper_ensemble():
     """Three ZooKeeper servers of one test, which may break them."""
     with services.zookeeper_ensemble(3) as ensemble:
         yield ensemble
-
-
-@pytest.fixture(scope='session')
-def rabbitmq():
-    """A RabbitMQ that all tests share: use names of your own in it."""
-    with services.rabbitmq() as server:
-        yield server
-
-
-@pytest.fixture
-def rabbitmq_server():
-    """A RabbitMQ of one test, which may break it."""
-    with services.rabbitmq(its_own=True) as server:
-        yield server
-
-
-@pytest.fixture(scope='session')
-def redis():
-    """A Redis that all tests share."""
-    with services.redis() as server:
-        yield server
-
-
-@pytest.fixture(scope='session')
-def etcd():
-    """An etcd that all tests share."""
-    with services.etcd() as server:
-        yield server
-
-
-@pytest.fixture(scope='session')
-def postgresql():
-    """A PostgreSQL that all tests share: use a space of your own in it."""
-    with services.postgresql() as server:
-        yield server
-
-
-@pytest.fixture
-def postgresql_server():
-    """A PostgreSQL of one test, which may break it."""
-    with services.postgresql(its_own=True) as server:
-        yield server
-
-
-@pytest.fixture(scope='session')
-def mariadb():
-    """A MariaDB that all tests share: use a space of your own in it."""
-    with services.mariadb() as server:
-        yield server
-
-
-@pytest.fixture
-def mariadb_server():
-    """A MariaDB of one test, which may break it."""
-    with services.mariadb(its_own=True) as server:
-        yield server
 
 
 @pytest.fixture
