@@ -323,17 +323,27 @@ def test_an_error_of_the_library_itself_loses_no_object():
 
 # -- handlers that take long
 
-def hanging(until, began=None, others=lambda: None):
+class Hanging:
     """A handler that hangs for object-1 and is quick for all others."""
-    def handler(context, key):
-        seen[key] = context
-        others()
+
+    def __init__(self, others=lambda: None):
+        self.until, self._began = threading.Event(), threading.Event()
+        self._others = others
+        #: Object to the context of its run.
+        self.seen = {}
+
+    def __call__(self, context, key):
+        self.seen[key] = context
+        self._others()
         if key == 'object-1':
-            if began is not None:
-                began.set()
-            assert until.wait(LIMIT)
-    seen = {}
-    return handler, seen
+            self._began.set()
+            assert self.until.wait(LIMIT)
+
+    def begin(self, bench):
+        """Run one part aside until it hangs; its thread."""
+        thread = bench.pool.run_aside()
+        assert self._began.wait(LIMIT)
+        return thread
 
 
 def warm(bench, name='poll'):
@@ -346,13 +356,11 @@ def warm(bench, name='poll'):
 
 
 def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
-    until, began = threading.Event(), threading.Event()
-    handler, seen = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(timeout=5.0), handler))
     warm(bench)
     batch = bench.accept(10)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
 
     bench.pass_time(4.75)
     assert not bench.pool.written_off
@@ -361,7 +369,7 @@ def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
     bench.pass_time(0.25)
 
     assert bench.pool.written_off == [thread.ident]
-    assert seen['object-1'].cancelled
+    assert handler.seen['object-1'].cancelled
     assert bench.told(batch) == {
         n: 'done' if n != 1 else 'timeout after 5 s' for n in range(10)}
     [line] = lines(caplog, 'run timed out')
@@ -369,21 +377,20 @@ def test_a_run_past_its_timeout_is_given_up_and_the_rest_goes_on(caplog):
     assert bench.shop.busy == 0
 
     # It returns after all: too late to count.
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
     bench.pass_time(1)
     assert len(bench.told(batch)) == 10
-    assert not any(c.cancelled for k, c in seen.items() if k != 'object-1')
+    assert not any(context.cancelled for key, context in handler.seen.items()
+                   if key != 'object-1')
 
 
 def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(timeout=0.1), handler))
     warm(bench)
     batch = bench.accept(100)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
 
     bench.pass_time(0.25)
     bench.pool.run_all()
@@ -391,22 +398,20 @@ def test_a_timeout_may_be_shorter_than_the_time_between_two_looks():
 
     assert bench.told(batch) == {
         n: 'done' if n != 1 else 'timeout after 0.1 s' for n in range(100)}
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
 
 
 def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
     """The watch and the handler's end meet; neither loses the object."""
     for _ in range(200):
-        until, began = threading.Event(), threading.Event()
-        handler, _ = hanging(until, began)
+        handler = Hanging()
         bench = Bench((objects_job(timeout=5.0), handler))
         batch = bench.accept(['object-1'])
-        thread = bench.pool.run_aside()
-        assert began.wait(LIMIT)
+        thread = handler.begin(bench)
         bench.clock.advance(5)
 
-        until.set()
+        handler.until.set()
         bench.shop.watch()
         thread.join(LIMIT)
         bench.shop.watch()
@@ -417,13 +422,11 @@ def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
 
 def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
     """It has no timeout, and its thread holds a part of 64."""
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
     batch = bench.accept(60)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
     assert bench.pool.take() is None
 
     bench.pass_time(0.5)
@@ -432,20 +435,18 @@ def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():
 
     assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}
     assert bench.shop.busy == 1
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
     assert len(bench.told(batch)) == 60
 
 
 def test_what_is_offered_to_other_threads_is_offered_once():
     """They may all hang, and for a day."""
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
     batch = bench.accept(60)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
 
     bench.pass_time(60)
 
@@ -453,7 +454,7 @@ def test_what_is_offered_to_other_threads_is_offered_once():
     bench.pool.run_all()
     bench.pass_time(0.25)
     assert bench.told(batch) == {n: 'done' for n in range(60) if n != 1}
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
 
 
@@ -477,37 +478,32 @@ def test_work_that_found_no_thread_is_begun_when_there_is_one(monkeypatch):
 
 
 def test_results_do_not_wait_for_a_run_that_takes_long():
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began, lambda: bench.clock.advance(0.005))
+    handler = Hanging(lambda: bench.clock.advance(0.005))
     bench = Bench((objects_job(), handler))
     batch = bench.accept(3)
     bench.pool.run_one()
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
     bench.pool.run_one()
 
     bench.pass_time(0.25)
 
     assert bench.told(batch) == {0: 'done', 2: 'done'}
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
 
 
 def test_handlers_are_told_when_nobody_waits_for_them_any_more():
     """With a timeout or without one."""
-    until = threading.Event()
     for options in ({}, {'timeout': 100.0}):
-        began = threading.Event()
-        handler, seen = hanging(until, began)
+        handler = Hanging()
         bench = Bench((objects_job(**options), handler))
         bench.accept(['object-1'])
-        bench.pool.run_aside()
-        assert began.wait(LIMIT)
+        handler.begin(bench)
 
         bench.shop.cancel()
 
-        assert seen['object-1'].cancelled
-    until.set()
+        assert handler.seen['object-1'].cancelled
+        handler.until.set()
 
 
 def test_the_backlog_of_one_job_does_not_keep_another_waiting():
@@ -550,13 +546,11 @@ class _Gate:
 # -- an end to it
 
 def test_drain_hands_back_what_waits_and_finishes_what_runs():
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(), handler))
     first = bench.accept(['object-1', 'object-2'])
     second = bench.accept(5)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
 
     bench.shop.drain()
     third = bench.accept(2)
@@ -567,23 +561,21 @@ def test_drain_hands_back_what_waits_and_finishes_what_runs():
     assert bench.told(second) == dict.fromkeys(range(5), Refusal.DRAINING)
     assert bench.told(third) == dict.fromkeys(range(2), Refusal.DRAINING)
     assert bench.shop.busy == 1
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
     assert bench.told(first) == {0: 'done', 1: Refusal.DRAINING}
     assert bench.shop.busy == 0
 
 
 def test_a_part_that_a_thread_holds_is_handed_back_too():
-    until, began = threading.Event(), threading.Event()
-    handler, _ = hanging(until, began)
+    handler = Hanging()
     bench = Bench((objects_job(), handler))
     warm(bench)
     batch = bench.accept(100)
-    thread = bench.pool.run_aside()
-    assert began.wait(LIMIT)
+    thread = handler.begin(bench)
 
     bench.shop.drain()
-    until.set()
+    handler.until.set()
     thread.join(LIMIT)
     bench.pass_time(0.25)
 
