@@ -23,6 +23,7 @@ from distperiodic import exceptions
 from distperiodic.adapters.messaging import bus as messaging
 from distperiodic.core import message
 from tests import services
+from tests.logged import lines
 from tests.waiting import wait_until
 
 PATIENCE = 2.0
@@ -345,9 +346,9 @@ def test_what_is_meant_for_another_process_is_dropped_aloud(
     assert ends.got == ['last']
     assert sum(ends.back.dropped.values()) == 5
     assert ends.reports == []
-    dropped = [r for r in caplog.records if 'dropped' in r.message]
+    dropped = [line for line in lines(caplog) if 'dropped' in line.event]
     assert len(dropped) == 2
-    assert {r.levelno for r in dropped} == {logging.INFO}
+    assert {line.level for line in dropped} == {'INFO'}
 
 
 def test_what_is_meant_for_another_term_of_the_process_goes_on(ends):
