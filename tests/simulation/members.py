@@ -22,15 +22,30 @@ from tests.simulation.world import Process
 from tests.views import Views
 
 
-class Worker(Process):
+class _Member(Process):
+    """A process that is a member of its group, and sees groups."""
+
+    def __init__(self, cluster, identity, nonce):
+        super().__init__(cluster.world, identity, nonce)
+        self.cluster = cluster
+        self.views = Views()
+
+    def _sure(self, entry):
+        """As the membership tells it: from its own clock alone."""
+        return (parse_entry(entry).tenure == self.member.tenure
+                and self.world.t < self.sure_until)
+
+    def thawed(self):
+        self.cluster.ensemble.heard(self, self.group)
+
+
+class Worker(_Member):
     """A worker process."""
 
     group = ensemble.WORKERS
 
     def __init__(self, cluster, identity, nonce=None):
-        super().__init__(cluster.world, identity, nonce)
-        self.cluster = cluster
-        self.views = Views()
+        super().__init__(cluster, identity, nonce)
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
@@ -48,14 +63,6 @@ class Worker(Process):
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
         self._sweep()
-
-    def _sure(self, entry):
-        """As the membership tells it: from its own clock alone."""
-        return (parse_entry(entry).tenure == self.member.tenure
-                and self.world.t < self.sure_until)
-
-    def thawed(self):
-        self.cluster.ensemble.heard(self, self.group)
 
     def _run(self, batch):
         self.pool.accept(batch)
@@ -95,15 +102,13 @@ class Worker(Process):
         self.pool.drain()
 
 
-class Scheduler(Process):
+class Scheduler(_Member):
     """A scheduler process, with a pool of its own or without."""
 
     group = ensemble.SCHEDULERS
 
     def __init__(self, cluster, identity, nonce=None):
-        super().__init__(cluster.world, identity, nonce)
-        self.cluster = cluster
-        self.views = Views()
+        super().__init__(cluster, identity, nonce)
         setup = cluster.setup
         self.member = Member(
             identity, self.nonce, 1, points=cluster.points[identity])
@@ -148,11 +153,6 @@ class Scheduler(Process):
         self.flow.dispatcher.workers_changed('default', [
             dataclasses.replace(self.member, points=0, slots=10_000)])
 
-    def _sure(self, entry):
-        """As the membership tells it: from its own clock alone."""
-        return (parse_entry(entry).tenure == self.member.tenure
-                and self.world.t < self.sure_until)
-
     # -- the way to the workers
 
     def send(self, batch):
@@ -172,9 +172,6 @@ class Scheduler(Process):
 
     def reported(self, report):
         self.flow.reported(report)
-
-    def thawed(self):
-        self.cluster.ensemble.heard(self, self.group)
 
     # -- the main thread
 
