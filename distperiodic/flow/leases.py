@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of some jobs, and the renewal of leases."""
+"""Books of claims, and the renewal of leases."""
 
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -12,18 +12,18 @@ from distperiodic.core.job import Job
 
 
 class Book(NamedTuple):
-    """Where the claims of some jobs are kept, and who decides about them."""
+    """The claims of some jobs: their store, and the authority over them."""
 
     authority: Authority
     #: Jobs by name.
     jobs: Mapping[str, Job]
     store: ports.StoreQueue
-    #: Whether the scheduler grants the runs. If False, the workers do.
+    #: Whether this scheduler grants the runs. If False, the workers do.
     grants_here: bool
     #: Seconds between two searches for expired leases.
     sweep_interval: float = 0.0
     #: Seconds without a renewal after which the leases of a process that left
-    #: its group are taken over. 0: whether a process left cannot be known.
+    #: its group are taken over. 0: schedulers cannot see which processes left.
     silence_timeout: float = 0.0
 
     @property
@@ -44,7 +44,7 @@ class LeaseKeeper:
         self._store = store
         self._seconds = seconds
         #: Holders with a pending renewal request.
-        self._asking: set[str] = set()
+        self._pending: set[str] = set()
 
     def renew(self, holder: str, leases: Sequence[str],
               renewed: Callable[[set[str]], None]) -> None:
@@ -53,17 +53,17 @@ class LeaseKeeper:
         :param renewed: Receives the names of the leases that *holder* still
             holds.
         """
-        if holder in self._asking:
+        if holder in self._pending:
             # The store is slow or unreachable.
             return
-        self._asking.add(holder)
+        self._pending.add(holder)
 
         def answered(held: set[str]) -> None:
-            self._asking.discard(holder)
+            self._pending.discard(holder)
             renewed(held)
 
         def failed() -> None:
-            self._asking.discard(holder)
+            self._pending.discard(holder)
         self._store.submit(
             lambda store: store.renew(
                 leases, holder=holder, seconds=self._seconds),

@@ -7,11 +7,12 @@
                                                                 ▼
        report ◄────────── done, dead or retried in the store ◄──┘
 
-This component runs where the store can be reached. If the worker shares the
-store with its schedulers, it stands in front of the worker's executor.
-Otherwise it stands in front of the scheduler's bus, for workers without a
-store. Granted runs are held under a lease. The lease is renewed while the
-worker gives signs of life; once it is lost, the results do not count.
+This component runs in the process that reaches the store. If the worker shares
+the store with its schedulers, that is the worker, and the component precedes
+the worker's executor. Otherwise it is the scheduler, and the component
+precedes the scheduler's bus. Granted runs are held under a lease. The lease is
+renewed while the worker gives signs of life. Once it is lost, the results do
+not count.
 
 The file is long because an object crosses each file of the flow once.
 """
@@ -48,41 +49,41 @@ RETRY_CAP = 60.0
 #: Earlier than any instant of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and the callback for the objects that counted.
-Ask = tuple[Callable[[ports.ClaimStore], set[str]],
-            Callable[[set[str]], None]]
-#: Index in the granted batch, and the error.
+#: A call of the store, and its callback, which gets the objects that counted.
+StoreCall = tuple[Callable[[ports.ClaimStore], set[str]],
+                  Callable[[set[str]], None]]
+#: A failed run: its index in the granted batch, and the error.
 Failed = tuple[int, str]
 
 
-class Asked(NamedTuple):
+class LeaseRequest(NamedTuple):
     """A request for a lease, or for its renewal."""
 
     #: In monotonic seconds.
     at: float
-    #: Whether this process was surely in its group. If it joined later, the
-    #: others may not have seen it there yet.
+    #: Whether this process was certainly in its group. If it joined later, the
+    #: other processes may not see it there yet.
     sure: bool
 
 
 class Grant:
-    """A batch whose start was requested, and what was granted of it."""
+    """A batch whose start was requested, and the runs that were granted."""
 
-    __slots__ = ('asked', 'batch', 'holder', 'indexes', 'lease', 'open',
-                 'progress', 'saving', 'sign', 'until')
+    __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
+                 'progress', 'request', 'saving', 'until')
 
     def __init__(self, batch: message.Batch, now: float):
-        #: The batch as it arrived; after the grant, only what was granted of
-        #: it.
+        #: The batch as it arrived; after the grant, reduced to the granted
+        #: runs.
         self.batch = batch
         self.lease = granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
         #: The request from which the lease is trusted.
-        self.asked = Asked(now, False)
+        self.request = LeaseRequest(now, False)
         #: Monotonic seconds until which its runs may begin. NEVER: the lease
         #: was lost.
         self.until = now
-        self.sign = now
+        self.last_seen = now
         #: For each granted run: 1, or 0 once its outcome was reported.
         self.open = bytearray()
         #: For each granted run: its index in the batch as it arrived.
@@ -93,11 +94,11 @@ class Grant:
         self.saving = False
 
     @property
-    def void(self) -> bool:
+    def is_lost(self) -> bool:
         """True if the lease was lost."""
         return self.until == NEVER
 
-    def goes_on(self, index: int) -> bool:
+    def is_running(self, index: int) -> bool:
         """Return whether the run at *index* was granted and has no outcome
         yet.
         """
@@ -107,45 +108,46 @@ class Grant:
         """Mark the run at *index* as ended. Return False if it was marked
         before.
         """
-        if not self.goes_on(index):
+        if not self.is_running(index):
             return False
         self.open[index] = 0
         return True
 
     @property
     def over(self) -> bool:
-        """True if no granted run goes on."""
+        """True if all granted runs have ended."""
         return 1 not in self.open
 
 
 class RunOutcomes:
-    """Outcomes of granted runs, and how the store records them::
+    """Store calls that record the outcomes of granted runs::
 
         done ──────────────────────────► finish ──┐
         failed, with attempts left ────► fail, into a lease of its retry
         failed for the last time ──────► fail, dead ──┴─► counted, or lost
 
-    Only what the store counts is reported as such. The other results are late:
-    their lease had ended, and other workers may have the objects.
+    A result is reported as done or failed only if the store counts it. Any
+    other result is late: its lease had ended, and another worker may have the
+    object.
 
     :param random_: Source of the jitter of pauses before retries.
-    :param told: Limits the rate of log lines of one job.
+    :param throttle: Limits the rate of log lines about one job.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *,
                  new_lease: Callable[[], str], random_: random.Random,
-                 told: log_throttle.LogThrottle):
+                 throttle: log_throttle.LogThrottle):
         self._jobs = jobs
         self._new_lease = new_lease
         self._random = random_
-        self._told = told
+        self._throttle = throttle
 
-    def finishing(self, grant: Grant, done: list[int],
-                  told: message.Report) -> Ask:
+    def finish_call(self, grant: Grant, done: list[int],
+                    report: message.Report) -> StoreCall:
         """Return the store call that ends runs as done, and its callback.
 
         :param done: Their indexes in the granted batch.
-        :param told: Report to which the callback adds what counted.
+        :param report: Report to which the callback adds what counted.
         """
         batch = grant.batch
         keys = [batch.objects[i] for i in done]
@@ -155,46 +157,47 @@ class RunOutcomes:
                 batch.job, batch.tick, keys, lease=grant.lease)
 
         def then(counted: set[str]) -> None:
-            told.done = [grant.indexes[i] for i in done
-                         if batch.objects[i] in counted]
-            if len(told.done) < len(done):
-                self._lose(grant, [grant.indexes[i] for i in done if (
-                    batch.objects[i] not in counted)], told)
+            report.done = [grant.indexes[i] for i in done
+                           if batch.objects[i] in counted]
+            if len(report.done) < len(done):
+                self._report_lost(grant, [
+                    grant.indexes[i] for i in done
+                    if batch.objects[i] not in counted], report)
         return call, then
 
-    def _lose(self, grant: Grant, indexes: list[int],
-              told: message.Report) -> None:
+    def _report_lost(self, grant: Grant, indexes: list[int],
+                     report: message.Report) -> None:
         """Report results that were too late to count."""
         if indexes:
-            told.lost = told.lost + indexes
-            if self._told.allow(grant.batch.job):
+            report.lost = report.lost + indexes
+            if self._throttle.allow(grant.batch.job):
                 LOG.warning(
                     'results dropped: job=%s batch=%s objects=%d worker=%s '
                     'reason=their lease had ended, and others have them',
                     grant.batch.job, grant.batch.id, len(indexes),
                     grant.batch.worker)
 
-    def failing(self, grant: Grant, failed: list[Failed],
-                told: message.Report) -> list[Ask]:
+    def fail_calls(self, grant: Grant, failed: list[Failed],
+                   report: message.Report) -> list[StoreCall]:
         """Return the store calls that record failed runs, and their callbacks:
         one for each length of the pause before the retry.
 
         :param failed: Runs by their indexes in the granted batch.
-        :param told: Report to which the callbacks add what counted.
+        :param report: Report to which the callbacks add what counted.
         """
         job = self._jobs[grant.batch.job]
         by_pause: dict[float | None, list[Failed]] = {}
         pauses: dict[int, float] = {}
-        for one in failed:
-            attempt = grant.batch.attempts[one[0]]
+        for run in failed:
+            attempt = grant.batch.attempts[run[0]]
             pause = None
             if job.tries_again(attempt):
                 if attempt not in pauses:
                     pauses[attempt] = self.pause(job, attempt)
                 pause = pauses[attempt]
-            by_pause.setdefault(pause, []).append(one)
-        return [self._failing_alike(grant, pause, some, told)
-                for pause, some in by_pause.items()]
+            by_pause.setdefault(pause, []).append(run)
+        return [self._fail_call(grant, pause, runs, report)
+                for pause, runs in by_pause.items()]
 
     def pause(self, job: Job, attempt: int) -> float:
         """Return the seconds from the failure of *attempt* to the next
@@ -205,12 +208,12 @@ class RunOutcomes:
                     job.retry_backoff * 2.0 ** min(attempt - 1, 16))
         return pause * (0.5 + self._random.random() / 2)
 
-    def _failing_alike(self, grant: Grant, pause: float | None,
-                       failed: list[Failed],
-                       told: message.Report) -> Ask:
+    def _fail_call(self, grant: Grant, pause: float | None,
+                   failed: list[Failed],
+                   report: message.Report) -> StoreCall:
         batch = grant.batch
         failures = [Failure(batch.objects[i], error,
-                            told.tracebacks.get(i, ''))
+                            report.tracebacks.get(i, ''))
                     for i, error in failed]
         into = None if pause is None else self._new_lease()
 
@@ -223,11 +226,12 @@ class RunOutcomes:
             pairs = [(grant.indexes[i], error) for i, error in failed
                      if batch.objects[i] in counted]
             if pause is None:
-                told.failed = told.failed + pairs
+                report.failed = report.failed + pairs
             else:
-                told.retried = told.retried + pairs
-            self._lose(grant, [grant.indexes[i] for i, _ in failed
-                               if batch.objects[i] not in counted], told)
+                report.retried = report.retried + pairs
+            self._report_lost(grant, [
+                grant.indexes[i] for i, _ in failed
+                if batch.objects[i] not in counted], report)
         return call, then
 
 
@@ -235,18 +239,19 @@ class RunOutcomes:
 _MARGIN = 0.1
 
 # Number of leases without a sign of life after which a batch is forgotten.
-_FORGOTTEN = 3
+_FORGET_AFTER = 3
 
 
 def _key(sender: str, batch_id: str) -> tuple[str, str]:
-    """Return the key of a batch: the sender's process, and the batch id. The
-    sender may have another entry when the batch is reported, and its process
+    """Return the key of a batch: the sender's process, and the batch id.
+
+    The sender may have another entry when the batch is reported. Its process
     uses each id once.
     """
     return process_of(sender), batch_id
 
 
-def _of(batch: message.Batch, granted: list[Claim]) -> message.Batch:
+def _reduced(batch: message.Batch, granted: list[Claim]) -> message.Batch:
     """Return *batch* reduced to what was granted of it."""
     fences = [claim.fence for claim in granted]
     if fences == batch.fences:
@@ -262,10 +267,10 @@ class RunLeases:
     :param run: Receives a batch, reduced to what was granted of it.
     :param report: Receives each report, and the entry of its scheduler.
     :param lease: Seconds until a lease expires.
-    :param sure: Returns whether this process surely still is a member under
+    :param sure: Returns whether this process is certainly still a member under
         that entry.
-    :param shared: Whether all schedulers claim in this store. If True, granted
-        runs that are refused are put back into the store here.
+    :param shared: Whether all schedulers claim in this store. If True, this
+        component puts granted runs that are refused back into the store.
     :param silence_timeout: Seconds without a renewal after which the leases of
         a process that left its group are taken over; default: *lease*.
     :param partitions: Configuration of the partitions, by name.
@@ -283,7 +288,7 @@ class RunLeases:
                  partitions: Partitions = NONE):
         self._jobs = jobs
         self._limits = limits_of(jobs, partitions)
-        self._places: admission.AdmissionGate[Grant] = admission.AdmissionGate(
+        self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
         self._counting = False
         self._store = store
@@ -294,15 +299,16 @@ class RunLeases:
         self._new_lease = new_lease
         self._sure = sure
         self._shared = shared
-        self._silent = lease if silence_timeout is None else min(
+        self._silence_timeout = lease if silence_timeout is None else min(
             lease, silence_timeout)
         self._random = random_ or random.Random()
         self._grants: dict[tuple[str, str], Grant] = {}
         self._renewed = clock.monotonic()
         self._keeper = leases.LeaseKeeper(store, lease)
-        self._told = log_throttle.LogThrottle(clock, 10.0)
-        self._results = RunOutcomes(
-            jobs, new_lease=new_lease, random_=self._random, told=self._told)
+        self._throttle = log_throttle.LogThrottle(clock, 10.0)
+        self._outcomes = RunOutcomes(
+            jobs, new_lease=new_lease, random_=self._random,
+            throttle=self._throttle)
 
     def accept(self, batch: message.Batch) -> None:
         """Request a grant for *batch*, and begin the granted runs."""
@@ -317,8 +323,8 @@ class RunLeases:
             return
         now = self._clock.monotonic()
         grant = self._grants[key] = Grant(batch, now)
-        if self._shared and self._places.full(batch.job) is not None:
-            self._places.enqueue(grant, batch.job, now)
+        if self._shared and self._gate.full(batch.job) is not None:
+            self._gate.enqueue(grant, batch.job, now)
         else:
             self._start(grant, now)
 
@@ -330,10 +336,10 @@ class RunLeases:
         and gives its own runs back.
         """
         batch = grant.batch
-        grant.sign = now
-        grant.asked = Asked(now, self._sure(grant.batch.worker))
-        self._places.take(batch.job, len(batch.objects))
-        jobs, mark = self._places.jobs([batch.job]), self._places.snapshot()
+        grant.last_seen = now
+        grant.request = LeaseRequest(now, self._sure(grant.batch.worker))
+        self._gate.acquire(batch.job, len(batch.objects))
+        jobs, snapshot = self._gate.jobs([batch.job]), self._gate.snapshot()
 
         def start(store: ports.ClaimStore) -> tuple[
                 list[Claim], dict[str, int]]:
@@ -352,29 +358,30 @@ class RunLeases:
             elif not jobs:
                 self._begin(grant, granted)
             else:
-                self._begin(grant, granted, *self._places.counted(
-                    batch.job, running, mark, self._clock.monotonic()))
+                self._begin(grant, granted, *self._gate.record_count(
+                    batch.job, running, snapshot, self._clock.monotonic()))
         self._store.submit(start, started, lambda: started(([], {})))
 
     def _ended(self, job: str, runs: int) -> None:
         """Free *runs* places of *job*, and start batches that wait for one."""
-        self._places.give_back(job, runs)
+        self._gate.release(job, runs)
         self._start_next()
 
     def _start_next(self) -> None:
-        while (grant := self._places.next()) is not None:
+        while (grant := self._gate.next()) is not None:
             self._start(grant, self._clock.monotonic())
 
     def sweep(self) -> None:
         """Refuse batches that waited too long for a place, and count again.
         Call this several times a second.
         """
-        for grant, why in self._places.expired(self._clock.monotonic()):
+        for grant, refusal in self._gate.expired(self._clock.monotonic()):
             batch = grant.batch
             self._forget(grant)
-            self._report(message.Report(batch.id, batch.worker, refused=[
-                (i, why) for i in range(len(batch.objects))]), batch.sender)
-        waiting = self._places.waiting
+            refused = [(i, refusal) for i in range(len(batch.objects))]
+            self._report(message.Report(
+                batch.id, batch.worker, refused=refused), batch.sender)
+        waiting = self._gate.waiting
         if not waiting or self._counting:
             return
         self._counting = True
@@ -387,48 +394,48 @@ class RunLeases:
             self._counting = False
             now = self._clock.monotonic()
             for job in waiting:
-                self._places.counted(job, running, mark, now)
+                self._gate.record_count(job, running, snapshot, now)
             self._start_next()
-        jobs, mark = self._places.jobs(waiting), self._places.snapshot()
+        jobs, snapshot = self._gate.jobs(waiting), self._gate.snapshot()
         self._store.submit(
             lambda store: store.running(jobs), counted, failed)
 
     def _begin(self, grant: Grant, granted: list[Claim],
-               too_many: int = 0, why: Refusal | None = None) -> None:
-        batch, all_ = grant.batch, len(granted)
-        grant.until = grant.asked.at + self._lease * (1.0 - _MARGIN)
-        grant.open = bytearray(b'\1' * all_)
-        grant.indexes = range(all_)
-        if all_ < len(batch.objects):
+               excess: int = 0, refusal: Refusal | None = None) -> None:
+        batch, total = grant.batch, len(granted)
+        grant.until = grant.request.at + self._lease * (1.0 - _MARGIN)
+        grant.open = bytearray(b'\1' * total)
+        grant.indexes = range(total)
+        if total < len(batch.objects):
             places = {key: i for i, key in enumerate(batch.objects)}
             grant.indexes = [places.pop(c.object) for c in granted]
             self._report(message.Report(
                 batch.id, batch.worker, lost=list(places.values())),
                 batch.sender)
-        batch = grant.batch = _of(batch, granted)
-        if too_many and why is not None:
-            granted = granted[:max(0, len(granted) - too_many)]
+        batch = grant.batch = _reduced(batch, granted)
+        if excess and refusal is not None:
+            granted = granted[:max(0, len(granted) - excess)]
             kept = len(granted)
-            self._places.give_back(batch.job, all_ - kept)
+            self._gate.release(batch.job, total - kept)
             self._report(message.Report(batch.id, batch.worker, refused=[
-                (i, why) for i in grant.indexes[kept:]]), batch.sender)
+                (i, refusal) for i in grant.indexes[kept:]]), batch.sender)
             self._put_back(
-                grant, range(kept, all_), 0.5 + self._random.random())
-            batch = _of(batch, granted)
+                grant, range(kept, total), 0.5 + self._random.random())
+            batch = _reduced(batch, granted)
         if not granted:
             self._forget(grant)
             return
-        again = [c.object for c in granted if c.attempt > 1]
-        if not again:
+        retries = [c.object for c in granted if c.attempt > 1]
+        if not retries:
             self._run(batch)
             return
 
-        def known(progress: dict[str, str]) -> None:
+        def loaded(progress: dict[str, str]) -> None:
             self._run(dataclasses.replace(batch, progress=progress))
         self._store.submit(
             lambda store: store.load_progress(
-                batch.job, again, lease=grant.lease),
-            known, lambda: known({}))
+                batch.job, retries, lease=grant.lease),
+            loaded, lambda: loaded({}))
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
@@ -442,10 +449,10 @@ class RunLeases:
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
             return Refusal.LEASE_ENDED
-        # No other process takes over the lease while this one is surely in its
-        # group, or has renewed recently.
-        if (now >= grant.asked.at + self._silent * (1.0 - _MARGIN)
-                and not (grant.asked.sure and self._sure(batch.worker))):
+        # No other process takes over the lease while this one is certainly in
+        # its group, or has renewed recently.
+        if (now >= grant.request.at + self._silence_timeout * (1.0 - _MARGIN)
+                and not (grant.request.sure and self._sure(batch.worker))):
             return Refusal.LEASE_ENDED
         return None
 
@@ -458,7 +465,7 @@ class RunLeases:
         run.
         """
         grant = self._grants.get(_key(batch.sender, batch.id))
-        return None if grant is None or grant.void else grant.lease
+        return None if grant is None or grant.is_lost else grant.lease
 
     def reported(self, report: message.Report, to_entry: str) -> None:
         """Record the outcomes of granted runs, then pass on the report.
@@ -473,10 +480,10 @@ class RunLeases:
                 report, done=[], failed=[], lost=[
                     *report.done, *(i for i, _ in report.failed)]), to_entry)
             return
-        grant.sign = self._clock.monotonic()
-        for index, said in report.progress:
-            if grant.goes_on(index):
-                grant.progress[grant.batch.objects[index]] = said
+        grant.last_seen = self._clock.monotonic()
+        for index, text in report.progress:
+            if grant.is_running(index):
+                grant.progress[grant.batch.objects[index]] = text
         if report.progress and (report.failed or not grant.saving):
             # Save the progress of a failed run before its failure is recorded.
             self._save(grant)
@@ -485,33 +492,33 @@ class RunLeases:
         done = [i for i in report.done if grant.take(i)]
         failed = [(i, error) for i, error in report.failed if grant.take(i)]
         report.done, report.failed = [], []
-        report.refused = [(grant.indexes[i], why)
-                          for i, why in report.refused if i in put_back]
-        asks: list[Ask] = []
+        report.refused = [(grant.indexes[i], refusal)
+                          for i, refusal in report.refused if i in put_back]
+        calls: list[StoreCall] = []
         if done:
-            asks.append(self._results.finishing(grant, done, report))
+            calls.append(self._outcomes.finish_call(grant, done, report))
         if failed:
-            asks += self._results.failing(grant, failed, report)
+            calls += self._outcomes.fail_calls(grant, failed, report)
         if grant.over:
             # The grant may go: the requests keep what they need of it.
             self._forget(grant)
-        over_now = len(done) + len(failed) + len(put_back)
-        if not asks:
+        freed = len(done) + len(failed) + len(put_back)
+        if not calls:
             self._report(report, to_entry)
-            self._ended(grant.batch.job, over_now)
+            self._ended(grant.batch.job, freed)
             return
-        for call, then in asks[:-1]:
+        for call, then in calls[:-1]:
             self._store.submit(call, then)
-        call, then_last = asks[-1]
+        call, record_last = calls[-1]
 
-        def over(counted: set[str]) -> None:
-            then_last(counted)
+        def recorded(counted: set[str]) -> None:
+            record_last(counted)
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.
-        self._store.submit(call, over)
+        self._store.submit(call, recorded)
         # Start waiting batches only now, so that the store handles their
         # starts after the results.
-        self._ended(grant.batch.job, over_now)
+        self._ended(grant.batch.job, freed)
 
     def _put_back(self, grant: Grant, indexes: Sequence[int],
                   seconds: float = 0.0) -> list[int]:
@@ -520,23 +527,23 @@ class RunLeases:
         :param seconds: Seconds until any scheduler may claim them again.
         :returns: Those of *indexes* that had no outcome before.
         """
-        given = [i for i in indexes if grant.take(i)]
-        if given and self._shared:
+        returned = [i for i in indexes if grant.take(i)]
+        if returned and self._shared:
             batch, into = grant.batch, self._new_lease()
-            keys = [batch.objects[i] for i in given]
+            keys = [batch.objects[i] for i in returned]
             self._store.submit(
                 lambda store: store.reclaim(batch.job, batch.tick, keys,
                                             leases=[grant.lease], into=into,
                                             holder='', seconds=seconds,
                                             count_attempt=False),
-                lambda anew: None)
-        return given
+                lambda claims: None)
+        return returned
 
     def _save(self, grant: Grant) -> None:
         """Save the unsaved progress. Each grant has at most one pending
         request, however long the store is unreachable.
         """
-        said, grant.progress = grant.progress, {}
+        progress, grant.progress = grant.progress, {}
         grant.saving = True
 
         def saved(_: None = None) -> None:
@@ -545,7 +552,7 @@ class RunLeases:
                 self._save(grant)
         self._store.submit(
             lambda store: store.save_progress(
-                grant.batch.job, said, lease=grant.lease), saved, saved)
+                grant.batch.job, progress, lease=grant.lease), saved, saved)
 
     def renew(self) -> None:
         """Renew the leases of batches that give signs of life.
@@ -555,33 +562,33 @@ class RunLeases:
         meanwhile are still unread.
         """
         now = self._clock.monotonic()
-        away, self._renewed = now - self._renewed, now
+        gap, self._renewed = now - self._renewed, now
         by_holder: dict[str, list[Grant]] = {}
         for grant in self._grants.values():
-            if away > self._lease / 2:
-                grant.sign = min(now, grant.sign + away)
-            if (not (grant.over or grant.void)
-                    and now - grant.sign <= self._lease):
+            if gap > self._lease / 2:
+                grant.last_seen = min(now, grant.last_seen + gap)
+            if (not (grant.over or grant.is_lost)
+                    and now - grant.last_seen <= self._lease):
                 by_holder.setdefault(grant.holder, []).append(grant)
         for grant in [g for g in self._grants.values()
-                      if now - g.sign > _FORGOTTEN * self._lease]:
+                      if now - g.last_seen > _FORGET_AFTER * self._lease]:
             self._forget(grant)
         for holder, grants in by_holder.items():
             self._renew(holder, grants, now)
 
     def _renew(self, holder: str, grants: list[Grant],
                now: float) -> None:
-        asked = {worker: Asked(now, self._sure(worker))
-                 for worker in {grant.batch.worker for grant in grants}}
+        requests = {worker: LeaseRequest(now, self._sure(worker))
+                    for worker in {grant.batch.worker for grant in grants}}
 
         def renewed(held: set[str]) -> None:
             for grant in grants:
                 if grant.lease in held:
-                    grant.asked = asked[grant.batch.worker]
+                    grant.request = requests[grant.batch.worker]
                     grant.until = now + self._lease * (1.0 - _MARGIN)
                 else:
                     # Another process took the lease over. Results of runs that
-                    # still go on do not count.
+                    # have not ended do not count.
                     grant.until = NEVER
         self._keeper.renew(
             holder, [grant.lease for grant in grants], renewed)

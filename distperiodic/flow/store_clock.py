@@ -20,15 +20,15 @@ from distperiodic.flow import log_throttle
 LOG = logging.getLogger(__name__)
 
 # Seconds between two queries; quartz drifts by less than 0.01 s in that time.
-_EVERY = 60.0
+_INTERVAL = 60.0
 # Seconds until the next query after an unreliable answer. An answer that took
-# long may be wrong by half of that time. An answer that was not expected means
-# that the store's clock was set, or runs at another speed for a while.
-_SOON = 1.0
-# Number of times that one query asks for the time, and the response time in
-# seconds below which the first answer is enough. The first answer may have
-# waited for a connection before the clock was read.
-_QUESTIONS, _AT_ONCE = 3, 0.005
+# long may be wrong by half of that time. An unexpected answer means that the
+# store's clock was set, or runs at another speed for a while.
+_RETRY_AFTER = 1.0
+# Number of requests in one query, and the response time in seconds below which
+# one answer is enough. The first request may wait for a connection before the
+# store reads its clock.
+_QUERIES, _FAST = 3, 0.005
 # Seconds by which an answer may differ from the expected time.
 _EXPECTED = 0.1
 # Seconds by which clocks may differ without a warning.
@@ -46,7 +46,7 @@ class StoreClock:
                  known: Callable[[], None]):
         self._clock = clock
         self._store = store
-        self._tell = known
+        self._on_known = known
         #: The store's time when the monotonic clock was zero. None: unknown.
         self._base: Instant | None = None
         #: The time in use at the last answer, and the monotonic clock then,
@@ -55,13 +55,13 @@ class StoreClock:
         #: The store's time at which it meets the time in use.
         self._meet: Instant = 0
         self._next = clock.monotonic()
-        self._asking = False
+        self._pending = False
         #: Monotonic seconds until which the store's clock is queried often.
-        self._restless = self._next
+        self._frequent_until = self._next
         #: Difference between the wall clock and the monotonic clock at the
         #: last query.
         self._wall = self._wall_base()
-        self._told = log_throttle.LogThrottle(clock, 600.0)
+        self._throttle = log_throttle.LogThrottle(clock, 600.0)
 
     def now(self) -> Instant:
         base = self._base
@@ -83,7 +83,7 @@ class StoreClock:
         if abs(self._wall_base() - self._wall) > _TOLERATED * SECOND:
             # The local wall clock was set. If the store uses that clock, its
             # speed may change a little later.
-            self._restless = now + _EVERY
+            self._frequent_until = now + _INTERVAL
             self.sync()
         elif now >= self._next:
             self.sync()
@@ -92,11 +92,11 @@ class StoreClock:
         """Query the store's clock now. Call this when the time in use may be
         wrong.
         """
-        if self._asking:
+        if self._pending:
             return
-        self._asking = True
+        self._pending = True
         self._wall = self._wall_base()
-        self._store.submit(self._compare, self._compared, self._failed)
+        self._store.submit(self._measure, self._measured, self._failed)
 
     def _up(self) -> Instant:
         return int(self._clock.monotonic() * SECOND)
@@ -104,13 +104,13 @@ class StoreClock:
     def _wall_base(self) -> Instant:
         return self._clock.now() - self._up()
 
-    def _compare(self, store: ports.ClaimStore) -> tuple[Instant, float]:
+    def _measure(self, store: ports.ClaimStore) -> tuple[Instant, float]:
         """Return the store's time at zero of the monotonic clock, and the
         response time in seconds. The answer with the shortest response time is
         used (Cristian's algorithm, Distributed Computing 3, 1989).
         """
         best: tuple[Instant, float] | None = None
-        for _ in range(_QUESTIONS):
+        for _ in range(_QUERIES):
             before = self._clock.monotonic()
             now = store.now()
             took = self._clock.monotonic() - before
@@ -118,13 +118,13 @@ class StoreClock:
                 # The store read its clock at some time between request and
                 # answer.
                 best = now - round((before + took / 2) * SECOND), took
-            if took < _AT_ONCE:
+            if took < _FAST:
                 break
         assert best is not None
         return best
 
-    def _compared(self, answer: tuple[Instant, float]) -> None:
-        self._asking = False
+    def _measured(self, answer: tuple[Instant, float]) -> None:
+        self._pending = False
         first, (base, took) = self._base is None, answer
         up = self._up()
         self._shown = (base + up if first else self.now()), up
@@ -132,27 +132,27 @@ class StoreClock:
         self._meet = 2 * self._shown[0] - base - up
         behind = (self._shown[0] - base - up) / SECOND
         now = self._clock.monotonic()
-        calm = (took <= _SOON and behind <= _EXPECTED
-                and now >= self._restless)
-        self._next = now + (_EVERY if calm else _SOON)
+        reliable = (took <= _RETRY_AFTER and behind <= _EXPECTED
+                    and now >= self._frequent_until)
+        self._next = now + (_INTERVAL if reliable else _RETRY_AFTER)
         self._compare_with_wall(took)
-        if behind > _TOLERATED + took and self._told.allow('set back'):
+        if behind > _TOLERATED + took and self._throttle.allow('set back'):
             LOG.warning(
                 'store clock set back: seconds=%.1f; ticks come at half '
-                'speed until it has caught up, and the store refuses those '
-                'that it has not reached; they run then', behind)
+                'speed until it has caught up, and the store refuses ticks '
+                'that its clock has not reached; they run later', behind)
         if first:
-            self._tell()
+            self._on_known()
 
     def _compare_with_wall(self, took: float) -> None:
         assert self._base is not None
         ahead = (self._wall_base() - self._base) / SECOND
-        if abs(ahead) > _TOLERATED + took and self._told.allow('skew'):
+        if abs(ahead) > _TOLERATED + took and self._throttle.allow('skew'):
             LOG.warning(
-                'clock differs: ahead=%.1f; jobs go by the clock of the '
-                'store; set the clock of this machine, or that of the '
+                'clock differs: ahead=%.1f; jobs follow the clock of the '
+                'store; correct the clock of this machine, or that of the '
                 'database', ahead)
 
     def _failed(self) -> None:
-        self._asking = False
-        self._next = self._clock.monotonic() + _SOON
+        self._pending = False
+        self._next = self._clock.monotonic() + _RETRY_AFTER

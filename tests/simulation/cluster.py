@@ -55,7 +55,7 @@ class Cluster:
         # As many rows make a large job here, and as long it is left alone
         # after a look that took its time.
         pipeline._PAGE = setup.page
-        late_claims._LONGEST_REST = setup.rest
+        late_claims._LONGEST_PAUSE = setup.rest
         self.world.tell('SETUP %s', setup)
         #: The jobs of what is to be installed, and of what each member has.
         self.newest_jobs = dict(setup.jobs)

@@ -23,11 +23,11 @@ def places():
 
 
 def test_a_job_has_its_own_limit_and_that_of_its_partition(places):
-    places.take('b', 2)
+    places.acquire('b', 2)
     assert places.full('b').refusal is Refusal.JOB_LIMIT
     assert places.full('a') is None
 
-    places.take('a', 2)
+    places.acquire('a', 2)
     assert places.full('a').refusal is Refusal.PARTITION_LIMIT
     assert places.full('c') is None
 
@@ -45,17 +45,17 @@ def test_what_runs_on_every_member_is_none_of_a_partition_s():
 
 
 def test_the_first_that_waits_and_has_a_place_is_next(places):
-    places.take('b', 2)
-    places.take('a', 2)
+    places.acquire('b', 2)
+    places.acquire('a', 2)
     places.enqueue('first b', 'b', 0.0)
     places.enqueue('first a', 'a', 0.0)
     assert places.next() is None
 
-    places.give_back('a', 1)
+    places.release('a', 1)
     assert places.next() == 'first a'
-    places.take('a', 1)
+    places.acquire('a', 1)
     assert places.next() is None
-    places.give_back('b', 1)
+    places.release('b', 1)
     assert places.next() == 'first b'
 
 
@@ -69,37 +69,37 @@ def test_of_those_that_wait_for_one_place_the_first_has_it(places):
 def test_a_count_tells_how_many_are_too_many_and_by_which_limit(places):
     mark = places.snapshot()
 
-    assert places.counted('b', {'a': 1, 'b': 3}, mark, 0.0) == (
+    assert places.record_count('b', {'a': 1, 'b': 3}, mark, 0.0) == (
         1, Refusal.JOB_LIMIT)
-    assert places.counted('b', {'a': 5, 'b': 3}, mark, 0.0) == (
+    assert places.record_count('b', {'a': 5, 'b': 3}, mark, 0.0) == (
         4, Refusal.PARTITION_LIMIT)
-    assert places.counted('b', {'b': 2}, mark, 0.0) == (0, None)
+    assert places.record_count('b', {'b': 2}, mark, 0.0) == (0, None)
 
 
 def test_what_ended_since_a_count_was_asked_for_is_not_in_it(places):
-    places.take('a', 4)
+    places.acquire('a', 4)
     mark = places.snapshot()
-    places.give_back('a', 1)
+    places.release('a', 1)
 
-    places.counted('a', {'a': 4}, mark, 0.0)
+    places.record_count('a', {'a': 4}, mark, 0.0)
 
     assert places.full('a') is None
 
 
 def test_a_place_between_two_runs_of_another_is_not_taken(places):
     mark = places.snapshot()
-    places.counted('a', {'a': 4}, mark, 0.0)
+    places.record_count('a', {'a': 4}, mark, 0.0)
 
-    places.counted('a', {'a': 3}, mark, 0.1)
+    places.record_count('a', {'a': 3}, mark, 0.1)
     assert places.full('a')
 
     for at in 0.3, 0.6:
-        places.counted('a', {'a': 3}, mark, at)
+        places.record_count('a', {'a': 3}, mark, at)
     assert places.full('a') is None
 
 
 def test_who_waits_in_vain_is_told_for_what(places):
-    places.take('a', 4)
+    places.acquire('a', 4)
     places.enqueue('old', 'a', 0.0)
     places.enqueue('new', 'a', 0.9)
 

@@ -37,7 +37,7 @@ def store():
 @pytest.fixture
 def attendance(store):
     return Attendance(
-        Clock(), StoreQueue(store), {'poll': JOB}, every=1.0)
+        Clock(), StoreQueue(store), {'poll': JOB}, interval=1.0)
 
 
 def test_since_when_a_job_was_attended_is_known_from_the_store(

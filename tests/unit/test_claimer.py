@@ -118,7 +118,7 @@ def test_what_is_left_to_others_is_claimed_no_more():
     desk = Desk(piece=2)
     desk.claimer.start_tick(desk.job, tick(), list('abcde'))
 
-    desk.claimer.leave('poll')
+    desk.claimer.forget('poll')
 
     assert not desk.claimer.has_rest('poll')
 
@@ -129,10 +129,10 @@ def test_a_tick_that_came_too_early_is_claimed_when_it_comes():
     desk.claimer.start_tick(desk.job, tick(), ['a'])
 
     desk.clock.advance(64)
-    desk.claimer.ask_again()
+    desk.claimer.retry_delayed()
     assert desk.store.claimed == []
     desk.clock.advance(1)
-    desk.claimer.ask_again()
+    desk.claimer.retry_delayed()
 
     assert desk.store.claimed == [(tick(), ['a'])]
 
@@ -147,7 +147,7 @@ def test_a_clock_that_is_behind_the_stores_is_set_before_more_is_judged():
     assert desk.events == [events.ClockDiffers('poll')]
     desk.clock.advance(70)
     desk.store.behind = 0
-    desk.claimer.ask_again()
+    desk.claimer.retry_delayed()
 
     assert desk.store.looked == 1
     assert desk.store.claimed == [(tick(-1), ['a'])]
@@ -169,7 +169,8 @@ def test_a_process_with_an_outdated_schedule_claims_nothing():
 
     desk.claimer.start_tick(desk.job, tick(), ['a'])
     desk.judge(missed=3)
-    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))], tick())
+    desk.claimer.give_up_delisted(
+        desk.job, [Row('a', 0, tick(3), tick(9))], tick())
 
     assert desk.store.claimed == desk.store.skipped == []
 
@@ -179,7 +180,8 @@ def test_what_comes_after_an_object_left_the_catalogue_is_not_given_up():
     """
     desk = Desk()
 
-    desk.claimer.forgo(desk.job, [Row('a', 0, tick(3), tick(9))], tick(1))
+    desk.claimer.give_up_delisted(
+        desk.job, [Row('a', 0, tick(3), tick(9))], tick(1))
 
     assert [at for at, *_ in desk.store.skipped] == [tick(1)]
 
@@ -243,11 +245,11 @@ def test_a_row_that_is_locked_is_not_asked_for_without_a_pause():
         [], [], 0, [Row('a', 0, tick(1), tick(9))], [])
     desk.judge(missed=1)
 
-    assert 0.0 < desk.claimer.ask_again() <= 0.5
+    assert 0.0 < desk.claimer.retry_delayed() <= 0.5
     assert desk.store.looked == 0
 
     desk.clock.advance(0.5)
-    desk.claimer.ask_again()
+    desk.claimer.retry_delayed()
     assert desk.store.looked == 1
 
 

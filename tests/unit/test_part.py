@@ -43,7 +43,7 @@ def walked(store, *ranges, page):
     Walk(StoreQueue(store), 'poll', ranges, before=None, page=page,
          on_page=lambda low, high, rows: pages.append(
              (low, high, [row.position for row in rows])),
-         on_end=ends.append).go_on()
+         on_end=ends.append).advance()
     [end] = ends
     return pages, end
 

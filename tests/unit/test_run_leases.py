@@ -354,7 +354,7 @@ def test_what_runs_at_most_once_is_not_retried():
     (100, 60.0), (10 ** 6, 60.0)])
 def test_pauses_double_up_to_a_cap_and_are_not_all_alike(attempt, most):
     outcomes = RunOutcomes({}, new_lease=str, random_=random.Random(1),
-                           told=None)
+                           throttle=None)
     job = worlds.job('poll', retries=100, retry_backoff=2.0)
     pauses = [outcomes.pause(job, attempt) for _ in range(200)]
 

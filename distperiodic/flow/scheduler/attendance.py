@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of each job in the store, and the attendance of this member.
 
-Every scheduler regularly reads the status of its jobs: whether an operator
-paused a job, which schedule is in force, since when schedulers have attended
-the job without a gap, and up to when all that was due was found claimed. The
-gaps distinguish a tick that no scheduler could claim from one that was lost.
+Every scheduler regularly reads the status of its jobs. The status of a job
+says whether an operator paused the job, which schedule is in force, since when
+schedulers have attended the job without a gap, and up to which instant all
+that was due was found claimed. The gaps distinguish a tick that no scheduler
+could claim from a tick that was lost.
 """
 
 import logging
@@ -27,15 +28,15 @@ _GAPS = 2.0, 30.0
 class Attendance:
     """Attendance of all jobs of one member.
 
-    :param every: Seconds between two reads of the status.
+    :param interval: Seconds between two reads of the status.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
-                 jobs: Mapping[str, Job], every: float):
+                 jobs: Mapping[str, Job], interval: float):
         self._clock = clock
         self._store = store
         self._jobs = jobs
-        self._every = every
+        self._interval = interval
         now = clock.now()
         self._gaps = {
             name: min(max(job.schedule.period_us(now) / SECOND, _GAPS[0]),
@@ -45,17 +46,17 @@ class Attendance:
         self._outdated: set[str] = set()
         #: Instants to record at the next read, by job.
         self._checked: dict[str, Instant] = {}
-        self._asking = False
+        self._pending = False
         #: Whether the schedules of this process were put in force.
         self._adopted = False
         #: Monotonic seconds and instant of the last request.
-        self._looked = clock.monotonic(), clock.now()
+        self._requested = clock.monotonic(), clock.now()
         #: Callbacks that wait for the next answer.
         self._waiting: list[Callable[[], None]] = []
 
     def sweep(self) -> None:
         """Read the status of the jobs if a read is due."""
-        if self._clock.monotonic() - self._looked[0] >= self._every:
+        if self._clock.monotonic() - self._requested[0] >= self._interval:
             self.refresh()
 
     def refresh(self, then: Callable[[], None] | None = None) -> None:
@@ -65,15 +66,15 @@ class Attendance:
         """
         if then is not None:
             self._waiting.append(then)
-        if self._asking:
+        if self._pending:
             return
-        self._asking = True
-        self._looked = self._clock.monotonic(), self._clock.now()
+        self._pending = True
+        self._requested = self._clock.monotonic(), self._clock.now()
         gaps, checked = self._gaps, self._checked
         self._checked = {}
 
         def known(statuses: dict[str, ports.JobStatus]) -> None:
-            self._asking = False
+            self._pending = False
             self._report(statuses)
             self._statuses = statuses
             self._outdated = {
@@ -81,11 +82,11 @@ class Attendance:
                 if status.schedule not in (
                     '', self._jobs[name].schedule_text())}
             waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                one()
+            for callback in waiting:
+                callback()
 
         def failed() -> None:
-            self._asking = False
+            self._pending = False
 
         def adopted(_: None) -> None:
             self._adopted = True
@@ -98,23 +99,23 @@ class Attendance:
 
     def _report(self, statuses: Mapping[str, ports.JobStatus]) -> None:
         for name in sorted(statuses):
-            was, now = self._statuses.get(name), statuses[name]
-            if now.paused is not None and (
-                    was is None or was.paused is None):
+            before, after = self._statuses.get(name), statuses[name]
+            if after.paused is not None and (
+                    before is None or before.paused is None):
                 LOG.info('job paused: job=%s reason=%s; its ticks are skipped '
-                         'until: distperiodic job resume', name, now.paused)
-            elif was is not None and was.paused is not None and (
-                    now.paused is None):
-                LOG.info('job resumed: job=%s; it goes on with its next '
+                         'until: distperiodic job resume', name, after.paused)
+            elif before is not None and before.paused is not None and (
+                    after.paused is None):
+                LOG.info('job resumed: job=%s; it continues with its next '
                          'tick', name)
             text = self._jobs[name].schedule_text()
-            if now.schedule not in ('', text) and (
-                    was is None or was.schedule != now.schedule):
+            if after.schedule not in ('', text) and (
+                    before is None or before.schedule != after.schedule):
                 LOG.warning(
                     'schedule replaced: job=%s ours=%r in_force=%r; a process '
-                    'that started later brought another one, and this one '
+                    'that started later has another schedule, so this process '
                     'claims nothing of the job; restart it with the new code',
-                    name, text, now.schedule)
+                    name, text, after.schedule)
 
     @property
     def known(self) -> bool:
@@ -125,9 +126,9 @@ class Attendance:
         """Return whether the last read is recent enough to judge which ticks
         were lost.
         """
-        seconds, instant = self._looked
-        recent = 2 * self._every + 1.0
-        return (not self._asking
+        seconds, instant = self._requested
+        recent = 2 * self._interval + 1.0
+        return (not self._pending
                 and self._clock.monotonic() - seconds <= recent
                 # The store's clock may have been set forward.
                 and self._clock.now() - instant <= recent * SECOND)

@@ -16,11 +16,11 @@ from distperiodic.flow.scheduler import in_flight
 LOG = logging.getLogger(__name__)
 
 # Seconds for which a worker is reserved for suspects.
-_ALONE = 10.0
+_RESERVED = 10.0
 
 
 class Batcher:
-    """Makes batches of waiting claims for the workers that have room.
+    """Makes batches of waiting claims, for the workers that have room.
 
     A worker receives what its window has room for. Jobs of equal priority
     alternate, batch by batch, and a small burst is divided among all workers
@@ -38,17 +38,18 @@ class Batcher:
     run is expected to kill its worker.
 
     :param batch_size: Largest number of objects in one batch.
-    :param shared: Jobs whose claims stand in a store that members share.
+    :param shared: Jobs whose claims are in a store that members share.
+    :param throttle: Limits the rate of log lines about one job or partition.
     """
 
-    def __init__(self, hand: in_flight.InFlight, bus: ports.WorkBus,
+    def __init__(self, inflight: in_flight.InFlight, bus: ports.WorkBus,
                  clock: ports.Clock, *, batch_size: int,
-                 shared: Container[str], told: log_throttle.LogThrottle):
-        self._hand = hand
+                 shared: Container[str], throttle: log_throttle.LogThrottle):
+        self._in_flight = inflight
         self._bus = bus
         self._clock = clock
         self._batch_size = batch_size
-        self._told = told
+        self._throttle = throttle
         self._shared = shared
         self._batch_ids = map(str, itertools.count(1))
 
@@ -58,27 +59,28 @@ class Batcher:
         :param me: This scheduler's entry.
         :param sure: Whether objects that the ring divides may be dispatched.
         """
-        turns = self._hand.turns[partition]
-        apart = self._hand.quarantined(partition)
-        if not turns and not apart:
+        inflight = self._in_flight
+        turns = inflight.turns[partition]
+        quarantined = inflight.quarantined(partition)
+        if not turns and not quarantined:
             return
-        workers = [w for w in self._hand.workers.get(partition, {}).values()
+        workers = [w for w in inflight.workers.get(partition, {}).values()
                    if w.member.slots]
         if not workers:
-            if self._told.allow('alone ' + partition):
+            if self._throttle.allow('alone ' + partition):
                 LOG.warning(
                     'no worker: partition=%s jobs=%d; their objects wait '
-                    'until one joins; start one with distperiodic worker',
-                    partition, len(turns) + len(apart))
+                    'for a worker; start one with: distperiodic worker',
+                    partition, len(turns) + len(quarantined))
             return
         now = self._clock.monotonic()
-        for queue in apart:
+        for queue in quarantined:
             if sure or queue.job.scope is Scope.MEMBER:
-                self._give_apart(queue, workers, me, now)
+                self._send_suspects(queue, workers, me, now)
         free = [w for w in workers
                 if w.back_off.over(now) and not w.window.full
-                and not self._alone(w, now)]
-        passed = []
+                and not self._is_reserved(w, now)]
+        deferred = []
         shares: dict[str, int] = {}
         while turns and free:
             queue = turns[0][2]
@@ -88,9 +90,9 @@ class Batcher:
                 queue.listed = False
                 continue
             if not sure and queue.job.scope is not Scope.MEMBER:
-                passed.append(heapq.heappop(turns))
+                deferred.append(heapq.heappop(turns))
                 continue
-            worker = self._give(queue, free, shares, me, now)
+            worker = self._send_next(queue, free, shares, me, now)
             if worker is not None and worker.window.full:
                 free.remove(worker)
             if not queue.size:
@@ -99,76 +101,76 @@ class Batcher:
             elif worker is not None:
                 # The other queues of its priority come first.
                 heapq.heappop(turns)
-                self._hand.next_turn(queue)
+                self._in_flight.next_turn(queue)
             else:
                 # The queue is at its own limit or its partition's, or its
                 # workers have no room for it.
-                passed.append(heapq.heappop(turns))
-                if all(queue.job.name in w.unknown for w in workers):
-                    self._tell_unknown(queue)
-        for item in passed:
+                deferred.append(heapq.heappop(turns))
+                if all(queue.job.name in w.unknown_jobs for w in workers):
+                    self._warn_unknown(queue)
+        for item in deferred:
             heapq.heappush(turns, item)
 
-    def _tell_unknown(self, queue: in_flight.Queue) -> None:
-        if self._told.allow('unknown ' + queue.job.name):
+    def _warn_unknown(self, queue: in_flight.Queue) -> None:
+        if self._throttle.allow('unknown ' + queue.job.name):
             LOG.warning(
-                'no worker: job=%s partition=%s objects=%d; those that are '
-                'there do not know the job; they wait until one that does '
-                'joins, run the same --tasks everywhere', queue.job.name,
+                'no worker: job=%s partition=%s objects=%d; the present '
+                'workers do not know the job, so its objects wait for one '
+                'that does; run the same --tasks everywhere', queue.job.name,
                 queue.job.topic, queue.size)
 
     @staticmethod
-    def _able(worker: in_flight.Worker, job: str, now: float) -> bool:
-        return (job not in worker.unknown
+    def _accepts(worker: in_flight.Worker, job: str, now: float) -> bool:
+        return (job not in worker.unknown_jobs
                 and worker.paused.get(job, 0.0) <= now)
 
-    def _may_run(self, queue: in_flight.Queue, now: float) -> int:
-        """Return how many more runs of the job may be in one batch.
+    def _room(self, queue: in_flight.Queue, now: float) -> int:
+        """Return the number of runs of the job that one more batch may have.
 
         The number is based on what this scheduler knows. If it is too high,
-        the store detects that, and the excess runs are refused.
+        the store detects that, and the worker refuses the excess runs.
         """
-        most = self._batch_size
+        limit = self._batch_size
         for bound in queue.bounds.values():
-            most = min(most, bound.room(self._hand.schedulers, now))
-        return most
+            limit = min(limit, bound.room(self._in_flight.schedulers, now))
+        return limit
 
-    def _give(self, queue: in_flight.Queue, free: list[in_flight.Worker],
-              shares: dict[str, int], me: str,
-              now: float) -> in_flight.Worker | None:
+    def _send_next(self, queue: in_flight.Queue, free: list[in_flight.Worker],
+                   shares: dict[str, int], me: str,
+                   now: float) -> in_flight.Worker | None:
         """Send one batch of *queue* to the worker with the least work.
 
-        :param shares: For each job, how many claims of its oldest group one
-            worker receives at a time. This keeps a small burst from going to
-            the first worker as a whole.
+        :param shares: For each job, the number of claims of its oldest group
+            that one worker receives at a time. Without it the first worker
+            would receive a small burst as a whole.
         :returns: That worker. None: no worker may receive any of it now.
         """
         name = queue.job.name
         best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0
         for worker in free:
-            if not self._able(worker, name, now):
+            if not self._accepts(worker, name, now):
                 continue
             window = worker.window
-            its_cost = window.cost(name)
-            room = window.room(its_cost)
+            run_cost = window.cost(name)
+            room = window.room(run_cost)
             if room:
                 able += 1
                 load = (window.seconds, window.held / window.slots)
                 if best is None or load < least:
-                    best, least, number, cost = worker, load, room, its_cost
+                    best, least, number, cost = worker, load, room, run_cost
         if best is None:
             return None
-        wanted = min(self._may_run(queue, now), len(queue.groups[0].claims))
-        if not wanted:
+        limit = min(self._room(queue, now), len(queue.groups[0].claims))
+        if not limit:
             return None
         if able > 1:
             share = shares.get(name, 0)
             if not share:
                 share = shares[name] = -(-len(queue.groups[0].claims) // able)
-            wanted = min(wanted, share)
-        if number > wanted:
-            number = wanted
-        elif cost and number < wanted and best.window.busy:
+            limit = min(limit, share)
+        if number > limit:
+            number = limit
+        elif cost and number < limit and best.window.busy:
             # Each batch has a fixed cost. So a busy worker is not filled up
             # with small batches; the claims wait until it has room for more.
             return None
@@ -183,71 +185,71 @@ class Batcher:
               worker: in_flight.Worker, cost: float, me: str,
               now: float) -> str:
         """Send *group* to *worker*, and return the batch id."""
-        hand, job, claims = self._hand, queue.job, group.claims
-        hand.waiting -= len(claims)
+        inflight, job, claims = self._in_flight, queue.job, group.claims
+        inflight.waiting -= len(claims)
         batch = message.Batch(
             next(self._batch_ids), job.name, claims[0].tick,
             [c.object for c in claims], [c.fence for c in claims],
             [c.attempt for c in claims], me, worker.member.entry,
-            group.own.lease, job.topic, job.priority, authority=Authority.STORE
+            group.lease.id, job.topic, job.priority, authority=Authority.STORE
             if job.name in self._shared else Authority.RING)
-        hand.sent[batch.id] = in_flight.SentBatch(batch, worker, queue, cost,
-                                                  now)
+        inflight.sent[batch.id] = in_flight.SentBatch(
+            batch, worker, queue, cost, now)
         worker.batches[batch.id] = None
         worker.window.give(len(claims), cost)
         for bound in queue.bounds.values():
             bound.give(len(claims))
-        hand.outstanding += len(claims)
+        inflight.outstanding += len(claims)
         self._bus.send(batch)
         return batch.id
 
     # -- suspects
 
     @staticmethod
-    def _alone(worker: in_flight.Worker, now: float) -> bool:
+    def _is_reserved(worker: in_flight.Worker, now: float) -> bool:
         """Return whether *worker* receives nothing but suspects now."""
-        if worker.alone_until is None:
+        if worker.reserved_until is None:
             return False
-        if now >= worker.alone_until or not worker.batches:
-            worker.alone_until = None
+        if now >= worker.reserved_until or not worker.batches:
+            worker.reserved_until = None
             return False
         return True
 
-    def _give_apart(self, queue: in_flight.Queue,
-                    workers: list[in_flight.Worker], me: str,
-                    now: float) -> None:
+    def _send_suspects(self, queue: in_flight.Queue,
+                       workers: list[in_flight.Worker], me: str,
+                       now: float) -> None:
         """Send the next suspects to a worker that has nothing else. If there
         is none among several workers, reserve one.
         """
         able = [w for w in workers if w.back_off.over(now)
-                and self._able(w, queue.job.name, now)]
+                and self._accepts(w, queue.job.name, now)]
         if not able:
             return
         idle = [w for w in able if not w.batches]
         if not idle:
             if len(workers) > 1 and not any(
-                    self._alone(w, now) for w in workers):
+                    self._is_reserved(w, now) for w in workers):
                 least = min(able, key=lambda w: w.window.seconds)
-                least.alone_until = now + _ALONE
+                least.reserved_until = now + _RESERVED
                 return
             if len(workers) > 1:
                 return
-            # A partition's only worker is not reserved: other work goes on
+            # A partition's only worker is not reserved: other work continues
             # beside the suspects. But no second batch of suspects is sent to
             # it at the same time.
             idle = [w for w in able
-                    if not w.window.full and w.apart not in w.batches]
+                    if not w.window.full and w.suspect_batch not in w.batches]
             if not idle:
                 return
-        room = self._may_run(queue, now)
+        room = self._room(queue, now)
         if not room:
             return
         worker = idle[0]
         group = queue.suspects.popleft()
         if room < len(group.claims):
             queue.suspects.appendleft(in_flight.Group(
-                group.own, group.claims[room:]))
-            group = in_flight.Group(group.own, group.claims[:room])
-        worker.alone_until = now + _ALONE if len(workers) > 1 else None
-        worker.apart = self._send(
+                group.lease, group.claims[room:]))
+            group = in_flight.Group(group.lease, group.claims[:room])
+        worker.reserved_until = now + _RESERVED if len(workers) > 1 else None
+        worker.suspect_batch = self._send(
             queue, group, worker, worker.window.cost(queue.job.name), me, now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From objects that are due to claims that were won.
+"""Claims of the objects that are due.
 
     at its tick ─► claim ─► won ─► offer to the dispatcher
     any row ─► judge ─► claim
@@ -11,11 +11,11 @@
           └─► waiting: an earlier tick of it was not started ─► the same
 
 The claimer does not remember what an object missed: the object's row in the
-store records that. It only remembers the names of objects that wait, to read
-their rows again.
+store records that. The claimer only remembers the names of objects that wait,
+to read their rows again.
 
 The file is long because an object crosses each file of the flow once, and
-because every decision about a claim stands here.
+because this file makes every decision about a claim.
 """
 
 import collections
@@ -57,7 +57,7 @@ _CLOCK_PAUSE = 1.0
 _LOCKED_PAUSE = 0.1
 
 
-class _Question(NamedTuple):
+class _ClaimRequest(NamedTuple):
     """One claim that is requested from the store."""
 
     job: Job
@@ -67,8 +67,7 @@ class _Question(NamedTuple):
     objects: Sequence[str]
     #: An object with an earlier watermark is behind.
     after: Instant
-    #: Whether the claim follows from judged rows, for a tick that the objects
-    #: missed.
+    #: Whether the claim is for a missed tick, as found by judging the rows.
     judged: bool
     #: Whether the request came before its tick by the store's clock. Then this
     #: process's time is ahead, and does not show whether a tick is too late.
@@ -78,7 +77,7 @@ class _Question(NamedTuple):
 class _Rest(NamedTuple):
     """The objects of a large tick that are still to be claimed."""
 
-    question: _Question
+    request: _ClaimRequest
     at: int
 
 
@@ -101,7 +100,7 @@ class Claimer:
         each claim.
     :param lease: Seconds until a lease expires.
     :param piece: Number of objects of a large tick that are claimed at once,
-        under one lease. Other jobs go on between two pieces.
+        under one lease. Other jobs have their turn between two pieces.
     :param promise: Seconds within which a tick is claimed while schedulers
         attend its job, even if one of them dies.
     :param sweep: Seconds between two checks of objects that wait for runs of
@@ -122,8 +121,8 @@ class Claimer:
         self._new_lease = new_lease
         self._lease = lease
         self._piece = piece
-        self._every = sweep
-        self._looked = clock.monotonic()
+        self._sweep_interval = sweep
+        self._swept = clock.monotonic()
         self.attendance = attendance
         self._dispatcher = dispatcher
         #: Number of ticks or objects, by (job, outcome).
@@ -132,7 +131,7 @@ class Claimer:
             clock, store, holder=holder, piece=piece, promise=promise,
             attendance=attendance, counts=self.counts)
         #: Number of store requests without an answer, by job.
-        self._open: collections.Counter[str] = collections.Counter()
+        self._pending: collections.Counter[str] = collections.Counter()
         #: Jobs for which :meth:`ready` returned False.
         self._refused: set[str] = set()
         self._rest: dict[str, collections.deque[_Rest]] = {
@@ -141,10 +140,10 @@ class Claimer:
         self._waits: dict[str, _Waits] = {}
         #: Claims to request again, each with the monotonic seconds of the next
         #: request.
-        self._later: list[tuple[float, _Question]] = []
+        self._delayed: list[tuple[float, _ClaimRequest]] = []
         self._closed = False
 
-    # -- what is asked for
+    # -- requests
 
     @property
     def away(self) -> bool:
@@ -156,7 +155,7 @@ class Claimer:
         """Return whether more claims of *job* may be requested. The status of
         the job must be known, and all earlier requests must be answered.
         """
-        if (self.attendance.known and not self._open[job]
+        if (self.attendance.known and not self._pending[job]
                 and not self._store.away):
             self._refused.discard(job)
             return True
@@ -191,14 +190,14 @@ class Claimer:
         if tick < plan.since and not plan.spread:
             return
         previous = plan.schedule.at_or_before(tick - 1)
-        question = _Question(
+        request = _ClaimRequest(
             job, plan, rule, tick, objects,
             due.ALWAYS if previous is None else previous, False)
         rest = self._rest[job.name]
         if not rest and len(objects) <= self._piece:
-            self._ask(question)
+            self._request(request)
         else:
-            rest.append(_Rest(question, 0))
+            rest.append(_Rest(request, 0))
             if len(rest) == 1:
                 self.claim_rest(job.name)
 
@@ -211,13 +210,13 @@ class Claimer:
         rest = self._rest[job]
         if not rest:
             return
-        question, at = rest[0]
+        request, at = rest[0]
         end = at + self._piece
-        self._ask(question._replace(objects=question.objects[at:end]))
-        if end >= len(question.objects):
+        self._request(request._replace(objects=request.objects[at:end]))
+        if end >= len(request.objects):
             rest.popleft()
         else:
-            rest[0] = _Rest(question, end)
+            rest[0] = _Rest(request, end)
 
     def judge(self, job: Job, rows: Iterable[Row],
               until: Instant | None = None) -> int:
@@ -227,19 +226,19 @@ class Claimer:
             instant. None: leave out none.
         :returns: Number of objects of which something was due.
         """
-        asked = list(rows)
-        if not asked or self.attendance.outdated(job.name):
+        candidates = list(rows)
+        if not candidates or self.attendance.outdated(job.name):
             return 0
         now = self._clock.now()
         if until is not None:
-            asked = [row for some in self._verdicts(
-                job, asked, until).values() for row in some]
-        found = self._verdicts(job, asked, now)
+            candidates = [row for late in self._verdicts(
+                job, candidates, until).values() for row in late]
+        found = self._verdicts(job, candidates, now)
         if found and not self.attendance.fresh():
             # This process may have stood still. First read whether schedulers
             # attended the job meanwhile.
             self.attendance.refresh(lambda: self._judged(
-                job, self._verdicts(job, asked, now)))
+                job, self._verdicts(job, candidates, now)))
         else:
             self._judged(job, found)
         return sum(map(len, found.values()))
@@ -270,86 +269,86 @@ class Claimer:
             if after is None:
                 after = min(row.settled for row in rows)
             for at in range(0, len(rows), self._piece):
-                self._ask(_Question(
+                self._request(_ClaimRequest(
                     job, plan, rule, tick,
                     [row.object for row in rows[at:at + self._piece]],
                     after, True))
 
-    # -- what the store answers
+    # -- answers of the store
 
-    def _ask(self, question: _Question) -> None:
-        job, tick = question.job, question.tick
-        why = self.attendance.paused(job.name)
-        if why is not None and not question.judged:
+    def _request(self, request: _ClaimRequest) -> None:
+        job, tick = request.job, request.tick
+        reason = self.attendance.paused(job.name)
+        if reason is not None and not request.judged:
             # The rows show what was missed before the pause.
-            self.judge_objects(job, question.objects)
+            self.judge_objects(job, request.objects)
             return
-        if why is not None:
-            self.counts[job.name, 'paused'] += len(question.objects)
+        if reason is not None:
+            self.counts[job.name, 'paused'] += len(request.objects)
             self._dropped.settle(
-                job, question.plan, tick, question.after, question.objects,
-                SkippedBy.PAUSE, f'paused: {why}')
+                job, request.plan, tick, request.after, request.objects,
+                SkippedBy.PAUSE, f'paused: {reason}')
             return
         lease, holder = self._new_lease(), self._holder()
-        self._open[job.name] += 1
-        due_at, until = _window(question)
+        self._pending[job.name] += 1
+        due_at, until = _window(request)
 
         def call(store: ports.ClaimStore) -> Claimed:
             return store.claim(
-                job.name, tick, question.objects, lease=lease,
+                job.name, tick, request.objects, lease=lease,
                 holder=holder, seconds=self._lease,
                 supersede=job.misfire is not Misfire.ALL,
-                include_new=False, previous_tick=question.after,
-                max_attempts=job.most_attempts, rule=question.rule,
+                include_new=False, previous_tick=request.after,
+                max_attempts=job.most_attempts, rule=request.rule,
                 schedule=job.schedule_text(), due_at=due_at, until=until)
 
         def claimed(answer: Claimed) -> None:
-            self._open[job.name] -= 1
+            self._pending[job.name] -= 1
             if answer.over:
-                self._is_over(question, until)
+                self._too_late(request, until)
             elif answer.early:
                 # The store's clock was set back, or this process's time was
                 # wrong.
-                self.counts[job.name, 'too early'] += len(question.objects)
-                self._ask_later(question._replace(early=True),
-                                answer.early / schedule.SECOND)
+                self.counts[job.name, 'too early'] += len(request.objects)
+                self._request_later(request._replace(early=True),
+                                    answer.early / schedule.SECOND)
                 self._put(events.ClockDiffers(job.name))
             else:
-                self._claimed(question, in_flight.HeldLease(lease, holder),
+                self._claimed(request, in_flight.HeldLease(lease, holder),
                               answer)
 
         def failed() -> None:
-            self._open[job.name] -= 1
-            self.counts[job.name, 'claims failed'] += len(question.objects)
+            self._pending[job.name] -= 1
+            self.counts[job.name, 'claims failed'] += len(request.objects)
         self._store.submit(call, claimed, failed)
 
-    def _is_over(self, question: _Question, until: Instant | None) -> None:
+    def _too_late(self, request: _ClaimRequest, until: Instant | None) -> None:
         """Handle an answer that it is too late for the tick.
 
         The store was unreachable or busy, or this process stood still. The
         rows show what is due now.
         """
         if until is None or self._clock.now() > until:
-            self.judge_objects(question.job, question.objects)
+            self.judge_objects(request.job, request.objects)
         else:
             # Only the store's clock says so. The time of this process must be
             # corrected before it judges the rows.
-            self._ask_later(question._replace(judged=True), _CLOCK_PAUSE)
-            self._put(events.ClockDiffers(question.job.name))
+            self._request_later(request._replace(judged=True), _CLOCK_PAUSE)
+            self._put(events.ClockDiffers(request.job.name))
 
-    def _ask_later(self, question: _Question, seconds: float) -> None:
-        self._later.append((self._clock.monotonic() + seconds, question))
+    def _request_later(self, request: _ClaimRequest, seconds: float) -> None:
+        self._delayed.append((self._clock.monotonic() + seconds, request))
 
-    def _claimed(self, question: _Question, own: in_flight.HeldLease,
+    def _claimed(self, request: _ClaimRequest, lease: in_flight.HeldLease,
                  answer: Claimed) -> None:
-        job = question.job
+        job = request.job
         if answer.outdated:
             # Read which schedule is in force, and claim nothing more.
             self.attendance.refresh()
         if answer.behind:
-            if question.judged:
+            if request.judged:
                 # The row is locked, or was changed meanwhile.
-                self._ask_later(question._replace(
+                self._request_later(request._replace(
                     objects=[row.object for row in answer.behind]),
                     _LOCKED_PAUSE)
             else:
@@ -360,19 +359,19 @@ class Claimer:
             # An object that catches up runs its ticks one after the other. The
             # overlap policy is meant for runs that take too long.
             if job.overlap is Overlap.SKIP and not (
-                    question.judged and job.misfire is Misfire.ALL):
-                self._dropped.busy(job, question.plan, question.tick,
-                                   question.after, answer.busy)
+                    request.judged and job.misfire is Misfire.ALL):
+                self._dropped.busy(job, request.plan, request.tick,
+                                   request.after, answer.busy)
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.unlisted:
             self._put(events.Unlisted(job.name, answer.unlisted))
         if answer.won:
             self.counts[job.name, 'claimed'] += len(answer.won)
-            self._dispatcher.offer(job, own, answer.won, answer.superseded)
+            self._dispatcher.offer(job, lease, answer.won, answer.superseded)
 
-    def forgo(self, job: Job, rows: Iterable[Row],
-              at: Instant) -> None:
+    def give_up_delisted(self, job: Job, rows: Iterable[Row],
+                         at: Instant) -> None:
         """Record that delisted objects do not run for what they were due.
 
         :param at: Instant from which they are not listed. Later ticks are not
@@ -381,10 +380,10 @@ class Claimer:
         if self.attendance.outdated(job.name):
             return
         found = self._verdicts(job, list(rows), at)
-        for (rule, verdict), some in found.items():
-            self._dropped.delisted(job, self.plan(job, rule), verdict, some)
+        for (rule, verdict), late in found.items():
+            self._dropped.delisted(job, self.plan(job, rule), verdict, late)
 
-    # -- what waits
+    # -- objects that wait
 
     def released(self, job: Job, objects: Iterable[str]) -> None:
         """Record that runs of *objects* ended. :meth:`judge_released` judges
@@ -406,7 +405,7 @@ class Claimer:
         if not self._waits:
             return False
         for name, (_, released) in list(self._waits.items()):
-            if released and not self._open[name] and not self._closed:
+            if released and not self._pending[name] and not self._closed:
                 objects = list(released)
                 released.clear()
                 self.judge_objects(self._jobs[name], objects)
@@ -416,47 +415,47 @@ class Claimer:
     def judge_objects(self, job: Job, objects: Sequence[str]) -> None:
         """Read the rows of *objects*, and judge those without an open claim.
         """
-        def looked(asked: Sequence[str], rows: list[Row]) -> None:
-            self._open[job.name] -= 1
+        def received(keys: Sequence[str], rows: list[Row]) -> None:
+            self._pending[job.name] -= 1
             waiting, _ = self._waits.get(job.name, _NOTHING_WAITS)
             free = {row.object for row in rows if row.free}
-            open_ = {row.object for row in rows} - free
-            for key in asked:
-                if key not in open_:
+            open_keys = {row.object for row in rows} - free
+            for key in keys:
+                if key not in open_keys:
                     waiting.pop(key, None)
             self.judge(job, [row for row in rows if row.free])
 
         def failed() -> None:
-            self._open[job.name] -= 1
+            self._pending[job.name] -= 1
         for at in range(0, len(objects), self._piece):
-            some = objects[at:at + self._piece]
-            self._open[job.name] += 1
+            chunk = objects[at:at + self._piece]
+            self._pending[job.name] += 1
             self._store.submit(
                 functools.partial(
-                    lambda store, some: store.rows_of(job.name, some),
-                    some=some),
-                functools.partial(looked, some), failed)
+                    lambda store, chunk: store.rows_of(job.name, chunk),
+                    chunk=chunk),
+                functools.partial(received, chunk), failed)
 
     def wait_for(self, job: str, objects: Iterable[str]) -> None:
         """Judge *objects* again when their runs end."""
         self._waits.setdefault(job, _Waits({}, {})).waiting.update(
             dict.fromkeys(objects))
 
-    def ask_again(self) -> float:
+    def retry_delayed(self) -> float:
         """Repeat delayed requests that are due, and return the seconds until
         the next one.
         """
-        if not self._later:
+        if not self._delayed:
             return math.inf
         now = self._clock.monotonic()
-        due_ = [question for at, question in self._later if at <= now]
-        self._later = [one for one in self._later if one[0] > now]
-        for question in due_:
-            if question.judged and not question.early:
-                self.judge_objects(question.job, question.objects)
+        requests = [request for at, request in self._delayed if at <= now]
+        self._delayed = [item for item in self._delayed if item[0] > now]
+        for request in requests:
+            if request.judged and not request.early:
+                self.judge_objects(request.job, request.objects)
             else:
-                self._ask(question)
-        return min((at - now for at, _ in self._later), default=math.inf)
+                self._request(request)
+        return min((at - now for at, _ in self._delayed), default=math.inf)
 
     def sweep(self) -> None:
         """Log dropped ticks, and check objects that wait for runs. The end of
@@ -465,9 +464,9 @@ class Claimer:
         """
         self._dropped.report()
         now = self._clock.monotonic()
-        if now - self._looked < self._every:
+        if now - self._swept < self._sweep_interval:
             return
-        self._looked = now
+        self._swept = now
         self._waits = {
             name: waits for name, waits in self._waits.items() if any(waits)}
         for waiting, released in self._waits.values():
@@ -478,9 +477,9 @@ class Claimer:
                 released[key] = None
         self.judge_released()
 
-    def leave(self, job: str) -> None:
-        """Drop what was started and not claimed yet: other members may own it
-        now.
+    def forget(self, job: str) -> None:
+        """Forget the rest of a tick, and the objects that wait: other members
+        may own them now.
         """
         self._rest[job].clear()
         self._waits.pop(job, None)
@@ -491,18 +490,18 @@ class Claimer:
         self._dropped.report()
 
 
-def _window(question: _Question) -> tuple[Instant, Instant | None]:
-    """Return the interval in which all objects of *question* may be claimed.
+def _window(request: _ClaimRequest) -> tuple[Instant, Instant | None]:
+    """Return the interval in which all objects of *request* may be claimed.
 
     The interval begins when the last object is due. It ends when a newer tick
     replaces the tick of the first object, or when its grace is over. An end of
     None means that there is no end.
     """
-    plan, tick = question.plan, question.tick
+    plan, tick = request.plan, request.tick
     first = last = 0
     if plan.spread:
         phases = [plan.phase(tick, position_of(key))
-                  for key in question.objects]
+                  for key in request.objects]
         first, last = min(phases), max(phases)
     if plan.misfire is Misfire.ALL:
         return tick + last, None

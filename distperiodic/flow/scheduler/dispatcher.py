@@ -5,7 +5,7 @@
                 ▲                 │
                 └── take back ◄───┘  refused, not sent, worker gone, no sign
 
-Waiting claims stand in leases of this scheduler and not in a worker's queue. A
+Waiting claims are in leases of this scheduler, not in a worker's queue. A
 worker receives what its window has room for, and the window is measured in
 seconds of the worker's time (:mod:`distperiodic.core.credit`). Jobs of equal
 priority alternate, batch by batch. The store grants the runs to the worker and
@@ -78,21 +78,21 @@ class Dispatcher:
         self._lease = lease
         self._random = random_ or random.Random()
         self._pace = RunTimeAverage()
-        self._told = log_throttle.LogThrottle(clock, 30.0)
+        self._throttle = log_throttle.LogThrottle(clock, 30.0)
         jobs = {name: job for book in books
                 for name, job in book.jobs.items()}
         shared = {name for book in books if book.shared
                   for name in book.jobs}
-        self._hand = in_flight.InFlight(jobs, partitions, shared=shared)
-        self._queues = self._hand.queues
-        self._workers = self._hand.workers
-        self._sent = self._hand.sent
-        self.counts = self._hand.counts
-        self._pump = batcher.Batcher(
-            self._hand, bus, clock, batch_size=batch_size, shared=shared,
-            told=self._told)
+        self._in_flight = in_flight.InFlight(jobs, partitions, shared=shared)
+        self._queues = self._in_flight.queues
+        self._workers = self._in_flight.workers
+        self._sent = self._in_flight.sent
+        self.counts = self._in_flight.counts
+        self._batcher = batcher.Batcher(
+            self._in_flight, bus, clock, batch_size=batch_size, shared=shared,
+            throttle=self._throttle)
         self._all_recoveries = [recovery.Recovery(
-            self._hand, book, clock, put=put, holder=self.holder,
+            self._in_flight, book, clock, put=put, holder=self.holder,
             new_lease=new_lease, lease=lease) for book in books]
         self._recoveries = {
             name: one for book, one in zip(books, self._all_recoveries,
@@ -107,19 +107,19 @@ class Dispatcher:
 
     @property
     def waiting(self) -> int:
-        """Number of objects that are claimed and not given to a worker."""
-        return self._hand.waiting
+        """Number of objects that are claimed and not sent to a worker."""
+        return self._in_flight.waiting
 
     @property
     def outstanding(self) -> int:
-        """Number of objects that are given to workers and not settled."""
-        return self._hand.outstanding
+        """Number of objects that are sent to workers and not settled."""
+        return self._in_flight.outstanding
 
     @property
     def stranded(self) -> bool:
         """True if nothing is outstanding, and no waiting claim has a worker.
         """
-        return not self._hand.outstanding and not any(
+        return not self._in_flight.outstanding and not any(
             self._workers.get(queue.job.topic)
             for queue in self._queues.values() if queue.waiting)
 
@@ -139,21 +139,21 @@ class Dispatcher:
         """Return the name under which this scheduler acquires leases now."""
         return holder_of(self.entry())
 
-    # -- what comes in
+    # -- input: claims, members, reports
 
-    def offer(self, job: Job, own: in_flight.HeldLease,
+    def offer(self, job: Job, lease: in_flight.HeldLease,
               claims: list[Claim],
               superseded: int = 0) -> None:
-        """Queue claims of one lease; :meth:`pump_all` gives them to workers.
+        """Queue claims of one lease; :meth:`pump_all` sends them to workers.
         This method takes ownership of the list.
 
-        :param superseded: Number of claims waiting here that these made void.
+        :param superseded: Number of claims waiting here that these supersede.
         """
         if any([claim.attempt > 1 for claim in claims]):
             # Workers were lost with these claims in an earlier tick.
-            claims = self._recoveries[job.name].quarantine(job, own, claims)
+            claims = self._recoveries[job.name].quarantine(job, lease, claims)
         if claims or superseded:
-            self._hand.put(job, own, claims, superseded)
+            self._in_flight.put(job, lease, claims, superseded)
 
     def workers_changed(self, partition: str,
                         members: Iterable[Member]) -> None:
@@ -168,7 +168,7 @@ class Dispatcher:
         for holder in [h for h in known if h not in present]:
             lost = known.pop(holder)
             self._holder_gone(holder)
-            self._lose(lost)
+            self._worker_gone(lost)
         self._holders_present(present.keys())
         for holder, member in present.items():
             worker = known.get(holder)
@@ -191,7 +191,7 @@ class Dispatcher:
             self._holder_gone(holder)
         self._holders_present(holders)
         self._peers = holders
-        self._hand.schedulers = max(1, len(present))
+        self._in_flight.schedulers = max(1, len(present))
         for workers in self._workers.values():
             for worker in workers.values():
                 worker.window.slots = self._share(worker.member)
@@ -205,7 +205,7 @@ class Dispatcher:
             one.holders_present(holders)
 
     def _share(self, member: Member) -> int:
-        return max(1, member.slots // self._hand.schedulers)
+        return max(1, member.slots // self._in_flight.schedulers)
 
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch. An empty report is a sign of
@@ -213,56 +213,56 @@ class Dispatcher:
         """
         sent = self._sent.get(report.batch)
         if sent is None or sent.batch.worker != report.worker:
-            if report.size and self._told.allow('dropped'):
+            if report.size and self._throttle.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
-                         'batch is settled or was taken back; others are '
-                         'dropped in silence for a while',
+                         'batch is settled or was taken back; further drops '
+                         'are not logged for a while',
                          report.batch, report.worker)
             return
         worker = sent.worker
-        sent.sign = worker.heard = self._clock.monotonic()
+        sent.last_seen = worker.last_heard = self._clock.monotonic()
         job = sent.queue.job
         done = sent.take(report.done)
         self.counts[job.name, 'done'] += len(done)
-        free = [sent.batch.objects[index] for index in done]
+        released = [sent.batch.objects[index] for index in done]
         dead = self._settled_as('dead', sent, report.failed)
         if dead:
             self._dead.setdefault(job.name, []).extend(dead)
-            free += [claim.object for claim, _ in dead]
+            released += [claim.object for claim, _ in dead]
         retried = self._settled_as('retried', sent, report.retried)
         ran = len(done) + len(dead) + len(retried)
         if ran and report.seconds:
             worker.window.note(job.name, ran, report.seconds)
         lost = len(sent.take(report.lost))
-        self._hand.lost(job, lost)
-        self._hand.settle(sent, ran + lost)
+        self._in_flight.lost(job, lost)
+        self._in_flight.settle(sent, ran + lost)
         if report.refused:
             self._refused(sent, report.refused)
         elif ran:
             for bound in sent.queue.bounds.values():
-                bound.ran(report.seconds / ran, sent.sign)
-        if free:
-            self._put(events.Released(job, free))
+                bound.ran(report.seconds / ran, sent.last_seen)
+        if released:
+            self._put(events.Released(job, released))
 
     def _refused(self, sent: in_flight.SentBatch,
-                 told: list[tuple[int, Refusal]]) -> None:
+                 refusals: list[tuple[int, Refusal]]) -> None:
         worker, queue = sent.worker, sent.queue
-        refusal = told[0][1]
-        refused = sent.claims(sent.take(index for index, _ in told))
+        refusal = refusals[0][1]
+        refused = sent.claims(sent.take(index for index, _ in refusals))
         if not refused:
             # The report is old or empty; no refused object is left.
             return
-        self._hand.settle(sent, len(refused))
+        self._in_flight.settle(sent, len(refused))
         if refusal is Refusal.UNKNOWN_JOB:
-            worker.unknown.add(queue.job.name)
+            worker.unknown_jobs.add(queue.job.name)
         elif refusal in queue.bounds:
             # Other schedulers use part of the limit.
             queue.bounds[refusal].refused(
-                worker.heard, self._random.random())
+                worker.last_heard, self._random.random())
         else:
             # The worker drains, or is not sure of its membership. Its entry
-            # will go at any moment; until then it would refuse again.
-            worker.paused[queue.job.name] = worker.heard + _PAUSE
+            # will disappear soon. Until then it would refuse again.
+            worker.paused[queue.job.name] = worker.last_heard + _PAUSE
         # The worker has put granted runs back into the store. A message alone
         # does not take a granted run from its worker.
         self._reclaim(
@@ -275,17 +275,17 @@ class Dispatcher:
             sent, claims, reason, count_attempt)
 
     def _settled_as(self, outcome: str, sent: in_flight.SentBatch,
-                    told: list[tuple[int, str]]) -> list[
+                    results: list[tuple[int, str]]) -> list[
                         tuple[Claim, str]]:
-        if not told:
+        if not results:
             return []
-        settled = [(claim, error) for index, error in told
+        settled = [(claim, error) for index, error in results
                    for claim in sent.claims(sent.take([index]))]
         self.counts[sent.queue.job.name, outcome] += len(settled)
         return settled
 
     def unsent(self, batch: message.Batch, reason: str) -> None:
-        """Handle a failure of the bus to hand *batch* to the broker.
+        """Handle the failure to send *batch* to the broker.
 
         The batch may still arrive later.
         """
@@ -294,13 +294,13 @@ class Dispatcher:
             return
         worker = sent.worker
         pause = worker.back_off.failed(self._clock.monotonic())
-        if self._told.allow('unsent'):
+        if self._throttle.allow('unsent'):
             LOG.warning(
-                'not sent: job=%s objects=%d worker=%s reason=%s; they wait '
-                'here and are sent again in %.0f s or to another worker',
+                'not sent: job=%s objects=%d worker=%s reason=%s; they are '
+                'sent again in %.0f s, or sooner to another worker',
                 batch.job, sent.left, worker.member.identity, reason, pause)
         self._reclaim(
-            sent, self._hand.recall(sent), f'not surely sent: {reason}',
+            sent, self._in_flight.recall(sent), f'send unconfirmed: {reason}',
             count_attempt=sent.queue.job.delivery is Delivery.AT_MOST_ONCE)
 
     def sent(self, batch: message.Batch) -> None:
@@ -318,31 +318,32 @@ class Dispatcher:
         still unread.
         """
         now = self._clock.monotonic()
-        away = now - self._swept
+        gap = now - self._swept
         self._swept = now
-        if away > self._lease / 3:
+        if gap > self._lease / 3:
             for sent in self._sent.values():
-                sent.sign = min(now, sent.sign + away)
+                sent.last_seen = min(now, sent.last_seen + gap)
         silent: dict[str, tuple[in_flight.Worker, int]] = {}
         for sent in [s for s in self._sent.values()
-                     if now - s.sign > self._lease]:
+                     if now - s.last_seen > self._lease]:
             worker, number = silent.get(
                 sent.batch.worker, (sent.worker, 0))
             silent[sent.batch.worker] = worker, number + sent.left
-            self._reclaim(sent, self._hand.recall(sent),
+            self._reclaim(sent, self._in_flight.recall(sent),
                           'no sign from its worker')
         for worker, number in silent.values():
             LOG.warning(
-                'no sign of work: worker=%s objects=%d lease=%.0f; they are '
-                'taken back, and given to others if there are any',
-                worker.member.identity, number, self._lease)
-            if now - worker.heard > self._lease:
-                # The worker may be present and receive nothing, so prefer the
-                # others.
+                'no sign of work: worker=%s objects=%d lease=%.0f; this '
+                'scheduler takes them back and sends them to another worker '
+                'if there is one', worker.member.identity, number,
+                self._lease)
+            if now - worker.last_heard > self._lease:
+                # The worker may be in its group and still receive nothing, so
+                # prefer other workers.
                 worker.back_off.rest(now + self._lease)
-        self._tell_dead()
+        self._log_dead()
         all_seen = (self._peers is not None
-                    and len(self._workers) >= len(self._hand.turns))
+                    and len(self._workers) >= len(self._in_flight.turns))
         for one in self._all_recoveries:
             one.renew(now)
             if not self._draining and not self._closed:
@@ -352,9 +353,9 @@ class Dispatcher:
         """Return the holders of all members of the groups."""
         return (self._peers or set()).union(*self._workers.values())
 
-    def _tell_dead(self) -> None:
-        # While a database is down, a line for each object would be 10,000
-        # lines.
+    def _log_dead(self) -> None:
+        # One line for each object could mean 10,000 lines while a database
+        # is down.
         for name, dead in self._dead.items():
             claim, error = dead[0]
             LOG.error(
@@ -367,27 +368,27 @@ class Dispatcher:
                           error)
         self._dead.clear()
 
-    # -- what goes out
+    # -- output: batches
 
     def pump_all(self, sure: Callable[[], bool]) -> None:
-        """Give waiting claims to the workers that have room.
+        """Send waiting claims to the workers that have room.
 
-        :param sure: Returns whether this member may start now what the ring
-            divides.
+        :param sure: Returns whether this member may now start jobs that the
+            ring divides.
         """
-        if self._hand.waiting and not self._closed:
+        if self._in_flight.waiting and not self._closed:
             # sure() may find that other members had the objects, and abandon
             # them.
             is_sure = sure()
             me = self.entry()
-            for partition in self._hand.turns:
-                self._pump.pump(partition, me, is_sure)
+            for partition in self._in_flight.turns:
+                self._batcher.pump(partition, me, is_sure)
 
-    def _lose(self, worker: in_flight.Worker) -> None:
+    def _worker_gone(self, worker: in_flight.Worker) -> None:
         for batch_id in list(worker.batches):
             sent = self._sent[batch_id]
             self._reclaim(
-                sent, self._hand.recall(sent), 'its worker is gone')
+                sent, self._in_flight.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
         """Give up waiting claims of those of *jobs* that the ring divides.
@@ -395,7 +396,7 @@ class Dispatcher:
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
-                for group in self._hand.clear(queue):
+                for group in self._in_flight.clear(queue):
                     self._recoveries[queue.job.name].abandon(queue.job, group)
 
     def drain(self) -> None:

@@ -30,7 +30,7 @@ _BUSY = claim_log.BUSY
 # Reason for giving up ticks of an object that was delisted later.
 _GONE = 'the catalogue does not list it any more'
 # Reason for lost ticks.
-_LOST = 'nobody claimed them in time, though schedulers attended the job'
+_LOST = 'not claimed in time, although schedulers attended the job'
 
 
 class _Span(NamedTuple):
@@ -100,7 +100,9 @@ class DroppedTicks:
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
              after: Instant, objects: Sequence[str]) -> None:
-        """Record a skip because an earlier run goes on; see :meth:`settle`."""
+        """Record a skip because an earlier run has not ended; see
+        :meth:`settle`.
+        """
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
@@ -111,7 +113,7 @@ class DroppedTicks:
         """Record that the objects of *rows* do not run for what they missed.
         """
         assert verdict.until is not None
-        alike: dict[tuple[bool, Instant, Instant], list[str]] = {}
+        groups: dict[tuple[bool, Instant, Instant], list[str]] = {}
         for row in rows:
             # A run of the object kept it from its ticks, not a lack of
             # schedulers.
@@ -119,9 +121,9 @@ class DroppedTicks:
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
             floor = plan.floor(row.settled, row.since, row.position)
-            alike.setdefault((ran, floor, _first(plan, row)), []).append(
+            groups.setdefault((ran, floor, _first(plan, row)), []).append(
                 row.object)
-        for (ran, floor, first), objects in alike.items():
+        for (ran, floor, first), objects in groups.items():
             number = verdict.given_up * len(objects)
             if ran:
                 self._counts[job.name, 'skipped'] += number
@@ -152,12 +154,12 @@ class DroppedTicks:
         """Record that delisted objects do not run for what they were due."""
         until = verdict.run[-1] if verdict.run else verdict.until
         assert until is not None
-        alike: dict[tuple[Instant, Instant], list[str]] = {}
+        groups: dict[tuple[Instant, Instant], list[str]] = {}
         for row in rows:
             floor = plan.floor(row.settled, row.since, row.position)
-            alike.setdefault((floor, _first(plan, row)), []).append(
+            groups.setdefault((floor, _first(plan, row)), []).append(
                 row.object)
-        for (floor, first), objects in alike.items():
+        for (floor, first), objects in groups.items():
             self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
                        _Span(plan, floor, first))
 
@@ -197,11 +199,11 @@ class DroppedTicks:
         def missed(last: Instant) -> int:
             return span.ticks(last, tick) - 1
 
-        def skip(store: ports.ClaimStore, some: Sequence[str]) -> int:
-            return store.skip(job.name, tick, some, holder=holder,
+        def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> int:
+            return store.skip(job.name, tick, chunk, holder=holder,
                               by=by, reason=reason, missed=missed,
                               schedule=job.schedule_text())
         for at in range(0, len(objects), self._piece):
             self._store.submit(
-                functools.partial(skip, some=objects[at:at + self._piece]),
+                functools.partial(skip, chunk=objects[at:at + self._piece]),
                 lambda number: None)

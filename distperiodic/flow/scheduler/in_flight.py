@@ -24,16 +24,16 @@ from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
 
 # Number of claims in one batch if their runs were lost twice.
-_TOGETHER = 16
+_SUSPECT_BATCH = 16
 
 
-def suspects_together(claim: Claim) -> int | None:
+def suspect_batch_size(claim: Claim) -> int | None:
     """Return the size of the batches in which *claim* may run, given that its
     last run was lost. None: it is no suspect and may be in any batch.
     """
     if claim.attempt <= 2:
         return None
-    return _TOGETHER if claim.attempt == 3 else 1
+    return _SUSPECT_BATCH if claim.attempt == 3 else 1
 
 
 class BackOff:
@@ -79,8 +79,8 @@ class BackOff:
 class Worker:
     """One worker, from the view of this scheduler."""
 
-    __slots__ = ('alone_until', 'apart', 'back_off', 'batches', 'heard',
-                 'member', 'paused', 'unknown', 'window')
+    __slots__ = ('back_off', 'batches', 'last_heard', 'member', 'paused',
+                 'reserved_until', 'suspect_batch', 'unknown_jobs', 'window')
 
     def __init__(self, member: Member, window: CreditWindow,
                  now: float):
@@ -88,26 +88,28 @@ class Worker:
         self.window = window
         #: Batch ids, in the order in which they were sent.
         self.batches: dict[str, None] = {}
-        #: Jobs that the worker does not know, and jobs that it refused, with
-        #: the monotonic seconds until which it receives nothing of them.
-        self.unknown: set[str] = set()
+        #: Jobs that the worker does not know.
+        self.unknown_jobs: set[str] = set()
+        #: Jobs that the worker refused, with the monotonic seconds until which
+        #: it receives nothing of them.
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
-        self.heard = now
+        self.last_heard = now
         #: Monotonic seconds until which the worker is reserved for suspects.
         #: None: it is not reserved.
-        self.alone_until: float | None = None
+        self.reserved_until: float | None = None
         #: Id of the last batch of suspects that it received.
-        self.apart = ''
+        self.suspect_batch = ''
 
 
 class SentBatch:
     """A batch that was sent to a worker."""
 
-    __slots__ = ('batch', 'cost', 'left', 'open', 'queue', 'sign', 'worker')
+    __slots__ = ('batch', 'cost', 'last_seen', 'left', 'open', 'queue',
+                 'worker')
 
     def __init__(self, batch: message.Batch, worker: Worker, queue: 'Queue',
-                 cost: float, sign: float):
+                 cost: float, last_seen: float):
         self.batch = batch
         self.worker = worker
         self.queue = queue
@@ -115,7 +117,7 @@ class SentBatch:
         #: For each object of the batch: 1, or 0 once it was settled.
         self.open = bytearray(b'\1' * self.left)
         self.cost = cost
-        self.sign = sign
+        self.last_seen = last_seen
 
     def take(self, indexes: Iterable[int]) -> list[int]:
         """Mark objects as settled, and return those that were not settled
@@ -141,26 +143,26 @@ class SentBatch:
 class HeldLease(NamedTuple):
     """A lease that this scheduler holds."""
 
-    lease: str
-    #: Name of the holder. A scheduler has one name for each tenure.
+    id: str
+    #: Name of the holder. A scheduler has one name per tenure.
     holder: str
 
 
 class Group:
     """Waiting claims of one lease."""
 
-    __slots__ = ('claims', 'own')
+    __slots__ = ('claims', 'lease')
 
-    def __init__(self, own: HeldLease, claims: list[Claim]):
-        self.own = own
+    def __init__(self, lease: HeldLease, claims: list[Claim]):
+        self.lease = lease
         self.claims = claims
 
 
 class Queue:
     """The waiting claims of one job, and the limits of how many run."""
 
-    __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'suspects',
-                 'void')
+    __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'superseded',
+                 'suspects')
 
     def __init__(self, job: Job,
                  bounds: Mapping[Refusal, AdaptiveLimit]):
@@ -175,12 +177,12 @@ class Queue:
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.
-        self.void = 0
+        self.superseded = 0
         #: Whether the queue is in the heap of its partition.
         self.listed = False
 
-    def put(self, own: HeldLease, claims: list[Claim]) -> None:
-        self.groups.append(Group(own, claims))
+    def put(self, lease: HeldLease, claims: list[Claim]) -> None:
+        self.groups.append(Group(lease, claims))
         self.size += len(claims)
 
     def take(self, number: int) -> Group:
@@ -192,7 +194,7 @@ class Queue:
         else:
             rest = first.claims[number:]
             del first.claims[number:]
-            self.groups[0] = Group(first.own, rest)
+            self.groups[0] = Group(first.lease, rest)
         self.size -= len(first.claims)
         return first
 
@@ -203,42 +205,41 @@ class Queue:
 
     def leases(self) -> set[HeldLease]:
         """Return the leases of the waiting claims."""
-        return {group.own for group in (*self.groups, *self.suspects)}
+        return {group.lease for group in (*self.groups, *self.suspects)}
 
-    def discard_void(self) -> int:
-        """Drop claims that a later claim of their object made void, and return
-        their number.
+    def discard_superseded(self) -> int:
+        """Drop claims that a later claim of their object superseded, and
+        return their number.
 
-        Without this, superseded claims would pile up while no worker takes
-        them.
+        Otherwise superseded claims would pile up while no worker takes them.
         """
         newest: dict[str, int] = {}
         for group in (*self.groups, *self.suspects):
             for claim in group.claims:
                 if claim.fence > newest.get(claim.object, -1):
                     newest[claim.object] = claim.fence
-        self.void = 0
+        self.superseded = 0
         return self._keep(lambda group: [
             c for c in group.claims if c.fence == newest[c.object]])
 
     def discard_leases(self, lost: AbstractSet[str]) -> int:
         """Drop claims in leases that were *lost*, and return their number."""
         return self._keep(
-            lambda group: [] if group.own.lease in lost else group.claims)
+            lambda group: [] if group.lease.id in lost else group.claims)
 
     def clear(self) -> list[Group]:
         """Remove and return all waiting claims."""
         groups = [*self.groups, *self.suspects]
         self.groups.clear()
         self.suspects.clear()
-        self.size = self.void = 0
+        self.size = self.superseded = 0
         return groups
 
-    def _keep(self, kept: Callable[
+    def _keep(self, select: Callable[
             [Group], list[Claim]]) -> int:
         before = self.waiting
         for group in (*self.groups, *self.suspects):
-            group.claims = kept(group)
+            group.claims = select(group)
         self.groups = collections.deque(g for g in self.groups if g.claims)
         self.suspects = collections.deque(
             g for g in self.suspects if g.claims)
@@ -262,7 +263,7 @@ class InFlight:
         # The jobs of a partition share one limit, and so one bound.
         bounds = {limit: AdaptiveLimit(
             limit.most, shared=limit.jobs[0] in shared)
-                  for some in limits.values() for limit in some}
+                  for job_limits in limits.values() for limit in job_limits}
         self.queues = {
             name: Queue(job, {limit.refusal: bounds[limit]
                               for limit in limits[name]})
@@ -271,56 +272,57 @@ class InFlight:
         self.turns: dict[str, list[tuple[int, int, Queue]]] = {
             job.topic: [] for job in jobs.values()}
         #: Queues that have suspects, or had some, by job.
-        self._apart: dict[str, Queue] = {}
+        self._with_suspects: dict[str, Queue] = {}
         #: Workers by holder, for each partition.
         self.workers: dict[str, dict[str, Worker]] = {}
         #: Sent batches by batch id.
         self.sent: dict[str, SentBatch] = {}
         #: Number of schedulers that share the workers.
         self.schedulers = 1
-        #: Number of objects that are claimed and not given to a worker.
+        #: Number of objects that are claimed and not sent to a worker.
         self.waiting = 0
-        #: Number of objects that are given to workers and not settled.
+        #: Number of objects that are sent to workers and not settled.
         self.outstanding = 0
         #: Number of objects, by (job, outcome).
         self.counts: collections.Counter[
             tuple[str, str]] = collections.Counter()
 
-    def put(self, job: Job, own: HeldLease, claims: list[Claim],
+    def put(self, job: Job, lease: HeldLease, claims: list[Claim],
             superseded: int = 0) -> None:
         """Queue claims of one lease. This method takes ownership of the list.
 
-        :param claims: Empty if all claims that were won run apart.
-        :param superseded: Number of claims waiting here that these made void.
+        :param claims: Empty if all claims that were won are suspects.
+        :param superseded: Number of claims waiting here that these supersede.
         """
         queue = self.queues[job.name]
         if claims:
-            queue.put(own, claims)
+            queue.put(lease, claims)
             self.waiting += len(claims)
         if superseded:
-            queue.void += superseded
-            if 2 * queue.void >= queue.size:
-                self.discarded(queue, queue.discard_void())
+            queue.superseded += superseded
+            if 2 * queue.superseded >= queue.size:
+                self.discarded(queue, queue.discard_superseded())
         if not queue.listed:
             queue.listed = True
             self.next_turn(queue)
 
-    def put_quarantined(self, job: Job, own: HeldLease,
+    def put_quarantined(self, job: Job, lease: HeldLease,
                         claims: list[Claim], size: int) -> None:
         """Queue claims of one lease as suspects, in groups of up to *size*."""
         self.waiting += len(claims)
-        queue = self._apart[job.name] = self.queues[job.name]
+        queue = self._with_suspects[job.name] = self.queues[job.name]
         queue.suspects.extend(
-            Group(own, claims[at:at + size])
+            Group(lease, claims[at:at + size])
             for at in range(0, len(claims), size))
 
     def quarantined(self, partition: str) -> list[Queue]:
         """Return the queues of *partition* that have suspects."""
-        if not self._apart:
+        if not self._with_suspects:
             return []
-        self._apart = {name: queue for name, queue in self._apart.items()
-                       if queue.suspects}
-        return [queue for queue in self._apart.values()
+        self._with_suspects = {
+            name: queue for name, queue in self._with_suspects.items()
+            if queue.suspects}
+        return [queue for queue in self._with_suspects.values()
                 if queue.job.topic == partition]
 
     def next_turn(self, queue: Queue) -> None:

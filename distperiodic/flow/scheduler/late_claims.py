@@ -10,11 +10,11 @@ usually they have nothing to do::
      |-- owners claim --|-- two look --|-- two others look, if the first have
                              not recorded that all was found claimed
 
-If the counts in the store agree with the catalogue, no row is read. A look at
-many rows is repeated less often: after fifty times the time that reading took,
-but after a minute at the latest. The slowest page does not count. During that
-page the store may have been unreachable, or the process may have stood still,
-and then the next look is all the more urgent.
+If the counts in the store agree with the catalogue, no row is read. After a
+look at many rows the pause is longer: fifty times the time that reading took,
+at most a minute. The slowest page does not count: during that page the store
+may have been unreachable, or the process may have been suspended. In that case
+the next look must not come later.
 """
 
 from collections.abc import Mapping
@@ -37,11 +37,11 @@ from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of members that look at the same time. If one of them hangs, the other
 # one is not delayed.
-_TOGETHER = 2
+_SCANNERS = 2
 # The pause before the next look, as a multiple of the time that reading took
 # in the last one, and its limit in seconds.
-_REST = 50
-_LONGEST_REST = 60.0
+_PAUSE_FACTOR = 50
+_LONGEST_PAUSE = 60.0
 
 
 class LateClaimer:
@@ -65,7 +65,7 @@ class LateClaimer:
         self._after = int(after * SECOND)
         self._page = page
         #: Jobs with a look under way.
-        self._looking: set[str] = set()
+        self._scanning: set[str] = set()
 
     def grace(self, job: Job, now: Instant) -> Instant:
         """Return the microseconds after which members other than the owner
@@ -86,39 +86,41 @@ class LateClaimer:
         plan = self._claimer.plan(job)
         until = now - grace
         newest = plan.schedule.at_or_before(until)
-        alike = self._alike(part)
+        same_ticks = self._same_ticks(part)
         checked = self._claimer.attendance.checked(name)
-        last = newest if alike else until
+        last = newest if same_ticks else until
         if last is None or checked >= last:
             # Another member has looked.
-            self._again(name, job.schedule.after(until) + grace if alike
-                        else checked + 2 * grace, now)
+            following = (job.schedule.after(until) + grace if same_ticks
+                         else checked + 2 * grace)
+            self._set_timer(name, following, now)
             return
-        since = last if alike else checked + grace
-        turn = since + grace * (1 + self._rank(name, view) // _TOGETHER)
+        since = last if same_ticks else checked + grace
+        turn = since + grace * (1 + self._rank(name, view) // _SCANNERS)
         if now < turn:
             self._timers.push(turn, name, TimerKind.LATE)
             return
-        if (name in self._looking or not self._claimer.ready(name)
+        if (name in self._scanning or not self._claimer.ready(name)
                 or self._claimer.attendance.outdated(name)):
-            self._again(name, now + grace, now)
+            self._set_timer(name, now + grace, now)
             return
-        self._looking.add(name)
-        if (alike and part.reading is not None
+        self._scanning.add(name)
+        if (same_ticks and part.reading is not None
                 and len(part.reading.catalogue) > self._page):
             self._count(part, last, until, view)
         else:
             self._walk(part, until, view)
 
     @staticmethod
-    def _alike(part: Part) -> bool:
+    def _same_ticks(part: Part) -> bool:
         """Return whether all objects of the job are known to be due at the
         same instants.
         """
         return part.reading is not None and not (
-            part.job.spread or part.own.schedules or part.reading.partial)
+            part.job.spread or part.object_timers.schedules
+            or part.reading.partial)
 
-    def _again(self, name: str, at: Instant, now: Instant) -> None:
+    def _set_timer(self, name: str, at: Instant, now: Instant) -> None:
         self._timers.push(max(at, now + RETRY_AFTER), name,
                           TimerKind.LATE)
 
@@ -140,15 +142,15 @@ class LateClaimer:
         name = part.job.name
 
         def counted(number: int) -> None:
-            if part.left is None or number < expected + part.left:
+            if part.removed is None or number < expected + part.removed:
                 self._walk(part, until, view)
                 return
             self._claimer.attendance.record_checked(name, until)
-            self._looking.discard(name)
+            self._scanning.discard(name)
             self._timers.retry(name, TimerKind.LATE)
 
         def failed() -> None:
-            self._looking.discard(name)
+            self._scanning.discard(name)
             self._timers.retry(name, TimerKind.LATE)
         self._store.submit(lambda store: store.settled(name, tick), counted,
                         failed)
@@ -161,30 +163,31 @@ class LateClaimer:
         job = part.job
         name = job.name
         found = 0
-        of_others = self._claimer.has_rest(name)
-        asked = self._clock.monotonic()
+        others_only = self._claimer.has_rest(name)
+        requested = self._clock.monotonic()
         #: Seconds that reading each page took.
-        took: list[float] = []
+        page_seconds: list[float] = []
 
         def page(low: int, high: int, rows: list[Row]) -> None:
-            nonlocal asked, found
-            took.append(self._clock.monotonic() - asked)
+            nonlocal requested, found
+            page_seconds.append(self._clock.monotonic() - requested)
             found += self._claimer.judge(job, rows, until)
-            asked = self._clock.monotonic()
+            requested = self._clock.monotonic()
 
         def end(complete: bool) -> None:
-            self._looking.discard(name)
+            self._scanning.discard(name)
             now = self._clock.now()
             pause = self.grace(job, now)
-            if complete and not found and not of_others:
+            if complete and not found and not others_only:
                 self._claimer.attendance.record_checked(name, until)
-                rest = _REST * (sum(took) - max(took))
-                pause = max(pause, int(min(rest, _LONGEST_REST) * SECOND))
-            self._again(name, now + pause, now)
+                seconds = _PAUSE_FACTOR * (
+                    sum(page_seconds) - max(page_seconds))
+                pause = max(pause, int(min(seconds, _LONGEST_PAUSE) * SECOND))
+            self._set_timer(name, now + pause, now)
         newest = job.schedule.at_or_before(until)
         Walk(
             self._store, name,
             minus([CIRCLE], view.ring.arcs(self._identity))
-            if of_others else [CIRCLE],
+            if others_only else [CIRCLE],
             before=due.ALWAYS if newest is None else newest,
-            page=self._page, on_page=page, on_end=end).go_on()
+            page=self._page, on_page=page, on_end=end).advance()

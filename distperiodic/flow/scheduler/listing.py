@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the listing in the store equal to the catalogues.
+"""Update of the listing in the store after the catalogues.
 
-    reading ─► walk ─► page ─► compare ─► what differs is recorded
+    reading ─► walk ─► page ─► compare ─► differences are recorded
        │                          └─► what is due is claimed
-       └─► differs from the reading before ─► the difference is recorded
+       └─► differs from the last reading ─► the difference is recorded
 
 A member walks the rows of its arcs when it starts, and those of the arcs that
 it gains; see :mod:`distperiodic.flow.scheduler.part`. After that it compares
@@ -64,18 +64,18 @@ class Listing:
         self._walked = walked
 
     def walk_gained(self, part: Part, at: Instant, view: View,
-                    anew: bool = False) -> None:
+                    discard_rows: bool = False) -> None:
         """Walk the arcs that this member gained since the last walk.
 
         :param at: Instant for which the catalogue was read.
-        :param anew: Whether to discard the rows of these arcs, and list their
-            objects again.
+        :param discard_rows: Whether to discard the rows of these arcs, and
+            list their objects again.
         """
         before, part.ring = part.ring, view.ring
         if not self._shared:
             # Without a shared store, the walk also delists what this member
             # does not own any more. The new owners list it themselves.
-            self.walk(part, [CIRCLE], part.since, view, anew)
+            self.walk(part, [CIRCLE], part.since, view, discard_rows)
             return
         self.walk(part, self._arcs(part, view, before), at, view)
 
@@ -98,11 +98,11 @@ class Listing:
 
     def walk(self, part: Part, arcs: Iterable[Arc],
              at: Instant, view: View | None,
-             anew: bool = False) -> None:
+             discard_rows: bool = False) -> None:
         """Compare the rows on these arcs with the catalogue, and judge them.
 
-        :param anew: Whether to discard these rows, and list their objects
-            again.
+        :param discard_rows: Whether to discard these rows, and list their
+            objects again.
         """
         job = part.job
         if part.walk is not None:
@@ -115,7 +115,7 @@ class Listing:
                 # Other members compare the rows that they own.
                 rows = [row for row in rows if part.owns(
                     view, self._identity, row.position)]
-            if anew:
+            if discard_rows:
                 gone, rows = rows, []
                 self._sync(job, [], [row.object for row in gone], at)
             self._compared(part, compare_listing(
@@ -127,7 +127,7 @@ class Listing:
             part.end_walk(complete)
             if not complete:
                 part.ring = None
-                self._look_soon(job)
+                self._compare_soon(job)
                 return
             self._walked(part, at, view)
         reading = part.reading
@@ -141,7 +141,7 @@ class Listing:
             self._store, job.name, arcs, before=None, page=self._page,
             on_page=page, on_end=end)
         part.begin_walk(walk, at)
-        walk.go_on()
+        walk.advance()
 
     def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
         """Return the instants from which an object without a row may count.
@@ -172,7 +172,7 @@ class Listing:
                   at: Instant) -> None:
         """Record the differences, then claim what is due."""
         if self._shared:
-            self._claimer.forgo(part.job, found.delisted, at)
+            self._claimer.give_up_delisted(part.job, found.delisted, at)
         self._record(part.job, found)
         self._sync(part.job, [], [row.object for row in found.delisted], at)
         self._claimer.judge(part.job, [*found.same, *found.new])
@@ -183,15 +183,15 @@ class Listing:
                            view: View) -> None:
         """Record what changed between the reading *before* and *reading*."""
         old, new = set(before.catalogue.ids), set(reading.catalogue.ids)
-        if part.left is not None:
-            part.left += len(old - new)
+        if part.removed is not None:
+            part.removed += len(old - new)
         changed = {key for key in old & new
                    if before.schedules.get(key) != reading.schedules.get(key)
                    } if before.schedules or reading.schedules else set()
         ids, positions = reading.catalogue.ids, reading.catalogue.positions
-        come = (new - old) | changed
+        arrived = (new - old) | changed
         indexes = [index for index, key in enumerate(ids)
-                   if key in come and part.owns(
+                   if key in arrived and part.owns(
                        view, self._identity, positions[index])]
         gone = [key for key in before.catalogue.ids
                 if key not in new and part.owns(
@@ -211,20 +211,20 @@ class Listing:
             self._sync(job, [], objects, at)
             return
 
-        def look(store: ports.ClaimStore, some: list[str]) -> list[Row]:
-            return store.rows_of(job.name, some)
+        def read(store: ports.ClaimStore, chunk: list[str]) -> list[Row]:
+            return store.rows_of(job.name, chunk)
 
-        def looked(rows: list[Row]) -> None:
+        def received(rows: list[Row]) -> None:
             # Their new owners compare the other objects with their own
             # catalogues.
-            ours = [row for row in rows if part.ring is not None
-                    and part.ring.owner_at(row.position) == self._identity]
-            self._claimer.forgo(job, ours, at)
-            self._sync(job, [], [row.object for row in ours], at)
-            self._list_again(part, [row.object for row in ours], at)
+            own_rows = [row for row in rows if part.ring is not None
+                        and part.ring.owner_at(row.position) == self._identity]
+            self._claimer.give_up_delisted(job, own_rows, at)
+            self._sync(job, [], [row.object for row in own_rows], at)
+            self._list_again(part, [row.object for row in own_rows], at)
         for start in range(0, len(objects), self._page):
-            some = objects[start:start + self._page]
-            self._store.submit(functools.partial(look, some=some), looked)
+            chunk = objects[start:start + self._page]
+            self._store.submit(functools.partial(read, chunk=chunk), received)
 
     def _list_again(self, part: Part, objects: list[str],
                     at: Instant) -> None:
@@ -245,11 +245,11 @@ class Listing:
     def _sync(self, job: Job, listed: list[ports.Listed],
               delisted: list[str], at: Instant,
               later: Sequence[Instant] = ()) -> None:
-        def recorded(left: list[str]) -> None:
-            if left:
+        def recorded(unrecorded: list[str]) -> None:
+            if unrecorded:
                 # The store could not record these objects, so compare again.
                 self._parts[job.name].ring = None
-                self._look_soon(job)
+                self._compare_soon(job)
 
         def sync(store: ports.ClaimStore, new: list[ports.Listed],
                  gone: list[str]) -> list[str]:
@@ -260,7 +260,7 @@ class Listing:
                 sync, new=listed[start:start + page],
                 gone=delisted[start:start + page]), recorded)
 
-    def _look_soon(self, job: Job) -> None:
+    def _compare_soon(self, job: Job) -> None:
         self._timers.push(self._clock.now() + SECOND, job.name,
                           TimerKind.LOOK)
 
@@ -275,7 +275,7 @@ class Listing:
             self._store, part.job.name, self._arcs(part, view, before),
             before=None, page=self._page, on_page=page,
             # Rows that could not be read are read again, with the catalogue.
-            on_end=lambda complete: None).go_on()
+            on_end=lambda complete: None).advance()
 
 
 def counts_from(part: Part, now: Instant) -> Instant:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One member's part of a job: the objects that are listed and that it owns,
-and what the store records of them.
+"""One member's part of a job: its listed objects, and their rows in the store.
 
 A *walk* goes through the rows of the store, range by range of the ring::
 
@@ -104,42 +103,42 @@ class Readings:
 
 
 class Part:
-    """The knowledge of one member about its part of a job.
+    """State of one member's part of a job.
 
-    :param begun: Instant up to which ticks came before this member.
+    :param last_tick: Instant up to which this member starts no ticks.
     :param reading: The reading of a job without a catalogue. None: the job has
         a catalogue.
     """
 
-    __slots__ = ('begun', 'cursor', 'job', 'left', 'own', 'reading', 'ring',
-                 'since', 'walk', '_readings')
+    __slots__ = ('_readings', 'cursor', 'job', 'last_tick', 'object_timers',
+                 'reading', 'removed', 'ring', 'since', 'walk')
 
-    def __init__(self, job: Job, begun: Instant,
+    def __init__(self, job: Job, last_tick: Instant,
                  reading: Reading | None):
         self.job = job
-        #: The newest tick of the job that this member started, or that came
-        #: before this member.
-        self.begun = begun
+        #: The newest tick of the job that this member started, or an instant
+        #: up to which it starts none.
+        self.last_tick = last_tick
         #: The last reading. None: nothing was read.
         self.reading = reading
         #: Number of objects that left the catalogue since the newest tick.
         #: They may have been settled for it. None: unknown.
-        self.left: int | None = 0
+        self.removed: int | None = 0
         #: The ring for which its rows were walked. None: they were not walked.
         self.ring: Ring | None = None
         #: Instant from which gained objects count.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
-        #: They reach back to before the walk that is under way; without a
-        #: walk, to before the last reading.
+        #: Readings since the one before the current walk began; without a
+        #: walk, since the one before the last reading.
         self._readings = Readings()
         #: The cursor over its objects with a phase. None: it has no such
         #: objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
-        self.own = timers.ObjectTimers()
+        self.object_timers = timers.ObjectTimers()
 
     @property
-    def of_member(self) -> bool:
+    def per_member(self) -> bool:
         """True if each member has its own object of the job, independent of
         the ring.
         """
@@ -147,7 +146,7 @@ class Part:
 
     def owns(self, view: View | None, identity: str,
              position: int) -> bool:
-        return self.of_member or (
+        return self.per_member or (
             view is not None and view.ring.owner_at(position) == identity)
 
     def ids(self, view: View | None, identity: str) -> list[str]:
@@ -160,7 +159,7 @@ class Part:
         reading = self.reading
         if reading is None:
             return []
-        if self.of_member:
+        if self.per_member:
             return list(reading.catalogue.ids)
         assert view is not None
         ids = reading.catalogue.placed_ids(view.ring, identity)
@@ -201,10 +200,10 @@ class Part:
     def restart(self, now: Instant) -> None:
         """Go on from *now*, since the clock was set back."""
         newest = self.job.schedule.at_or_before(now)
-        self.begun = now if newest is None else newest
-        self.own.restart(now)
+        self.last_tick = now if newest is None else newest
+        self.object_timers.restart(now)
         if self.cursor is not None and self.reading is not None:
-            self.spread(self.begun, now)
+            self.spread(self.last_tick, now)
 
     def spread(self, tick: Instant, since: Instant) -> None:
         """Start *tick* for objects with a phase.
@@ -312,7 +311,7 @@ class Walk:
         could not answer.
     """
 
-    __slots__ = ('_asking', '_before', '_job', '_limit', '_more', '_on_end',
+    __slots__ = ('_pending', '_before', '_job', '_limit', '_more', '_on_end',
                  '_on_page', '_ranges', '_store', 'cancelled')
 
     def __init__(self, store: ports.StoreQueue, job: str,
@@ -328,27 +327,27 @@ class Walk:
         self._on_page = on_page
         self._on_end = on_end
         self.cancelled = False
-        self._asking = self._more = False
+        self._pending = self._more = False
 
     def rest(self) -> list[Arc]:
         """Return the ranges that were not read yet, in the order of reading.
         """
         return self._ranges[::-1]
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Read the next page, and the others as the answers arrive."""
         # A store may answer at once. The loop keeps the call depth constant.
         self._more = True
-        if self._asking:
+        if self._pending:
             return
-        self._asking = True
+        self._pending = True
         while self._more and not self.cancelled:
             self._more = False
             if not self._ranges:
                 self._on_end(True)
                 break
             self._ask(*self._ranges[-1])
-        self._asking = False
+        self._pending = False
 
     def _ask(self, low: int, high: int) -> None:
         def failed() -> None:
@@ -373,4 +372,4 @@ class Walk:
             self._ranges.append(Arc(last, high))
             high = last - 1
         self._on_page(low, high, rows)
-        self.go_on()
+        self.advance()

@@ -53,8 +53,8 @@ class _Source:
     """Claims the due objects of one book.
 
     :param sure: As for :class:`Pipeline`.
-    :param run: Receives what was granted here.
-    :param pump: Gives waiting claims to workers.
+    :param run: Receives the batches that were granted here.
+    :param pump: Sends waiting claims to workers.
     """
 
     def __init__(self, book: leases.Book, dispatcher: Dispatcher, *,
@@ -79,47 +79,47 @@ class _Source:
                 silence_timeout=book.silence_timeout or None, random_=random_,
                 partitions=partitions)
         jobs = {name: job for name, job in book.jobs.items() if job.enabled}
-        self._time: store_clock.StoreClock | None = None
+        self._store_clock: store_clock.StoreClock | None = None
         if shared:
-            self._time = store_clock.StoreClock(
+            self._store_clock = store_clock.StoreClock(
                 clock, store, lambda: self._attendance.refresh(
                     self.ticker.begin))
-        time = self._time or clock
+        claim_clock = self._store_clock or clock
         self._attendance = Attendance(
-            time, store, jobs, book.sweep_interval)
+            claim_clock, store, jobs, book.sweep_interval)
         self._claimer = Claimer(
-            jobs, clock=time, store=store, put=put, holder=dispatcher.holder,
-            new_lease=new_lease, lease=lease,
+            jobs, clock=claim_clock, store=store, put=put,
+            holder=dispatcher.holder, new_lease=new_lease, lease=lease,
             piece=batch_size if shared else _PIECE, sweep=book.sweep_interval,
             promise=book.silence_timeout + 1.0 + 3 * late_after,
             attendance=self._attendance, dispatcher=dispatcher)
-        timers = TimerQueue(time, jobs, shared)
-        parts = {name: Part(job, time.now(),
+        timers = TimerQueue(claim_clock, jobs, shared)
+        parts = {name: Part(job, claim_clock.now(),
                             without_catalogue(job, identity))
                  for name, job in jobs.items()}
         page = _PAGE if shared else _WHOLE
         late = None
         if shared:
             late = late_claims.LateClaimer(
-                time, store, self._claimer, timers, parts,
+                claim_clock, store, self._claimer, timers, parts,
                 identity=identity, after=late_after, page=page)
         self.ticker = tick.Ticker(
-            parts, clock=time, identity=identity, store=store,
+            parts, clock=claim_clock, identity=identity, store=store,
             authority=(StoreAuthority if shared
                        else RingAuthority)(
-                time, membership, group, identity),
+                claim_clock, membership, group, identity),
             timers=timers,
-            reads=CatalogueReads(time, reader, identity),
+            reads=CatalogueReads(claim_clock, reader, identity),
             claimer=self._claimer, late=late, dispatcher=dispatcher,
             page=page, pump=pump)
-        self._signs = clock.monotonic()
-        self._every = min(lease, book.silence_timeout or lease) / 4
+        self._renewed = clock.monotonic()
+        self._renew_interval = min(lease, book.silence_timeout or lease) / 4
 
     def begin(self) -> None:
         """Start the ticks once the time and the status of the jobs are known.
         """
-        if self._time is not None:
-            self._time.sync()
+        if self._store_clock is not None:
+            self._store_clock.sync()
         else:
             self._attendance.refresh(self.ticker.begin)
 
@@ -129,23 +129,23 @@ class _Source:
 
     def clock_differs(self) -> None:
         """Query the store's clock, since it differs from the time in use."""
-        if self._time is not None:
-            self._time.sync()
+        if self._store_clock is not None:
+            self._store_clock.sync()
 
     def sweep_grants(self) -> None:
-        """Check the store's clock, and what was granted here."""
-        if self._time is not None:
-            self._time.sweep()
+        """Check the store's clock, and the runs that were granted here."""
+        if self._store_clock is not None:
+            self._store_clock.sweep()
         if self.grants is None:
             return
         now = self._clock.monotonic()
-        if now - self._signs >= self._every:
-            self._signs = now
+        if now - self._renewed >= self._renew_interval:
+            self._renewed = now
             self.grants.renew()
         self.grants.sweep()
 
     def sweep_claims(self) -> None:
-        """Check what waits to be claimed, and the status of the jobs."""
+        """Check the objects that wait for a claim, and the jobs' status."""
         self._claimer.sweep()
         if self.book.shared:
             self._attendance.sweep()
@@ -154,8 +154,8 @@ class _Source:
 class Pipeline:
     """The flow of one scheduler; see the picture above.
 
-    :param books: Where claims are kept. No two books share a job or an
-        authority.
+    :param books: The books in which claims are kept. No two books share a job
+        or an authority.
     :param identity: This member's name on the ring of *group*.
     :param me: Returns this member's entry; called for each claim and each
         batch.
@@ -165,7 +165,7 @@ class Pipeline:
         shared store.
     :param lease: Seconds until a lease expires.
     :param late_after: Seconds after which other members claim what is late.
-    :param sure: Returns whether this process surely still is a member under
+    :param sure: Returns whether this process is certainly still a member under
         that entry.
     :param random_: Source of the jitter of pauses; default: a new one.
     :param partitions: Configuration of the partitions, by name.
@@ -192,20 +192,21 @@ class Pipeline:
             new_lease=new_lease, batch_size=batch_size, lease=lease,
             late_after=late_after, sure=sure, run=bus.send, pump=self.pump,
             random_=random_, partitions=partitions) for book in books}
-        self._of_job = {name: source for source in self._sources.values()
-                        for name in source.book.jobs}
+        self._source_of = {name: source for source in self._sources.values()
+                           for name in source.book.jobs}
         #: Sources with jobs that the ring divides.
-        self._divided = [source for source in self._sources.values() if any(
-            job.scope is not Scope.MEMBER
-            for job in source.book.jobs.values())]
+        self._ring_sources = [
+            source for source in self._sources.values() if any(
+                job.scope is not Scope.MEMBER
+                for job in source.book.jobs.values())]
         #: One ticker for each book.
         self.tickers = [source.ticker for source in self._sources.values()]
         for source in self._sources.values():
             source.begin()
 
     def grants_of(self, authority: Authority) -> RunLeases | None:
-        """Return what grants the runs of *authority* here. None: they are
-        granted elsewhere.
+        """Return the component that grants the runs of *authority* here. None:
+        another process grants them.
         """
         source = self._sources.get(authority)
         return None if source is None else source.grants
@@ -226,8 +227,9 @@ class Pipeline:
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch*, or have it granted first. This is the dispatcher's
-        bus; see :class:`distperiodic.ports.WorkBus`.
+        """Send *batch*; if this process grants its runs, request the grant
+        first. This is the dispatcher's bus; see
+        :class:`distperiodic.ports.WorkBus`.
         """
         grants = self.grants_of(batch.authority)
         if grants is None:
@@ -244,27 +246,27 @@ class Pipeline:
             case events.Ended(report):
                 self.dispatcher.reported(report)
             case events.Released(job, objects):
-                self._of_job[job.name].released(job, objects)
+                self._source_of[job.name].released(job, objects)
             case events.Sent(batch):
                 self.dispatcher.sent(batch)
             case events.Unsent(batch, reason):
                 self.dispatcher.unsent(batch, reason)
             case events.CatalogueRead(name, ticket, reading):
-                self._of_job[name].ticker.catalogue_read(
+                self._source_of[name].ticker.catalogue_read(
                     name, ticket, reading)
             case events.Unlisted(name, objects):
-                self._of_job[name].ticker.compare_again(name, objects)
+                self._source_of[name].ticker.compare_again(name, objects)
             case events.ClockDiffers(name):
-                self._of_job[name].clock_differs()
+                self._source_of[name].clock_differs()
             case events.Called(call):
                 call()
 
     def pump(self) -> None:
-        """Give waiting claims to the workers that have room."""
+        """Send waiting claims to the workers that have room."""
         self.dispatcher.pump_all(self._sure)
 
     def _sure(self) -> bool:
-        return all([source.ticker.sure() for source in self._divided])
+        return all([source.ticker.sure() for source in self._ring_sources])
 
     def reported(self, report: message.Report) -> None:
         """Handle a report of a worker on a batch. An empty report is a sign of
@@ -277,8 +279,8 @@ class Pipeline:
             grants.reported(report, self.dispatcher.entry())
 
     def _granted_by(self, batch: str) -> RunLeases | None:
-        """Return what granted *batch* here, or would have. None: the worker
-        grants it.
+        """Return the component that granted *batch* here, or would have. None:
+        the worker grants it.
         """
         entry = self.dispatcher.entry()
         for source in self._sources.values():

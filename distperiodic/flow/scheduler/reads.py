@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of catalogues: one at a time for each job, with retries.
 
-    ask ─► reading ─► answered ─► the tick goes on
-              │           └─ raised ─► again after a pause, or at the next tick
-              └─ slow ─► its ticks are held, other jobs go on
+    request ─► read ─► answered ─► the tick continues
+                │         └─ raised ─► again after a pause, or at the next tick
+                └─ slow ─► its ticks are held, other jobs continue
 
 While a catalogue cannot be read, the listing in the store stays as it is. Its
 objects stay due, and late looks claim them.
@@ -127,5 +127,5 @@ class CatalogueReads:
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '
                 'method returns no new object is listed, and without a '
-                'store nothing of this job starts; other jobs go on',
+                'store nothing of this job starts; other jobs continue',
                 job.name, job.objects, seconds)

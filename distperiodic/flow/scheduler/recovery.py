@@ -35,7 +35,7 @@ from distperiodic.flow.scheduler import in_flight
 LOG = logging.getLogger(__name__)
 
 # Explanation in the log and the history for a run that was lost too often.
-_ONE_TRY = ('; workers were lost with it too often, so until a run of it is '
+_ONE_TRY = ('; too many workers were lost with it, so until a run of it is '
             'done each tick has one try, apart from others')
 # Number of leases that are taken over in one request.
 _AT_A_TIME = 100
@@ -55,11 +55,11 @@ class Recovery:
     :param lease: Seconds until a lease expires.
     """
 
-    def __init__(self, hand: in_flight.InFlight, book: Book,
+    def __init__(self, inflight: in_flight.InFlight, book: Book,
                  clock: ports.Clock, *, put: events.Put,
                  holder: Callable[[], str], new_lease: Callable[[], str],
                  lease: float):
-        self._hand = hand
+        self._in_flight = inflight
         self._store = store = book.store
         self._clock = clock
         self._put = put
@@ -67,35 +67,36 @@ class Recovery:
         self._new_lease = new_lease
         self._lease = lease
         self.authority = book.authority
-        self._silent = book.silence_timeout
+        self._silence_timeout = book.silence_timeout
         self._shared = book.shared
         self._jobs = list(book.jobs)
-        self._sweep = book.sweep_interval
+        self._sweep_interval = book.sweep_interval
         self._renew_every = lease / 3
         #: Seconds between two searches for holders that are gone.
-        self._seek = 0.0
+        self._search_interval = 0.0
         if book.shared and book.silence_timeout:
             self._renew_every = min(lease, book.silence_timeout) / 3
-            self._seek = book.silence_timeout
+            self._search_interval = book.silence_timeout
         self._keeper = LeaseKeeper(store, lease)
         #: Monotonic seconds of the last renewal, and of the last search for
         #: expired leases.
-        self._renewed = self._looked = clock.monotonic()
+        self._renewed = self._swept = clock.monotonic()
         #: Monotonic seconds of the next search for holders that are gone.
-        self._seek_at = self._looked
-        self._asking = False
+        self._next_search = self._swept
+        self._pending = False
         #: Whether there may be more leases to take over, and whether the loop
         #: in take_over() runs. A store may answer at once, from within the
         #: loop.
-        self._more = self._going_on = False
+        self._more = self._looping = False
         #: Holders that are gone, with the monotonic seconds of their
         #: discovery. The thread of the store reads it, so it is only ever
         #: replaced as a whole.
         self._gone: Mapping[str, float] = {}
 
     def holder_gone(self, holder: str) -> None:
-        """Record that *holder* left its group. Its leases are free once it
-        stops renewing them. If the process comes back, it has another name.
+        """Record that *holder* left its group. Other schedulers may take over
+        its leases once it stops renewing them. If the process returns, it has
+        another name.
         """
         if self._shared:
             self._gone = {**self._gone, holder: self._clock.monotonic()}
@@ -115,7 +116,7 @@ class Recovery:
         if now - self._renewed < self._renew_every:
             return
         self._renewed = now
-        queues = [self._hand.queues[name] for name in self._jobs]
+        queues = [self._in_flight.queues[name] for name in self._jobs]
         by_holder: dict[str, list[str]] = {}
         for lease, holder in sorted(set().union(*(
                 queue.leases() for queue in queues))):
@@ -126,11 +127,11 @@ class Recovery:
                     self._discard_lost, queues, frozenset(leases)))
 
     def _discard_lost(self, queues: list[in_flight.Queue],
-                      asked: frozenset[str], held: set[str]) -> None:
-        lost = asked - held
+                      requested: frozenset[str], held: set[str]) -> None:
+        lost = requested - held
         if lost:
             for queue in queues:
-                self._hand.discarded(queue, queue.discard_leases(lost))
+                self._in_flight.discarded(queue, queue.discard_leases(lost))
 
     def sweep(self, now: float,
               present: Callable[[], set[str]] | None) -> None:
@@ -140,11 +141,12 @@ class Recovery:
         :param present: Returns the holders in the groups. None: some groups
             were not seen yet.
         """
-        if now - self._looked < self._sweep:
+        if now - self._swept < self._sweep_interval:
             return
-        self._looked = now
-        if self._seek and now >= self._seek_at and present is not None:
-            self._seek_at = now + self._seek
+        self._swept = now
+        if (self._search_interval and now >= self._next_search
+                and present is not None):
+            self._next_search = now + self._search_interval
             self.find_gone(present)
         self.take_over()
 
@@ -164,37 +166,37 @@ class Recovery:
         """Take over leases that ended: retries that are due, and claims whose
         holders are gone.
         """
-        if self._asking or self._going_on:
+        if self._pending or self._looping:
             return
-        self._going_on = self._more = True
-        while self._more and not self._asking:
+        self._looping = self._more = True
+        while self._more and not self._pending:
             self._more = False
-            self._ask_for_some()
-        self._going_on = False
+            self._request_leases()
+        self._looping = False
 
-    def _ask_for_some(self) -> None:
+    def _request_leases(self) -> None:
         now = self._clock.monotonic()
         self._gone = {name: at for name, at in self._gone.items()
-                      if now - at <= _GONE + self._silent}
-        self._asking = True
+                      if now - at <= _GONE + self._silence_timeout}
+        self._pending = True
         holder, into = self._holder(), self._new_lease()
-        # The call waits while the store is unreachable. Meanwhile nobody can
-        # renew, so a holder that joined since the search would look silent:
-        # use the holders that are gone when the call is made.
+        # The call waits while the store is unreachable. Meanwhile no process
+        # can renew, so a holder that joined since the search would seem
+        # silent. So read the holders that are gone when the call is made.
         self._store.submit(
             lambda store: store.take_over_expired(
                 self._jobs, into=into, holder=holder, seconds=self._lease,
                 gone=list(self._gone), limit=_AT_A_TIME,
-                silence_timeout=self._silent),
+                silence_timeout=self._silence_timeout),
             lambda leases: self._taken_over(leases, holder),
             lambda: self._taken_over([], holder))
 
     def _taken_over(self, leases: list[Lease],
                     holder: str) -> None:
-        self._asking = False
+        self._pending = False
         for lease in leases:
-            job = self._hand.queues[lease.job].job
-            self._hand.counts[job.name, 'taken over'] += len(lease.claims)
+            job = self._in_flight.queues[lease.job].job
+            self._in_flight.counts[job.name, 'taken over'] += len(lease.claims)
             self._offer(job, in_flight.HeldLease(lease.id, holder),
                         lease.claims, 'its lease has ended', lease.was)
         if len(leases) == _AT_A_TIME:
@@ -220,10 +222,11 @@ class Recovery:
         into = self._new_lease()
         holder = self._holder()
 
-        def taken(anew: list[Claim]) -> None:
-            self._hand.lost(job, len(claims) - len(anew))
-            self._offer(job, in_flight.HeldLease(into, holder), anew, reason,
-                        State.RUNNING if count_attempt else State.CLAIMED)
+        def taken(reclaimed: list[Claim]) -> None:
+            self._in_flight.lost(job, len(claims) - len(reclaimed))
+            self._offer(
+                job, in_flight.HeldLease(into, holder), reclaimed, reason,
+                State.RUNNING if count_attempt else State.CLAIMED)
         self._store.submit(
             lambda store: store.reclaim(
                 job.name, batch.tick, keys, leases=leases, into=into,
@@ -231,38 +234,38 @@ class Recovery:
                 count_attempt=count_attempt),
             taken)
 
-    def _offer(self, job: Job, own: in_flight.HeldLease,
+    def _offer(self, job: Job, held: in_flight.HeldLease,
                claims: list[Claim],
                reason: str, was: State) -> None:
         """Queue claims that were held before and may have run."""
         most = job.most_attempts
         over = [c for c in claims if c.attempt > most]
         if over:
-            self._give_up(job, own.lease, over, reason)
+            self._give_up(job, held.id, over, reason)
             claims = [c for c in claims if c.attempt <= most]
         if was is State.RUNNING:
-            self._hand.counts[job.name, 'repeated'] += sum(
+            self._in_flight.counts[job.name, 'repeated'] += sum(
                 c.attempt > 1 for c in claims)
         if was is not State.RETRY:
             # Claims that were set apart before and did not run are set apart
             # again.
-            claims = self.quarantine(job, own, claims)
+            claims = self.quarantine(job, held, claims)
         if claims:
-            self._hand.put(job, own, claims)
+            self._in_flight.put(job, held, claims)
 
-    def quarantine(self, job: Job, own: in_flight.HeldLease,
+    def quarantine(self, job: Job, held: in_flight.HeldLease,
                    claims: list[Claim]) -> list[Claim]:
         """Queue the suspects among *claims*, and return the others."""
-        apart: dict[int, list[Claim]] = {}
+        by_size: dict[int, list[Claim]] = {}
         others = []
         for claim in claims:
-            together = in_flight.suspects_together(claim)
-            if together is None:
+            size = in_flight.suspect_batch_size(claim)
+            if size is None:
                 others.append(claim)
             else:
-                apart.setdefault(together, []).append(claim)
-        for together, some in apart.items():
-            self._hand.put_quarantined(job, own, some, together)
+                by_size.setdefault(size, []).append(claim)
+        for size, group in by_size.items():
+            self._in_flight.put_quarantined(job, held, group, size)
         return others
 
     def _give_up(self, job: Job, lease: str,
@@ -270,9 +273,9 @@ class Recovery:
         """End as dead the claims that may have run and must not run again."""
         if job.delivery is not Delivery.AT_MOST_ONCE:
             reason += _ONE_TRY
-        def dropped(dead: int) -> None:
-            self._hand.counts[job.name, 'dead'] += dead
-            self._hand.lost(job, len(claims) - dead)
+        def discarded(dead: int) -> None:
+            self._in_flight.counts[job.name, 'dead'] += dead
+            self._in_flight.lost(job, len(claims) - dead)
             LOG.error(
                 'not repeated: job=%s delivery=%s objects=%d first=%r '
                 'attempts=%d reason=%s; nothing runs them again for this '
@@ -284,7 +287,7 @@ class Recovery:
             lambda store: store.discard(
                 job.name, claims[0].tick, keys, lease=lease,
                 ending=State.DEAD, reason=reason),
-            dropped)
+            discarded)
 
     def abandon(self, job: Job, group: in_flight.Group) -> None:
         """Give up waiting claims, since other members owned their objects
@@ -292,11 +295,11 @@ class Recovery:
         """
         claims = group.claims
 
-        def dropped(number: int) -> None:
-            self._hand.counts[job.name, 'left to others'] += number
-            self._hand.lost(job, len(claims) - number)
+        def discarded(number: int) -> None:
+            self._in_flight.counts[job.name, 'left to others'] += number
+            self._in_flight.lost(job, len(claims) - number)
         self._store.submit(
             lambda store: store.discard(
                 job.name, claims[0].tick, [c.object for c in claims],
-                lease=group.own.lease, ending=State.CANCELLED),
-            dropped)
+                lease=group.lease.id, ending=State.CANCELLED),
+            discarded)

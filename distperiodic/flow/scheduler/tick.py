@@ -11,17 +11,17 @@ authority over the view, reads of catalogues, the listing of this member's
 part, claims. From ``queue`` on, the dispatcher handles a claim
 (:mod:`distperiodic.flow.scheduler.dispatcher`).
 
-What is due follows from the rows of the store alone
+The rows of the store alone determine what is due
 (:mod:`distperiodic.core.due`). At a tick the owner of the objects claims them
 in one statement, and the store reports which objects missed more than that
 tick. The memory of a process only decides when the process looks. A member
-that starts, or gains arcs, walks the rows of its arcs. So it does not matter
-which member owned them before.
+that starts, or gains arcs, walks the rows of its arcs. So it does not depend
+on the member that owned them before.
 
 Everything here happens in one thread, which runs the flow. That thread never
 sleeps and never blocks: :meth:`Ticker.run_due` returns when to call it again.
 
-The file is long because the whole life of a tick stands in it.
+The file is long because it has the whole life of a tick.
 """
 
 import logging
@@ -64,7 +64,7 @@ class Ticker:
     :param late: Claims what other members have not claimed in time. None: no
         other member shares the claims.
     :param page: Number of rows of the store that are read at once.
-    :param pump: Gives waiting claims to workers.
+    :param pump: Sends waiting claims to workers.
     """
 
     def __init__(self, parts: Mapping[str, Part], *,
@@ -89,7 +89,7 @@ class Ticker:
             shared=authority.shared, timers=timers, claimer=claimer,
             page=page, walked=self._arm)
         #: Instant of the last turn. None: ticks have not begun.
-        self._seen: Instant | None = None
+        self._last_turn: Instant | None = None
         #: Timers that wait until the view is known, by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
         #: Timers that wait until the store is reachable again, by job.
@@ -100,10 +100,10 @@ class Ticker:
 
     def begin(self) -> None:
         """Start the ticks from now on."""
-        now = self._seen = self._clock.now()
+        now = self._last_turn = self._clock.now()
         for part in self._parts.values():
             part.restart(now)
-            if part.of_member:
+            if part.per_member:
                 self._listing.walk(part, [CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
@@ -117,12 +117,12 @@ class Ticker:
 
     def run_due(self) -> float:
         """Do all that is due, and return the seconds until the next timer."""
-        if self._closed or self._seen is None:
+        if self._closed or self._last_turn is None:
             return _FOR_EVER
         now = self._clock.now()
-        if now < self._seen - SECOND:
-            self._clock_set_back(self._seen, now)
-        self._seen = now
+        if now < self._last_turn - SECOND:
+            self._clock_set_back(self._last_turn, now)
+        self._last_turn = now
         for name in self._claimer.ready_again():
             self._timers.push(now, name, TimerKind.LOOK)
             if self._late is not None:
@@ -130,17 +130,17 @@ class Ticker:
         if self._delayed and not self._claimer.away:
             delayed, self._delayed = self._delayed, {}
             self._push_all(delayed, now)
-        done = 0
+        handled = 0
         following = self._timers.next
         if self._held or following is not None and following <= now:
-            done = self._turns(now)
-        if self._claimer.judge_released() or done:
+            handled = self._turns(now)
+        if self._claimer.judge_released() or handled:
             self._pump()
-        pause = self._claimer.ask_again()
+        pause = self._claimer.retry_delayed()
         following = self._timers.next
         if following is None:
             return min(pause, _FOR_EVER)
-        if done:
+        if handled:
             # The work took some time.
             now = self._clock.now()
         return max(0.0, min(pause, _FOR_EVER, (following - now) / SECOND))
@@ -148,19 +148,19 @@ class Ticker:
     def _turns(self, now: Instant) -> int:
         """Handle the timers that are due, and return their number."""
         view = self._view()
-        done = 0
+        handled = 0
         for name, kind, due in self._timers.take(now):
             self._turn(self._parts[name], kind, due, now, view)
-            done += 1
-            if not done % 64:
+            handled += 1
+            if not handled % 64:
                 self._pump()
                 view = self._view()
-        return done
+        return handled
 
     def _turn(self, part: Part, kind: TimerKind, due: Instant,
               now: Instant, view: View | None) -> None:
         job = part.job
-        if view is None and not part.of_member:
+        if view is None and not part.per_member:
             self._hold(part, kind)
         elif kind is TimerKind.TICK:
             self._tick(part, due, now, view)
@@ -170,7 +170,7 @@ class Ticker:
             self._look(part, now, view)
         elif kind is TimerKind.REST:
             self._claimer.claim_rest(job.name)
-            self._come_back_for_rest(part)
+            self._set_rest_timer(part)
         elif kind is TimerKind.OWN:
             self._claim_own(part, now, view)
         elif kind is TimerKind.SPREAD:
@@ -180,9 +180,9 @@ class Ticker:
 
     def _clock_set_back(self, seen: Instant, now: Instant) -> None:
         LOG.warning(
-            'clock set back: seconds=%.1f; jobs without a store go on from '
-            'their next tick of the new time, and those ticks may run a '
-            'second time', (seen - now) / SECOND)
+            'clock set back: seconds=%.1f; jobs without a store continue '
+            'with their next tick of the new time, and these ticks may run '
+            'a second time', (seen - now) / SECOND)
         for part in self._parts.values():
             part.restart(now)
             self._arm_timers(part, now)
@@ -192,7 +192,7 @@ class Ticker:
 
     def _view(self) -> View | None:
         """Return the view if it may be acted on now. None: hold all ticks."""
-        if self._seen is None:
+        if self._last_turn is None:
             return None
         view = self._authority.view()
         if view is None:
@@ -201,17 +201,18 @@ class Ticker:
         if change is not None:
             self._ring_changed(view, change)
         if self._held:
-            self._go_on()
+            self._release_held()
         return view
 
     def sure(self) -> bool:
-        """Return whether this member may start now what the ring divides."""
+        """Return whether this member may now start jobs that the ring divides.
+        """
         # Once closed, this member finishes what it claimed: no other member
         # will.
         return self._closed or self._view() is not None
 
     def view_changed(self) -> None:
-        """Handle a change of members, or of what this member is sure of."""
+        """Handle a change of the members, or of the trust in the view."""
         self._view()
 
     def _ring_changed(self, view: View,
@@ -222,26 +223,27 @@ class Ticker:
         if change.before is None and not self._authority.shared:
             self._dispatcher.abandon(self._parts)
         for part in self._parts.values():
-            if part.of_member:
+            if part.per_member:
                 continue
             if not self._authority.shared:
                 part.since = listing.counts_from(part, change.since)
             first = change.before is None and part.reading is None
             if change.before is None:
-                self._claimer.leave(part.job.name)
+                self._claimer.forget(part.job.name)
                 self._reads.invalidate(part.job.name)
                 if self._authority.shared:
                     part.ring = None
-            if self._reads_anew(part) and not first:
+            if self._must_read_first(part) and not first:
                 self._listing.judge_gained(part, view, change.before)
-            if part.reading is None or self._reads_anew(part):
+            if part.reading is None or self._must_read_first(part):
                 self._timers.push(now, part.job.name, TimerKind.LOOK)
             else:
                 self._listing.walk_gained(
                     part, listing.counts_from(part, now), view,
-                    anew=not self._authority.shared and change.before is None)
+                    discard_rows=(not self._authority.shared
+                                  and change.before is None))
 
-    def _reads_anew(self, part: Part) -> bool:
+    def _must_read_first(self, part: Part) -> bool:
         """Return whether the catalogue must be read before the rows of gained
         arcs are compared with it. The previous owner may have read the
         catalogue later than this member did.
@@ -255,24 +257,24 @@ class Ticker:
         name = part.job.name
         self.counts[name, 'held'] += 1
         if not self._held:
-            # Every start looks like this before the first view.
+            # This is normal at a start, before the first view.
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,
                 'ticks held: member=%s first=%s reason=not sure of the '
-                'members; nothing that the ring divides starts here until '
+                'members; jobs that the ring divides do not start here until '
                 'the view is known again', self._identity, name)
         self._held.setdefault(name, {})[
             TimerKind.LOOK if kind is TimerKind.TICK else kind] = None
 
-    def _go_on(self) -> None:
+    def _release_held(self) -> None:
         LOG.info('ticks go on: member=%s jobs=%d', self._identity,
                  len(self._held))
         held, self._held = self._held, {}
         self._push_all(held, self._clock.now())
 
-    def _push_all(self, waited: Mapping[str, Mapping[TimerKind, None]],
+    def _push_all(self, timers: Mapping[str, Mapping[TimerKind, None]],
                   now: Instant) -> None:
-        for name, kinds in waited.items():
+        for name, kinds in timers.items():
             for kind in kinds:
                 self._timers.push(now, name, kind)
 
@@ -287,7 +289,7 @@ class Ticker:
             # is ready again, and what is due then is decided.
             self.counts[job.name, 'held'] += 1
         elif job.scope is not Scope.OBJECTS:
-            part.begun = max(part.begun, tick)
+            part.last_tick = max(part.last_tick, tick)
             self._start(part, tick, now, view)
         elif self._reads.under_way(job.name):
             self.counts[job.name, 'held'] += 1
@@ -302,21 +304,21 @@ class Ticker:
         """
         job = part.job
         newest = job.schedule.at_or_before(now)
-        if newest is not None and newest > part.begun:
+        if newest is not None and newest > part.last_tick:
             if self._may_read(job.name, newest, now):
                 self._tick(part, newest, now, view)
             return
-        if part.of_member:
+        if part.per_member:
             return
         assert view is not None
         if part.reading is not None and (
-                part.ring is view.ring or not self._reads_anew(part)):
+                part.ring is view.ring or not self._must_read_first(part)):
             if part.ring is None and part.walk is None:
                 # The store could not record the whole listing.
                 self._listing.walk_gained(
                     part, listing.counts_from(part, now), view)
         elif (not self._reads.under_way(job.name)
-                and self._may_read(job.name, part.begun, now)):
+                and self._may_read(job.name, part.last_tick, now)):
             self._reads.request(job, view.ring, listing.counts_from(part, now))
 
     def _may_read(self, job: str, tick: Instant, now: Instant) -> bool:
@@ -342,7 +344,7 @@ class Ticker:
         self._timers.push(now, job, TimerKind.LOOK)
         if isinstance(reading, Exception):
             self.counts[job, 'catalogue failed'] += 1
-            self._reads.failed(part.job, max(read.at, part.begun), reading)
+            self._reads.failed(part.job, max(read.at, part.last_tick), reading)
         elif view is None:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
@@ -373,26 +375,26 @@ class Ticker:
         before = part.reading
         tick, at = read.at, max(read.at, part.since)
         part.read(reading, at)
-        if tick > part.begun:
-            part.left = 0
+        if tick > part.last_tick:
+            part.removed = 0
         if self._authority.shared and read.ring is not view.ring:
             # The ring changed meanwhile. Read once more, for the same instant,
             # so that new objects count from then. After that the whole part is
             # compared.
             part.ring = None
-            part.left = None
+            part.removed = None
             self._reads.request(part.job, view.ring, read.at)
         else:
             differs = before is not None and part.ring is not None and (
                 reading.catalogue is not before.catalogue
                 or reading.schedules != before.schedules)
             if part.ring is not view.ring:
-                part.left = None
+                part.removed = None
                 self._listing.walk_gained(part, at, view)
             if before is not None and differs:
                 self._listing.record_differences(
                     part, before, reading, at, view)
-        part.own.replace(reading.schedules, at)
+        part.object_timers.replace(reading.schedules, at)
         if part.job.spread and part.cursor is None:
             # The first walk is under way. Objects that it has not reached are
             # judged by their rows. Objects that it has passed must not wait
@@ -401,9 +403,9 @@ class Ticker:
             if newest is not None:
                 part.spread(newest, at - 1)
         self._arm_timers(part, now)
-        if (tick > part.begun
+        if (tick > part.last_tick
                 and part.job.schedule.at_or_before(tick) == tick):
-            part.begun = tick
+            part.last_tick = tick
             # The first walk claims for this tick what it lists; nothing else
             # is listed yet.
             if before is not None or part.walk is None:
@@ -431,7 +433,7 @@ class Ticker:
             self._arm_timers(part, now)
             return
         self._claimer.start_tick(job, tick, part.ids(view, self._identity))
-        self._come_back_for_rest(part)
+        self._set_rest_timer(part)
 
     def _claim_own(self, part: Part, now: Instant,
                    view: View | None) -> None:
@@ -439,17 +441,17 @@ class Ticker:
         due.
         """
         assert part.reading is not None
-        due = part.own.take(now)
-        together: dict[tuple[Instant, str], list[str]] = {}
+        due = part.object_timers.take(now)
+        by_tick: dict[tuple[Instant, str], list[str]] = {}
         for key, tick in due:
             if part.owns(view, self._identity, position_of(key)):
                 rule = rule_of(part.reading, key)
-                together.setdefault((tick, rule), []).append(key)
-        for (tick, rule), keys in sorted(together.items()):
+                by_tick.setdefault((tick, rule), []).append(key)
+        for (tick, rule), keys in sorted(by_tick.items()):
             self._claimer.start_tick(part.job, tick, keys, rule)
-        self._come_back_for_rest(part)
-        self._timers.push_next(part.own.next, part.job.name, TimerKind.OWN,
-                               now, len(due))
+        self._set_rest_timer(part)
+        self._timers.push_next(part.object_timers.next, part.job.name,
+                               TimerKind.OWN, now, len(due))
 
     def _claim_spread(self, part: Part, now: Instant,
                       view: View | None) -> None:
@@ -474,11 +476,11 @@ class Ticker:
         if job.misfire is schedule.Misfire.SKIP:
             self._claimer.judge_objects(job, take(too_late))
         self._claimer.start_tick(job, cursor.tick, take(now))
-        self._come_back_for_rest(part)
+        self._set_rest_timer(part)
         self._timers.push_next(cursor.next, job.name, TimerKind.SPREAD, now,
                                taken)
 
-    def _come_back_for_rest(self, part: Part) -> None:
+    def _set_rest_timer(self, part: Part) -> None:
         if self._claimer.has_rest(part.job.name):
             # One microsecond later, so that all that is due goes first.
             self._timers.push(self._clock.now() + 1, part.job.name,
@@ -502,7 +504,8 @@ class Ticker:
 
     def _arm_timers(self, part: Part, now: Instant) -> None:
         name = part.job.name
-        self._timers.push_next(part.own.next, name, TimerKind.OWN, now)
+        self._timers.push_next(part.object_timers.next, name, TimerKind.OWN,
+                               now)
         if part.cursor is not None:
             self._timers.push_next(
                 part.cursor.next, name, TimerKind.SPREAD, now)

@@ -25,7 +25,7 @@ from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Schedule
 
-#: Microseconds until a job that cannot go on now is tried again.
+#: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
 # Objects with a phase or a schedule of their own: the more of them were due at
 # once, the longer the pause before the next claim. So a few objects start to

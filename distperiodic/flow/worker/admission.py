@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that wait for a place under ``max_in_flight``, where they run.
+"""Admission of batches under ``max_in_flight``, in the process that runs them.
 
 A place is the right to one run under a limit. The store counts the places in
 use. Between two counts a process knows only of the runs that it begins and
 ends itself. The store executes requests in order, so a count includes what was
 requested before it and nothing that was requested after it.
 
-A place that one count shows as free may merely be between two runs of another
-process. So the highest of the recent counts is used. While no place is free,
+If a count shows a place as free, another process may merely be between two
+runs. So the highest of the recent counts is used. While no place is free,
 batches wait here in the order of their arrival, and take the places of runs
-that end here. A waiting batch was not started, so no work is lost if it is
-refused because it waited too long.
+that end here. A batch that waits too long is refused. It was not started, so
+no work is lost.
 """
 
 import collections
@@ -30,12 +30,12 @@ _MOMENT = 0.2
 
 #: Number of this process's own runs under each limit when a count was
 #: requested.
-Marks = Mapping[Limit, int]
+Snapshot = Mapping[Limit, int]
 
 _Item = TypeVar('_Item')
 
 
-class _Kept(NamedTuple, Generic[_Item]):
+class _Waiting(NamedTuple, Generic[_Item]):
     item: _Item
     job: str
     since: float
@@ -52,7 +52,7 @@ class _Highest:
         self._next = 0
         self._begin = float('-inf')
 
-    def see(self, number: int, now: float) -> None:
+    def record(self, number: int, now: float) -> None:
         age = now - self._begin
         if age > 2 * _MOMENT:
             self.value = self._next = number
@@ -76,10 +76,10 @@ class AdmissionGate(Generic[_Item]):
             str, tuple[Limit, ...]]):
         self._limits = limits
         #: Number of runs that began here and have not ended.
-        self._here = {limit: 0 for some in limits.values()
-                      for limit in some}
+        self._here = {limit: 0 for job_limits in limits.values()
+                      for limit in job_limits}
         self._elsewhere = {limit: _Highest() for limit in self._here}
-        self._kept: collections.deque[_Kept[_Item]] = collections.deque()
+        self._queue: collections.deque[_Waiting[_Item]] = collections.deque()
 
     def jobs(self, names: Iterable[str]) -> list[str]:
         """Return the jobs to count for the limits of the jobs *names*."""
@@ -92,7 +92,7 @@ class AdmissionGate(Generic[_Item]):
     @property
     def waiting(self) -> list[str]:
         """The jobs of the waiting batches."""
-        return list(dict.fromkeys(kept.job for kept in self._kept))
+        return list(dict.fromkeys(entry.job for entry in self._queue))
 
     def full(self, job: str) -> Limit | None:
         """Return a limit of *job* without a free place. None means that no
@@ -106,38 +106,39 @@ class AdmissionGate(Generic[_Item]):
 
     def enqueue(self, item: _Item, job: str, now: float) -> None:
         """Add *item* to those that wait."""
-        self._kept.append(_Kept(item, job, now))
+        self._queue.append(_Waiting(item, job, now))
 
-    def take(self, job: str, runs: int) -> None:
+    def acquire(self, job: str, runs: int) -> None:
         """Record that *runs* runs of *job* begin."""
         for limit in self._limits[job]:
             self._here[limit] += runs
 
-    def give_back(self, job: str, runs: int) -> None:
+    def release(self, job: str, runs: int) -> None:
         """Record that *runs* runs of *job* ended."""
-        self.take(job, -runs)
+        self.acquire(job, -runs)
 
-    def snapshot(self) -> Marks:
+    def snapshot(self) -> Snapshot:
         """Return the number of this process's own runs under each limit.
 
         Call this when a count is requested.
         """
         return dict(self._here)
 
-    def counted(self, job: str, running: Mapping[str, int],
-                mark: Marks, now: float) -> tuple[
-                    int, Refusal | None]:
+    def record_count(self, job: str, running: Mapping[str, int],
+                     snapshot: Snapshot, now: float) -> tuple[
+                         int, Refusal | None]:
         """Record a count of the store.
 
         :param running: Number of runs of each job in all processes.
-        :param mark: Result of :meth:`mark` when the count was requested.
+        :param snapshot: Result of :meth:`snapshot` at the time when the count
+            was requested.
         :returns: The number of runs by which *job* exceeds its limits, and the
-            code to refuse them with; 0 and None: it does not exceed them.
+            refusal for them. 0 and None mean that it does not exceed them.
         """
         over, refusal = 0, None
         for limit in self._limits[job]:
-            number = sum(running.get(of, 0) for of in limit.jobs)
-            self._elsewhere[limit].see(number - mark[limit], now)
+            number = sum(running.get(name, 0) for name in limit.jobs)
+            self._elsewhere[limit].record(number - snapshot[limit], now)
             if number - limit.most > over:
                 over, refusal = number - limit.most, limit.refusal
         return over, refusal
@@ -146,10 +147,10 @@ class AdmissionGate(Generic[_Item]):
         """Remove and return the first waiting item that has a place now. None:
         no item has one.
         """
-        for at, kept in enumerate(self._kept):
-            if self.full(kept.job) is None:
-                del self._kept[at]
-                return kept.item
+        for at, entry in enumerate(self._queue):
+            if self.full(entry.job) is None:
+                del self._queue[at]
+                return entry.item
         return None
 
     def expired(self, now: float) -> list[tuple[_Item, Refusal]]:
@@ -157,8 +158,8 @@ class AdmissionGate(Generic[_Item]):
         refusal.
         """
         over = []
-        while self._kept and now - self._kept[0].since > PATIENCE:
-            item, job, _ = self._kept.popleft()
+        while self._queue and now - self._queue[0].since > PATIENCE:
+            item, job, _ = self._queue.popleft()
             limit = self.full(job) or self._limits[job][0]
             over.append((item, limit.refusal))
         return over

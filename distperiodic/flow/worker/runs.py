@@ -56,12 +56,12 @@ _REPORT_EVERY = 0.02
 _NEVER = float('-inf')
 # A thread takes several runs of a short handler at once: up to this much time,
 # in seconds, and up to this number of runs.
-_PART_SECONDS = 0.002
-_PART_RUNS = 64
+_CHUNK_SECONDS = 0.002
+_CHUNK_RUNS = 64
 # Seconds between two reports of the progress of a run.
 _SAVE_EVERY = 1.0
 # Number of batch ids remembered, to detect duplicate messages.
-_REMEMBER = 10000
+_REMEMBERED = 10000
 # Number of characters of an exception that are kept.
 _ERROR_LENGTH = 1000
 # Number of characters of a traceback that are kept. The end is kept, where the
@@ -73,10 +73,10 @@ class Runner(Protocol):
     """Runs the chunks that job queues return."""
 
     def chunk_size(self, job: str) -> int:
-        """Return how many runs of *job* one thread takes at a time."""
+        """Return the number of runs of *job* that one thread takes at once."""
 
-    def run(self, load: 'BatchRun', chunk: list[int]) -> None:
-        """Run a chunk of *load* to its end."""
+    def run(self, batch_run: 'BatchRun', chunk: list[int]) -> None:
+        """Run a chunk of *batch_run* to its end."""
 
 
 class Failed(NamedTuple):
@@ -99,15 +99,15 @@ class Refused(NamedTuple):
 
 
 class BatchRun:
-    """One batch at this worker, and what is left of it."""
+    """One batch at this worker, with its unfinished runs and outcomes."""
 
     __slots__ = ('batch', 'job', 'job_queue', 'left', 'outcomes', 'queue',
                  'reported', 'seconds')
 
-    def __init__(self, batch: message.Batch, lane: 'JobQueue'):
+    def __init__(self, batch: message.Batch, job_queue: 'JobQueue'):
         self.batch = batch
-        self.job_queue = lane
-        self.job = lane.job
+        self.job_queue = job_queue
+        self.job = job_queue.job
         #: Indexes that no thread has taken; the next one is last.
         self.queue = list(range(len(batch.objects) - 1, -1, -1))
         #: Number of objects whose outcome was not reported yet.
@@ -143,21 +143,20 @@ class JobQueue:
 
     def take(self) -> 'tuple[Chunk | None, bool]':
         """Return the next chunk for a thread, and whether there is another."""
-        loads = self.batch_runs
-        while loads:
-            load = loads[0]
+        batch_runs = self.batch_runs
+        while batch_runs:
+            batch_run = batch_runs[0]
             # Usually all that is left of the batch. The thread shares the list
-            # with whatever else takes from it, such as
-            # return_unstarted().
-            chunk = load.queue
+            # with other code that takes from it, such as return_unstarted().
+            chunk = batch_run.queue
             if len(chunk) > 1:
                 size = self.runner.chunk_size(self.job.name)
                 if size < len(chunk):
                     chunk = list(itertools.islice(drain(chunk), size))[::-1]
-            if chunk is load.queue or not load.queue:
-                loads.popleft()
+            if chunk is batch_run.queue or not batch_run.queue:
+                batch_runs.popleft()
             if chunk:
-                return (load, chunk), bool(loads)
+                return (batch_run, chunk), bool(batch_runs)
         return None, False
 
     def run(self, chunk: 'Chunk') -> None:
@@ -167,7 +166,7 @@ class JobQueue:
 class Running:
     """The current activity of one thread."""
 
-    __slots__ = ('began', 'ends', 'ident', 'looked', 'chunk', 'run',
+    __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
                  'saved', 'shared', 'written_off')
 
     def __init__(self, ident: int):
@@ -178,7 +177,7 @@ class Running:
         #: The chunk whose rest was offered to the other threads.
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
-        self.looked: Run | None = None
+        self.last_watched: Run | None = None
         #: Monotonic seconds at which its run times out. None: there is no run,
         #: or no timeout.
         self.ends: float | None = None
@@ -228,75 +227,76 @@ class Executor:
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[
                      [message.Batch, str, Any], None] | None = None):
-        self._lanes = {name: JobQueue(job, handler, self)
-                       for name, (job, handler) in jobs.items()}
+        self._job_queues = {name: JobQueue(job, handler, self)
+                            for name, (job, handler) in jobs.items()}
         self._clock = clock
         self._pool = pool
         self._report = report
         self._may_start = may_start
         self._finish = finish
         self._pace = RunTimeAverage()
-        self._loads: dict[tuple[str, str], BatchRun] = {}
+        self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
             tuple[str, str], None] = collections.OrderedDict()
         #: By thread identifier.
         self._running: dict[int, Running] = {}
         self._lock = threading.Lock()
         self._draining = False
-        self._told = log_throttle.LogThrottle(clock, 10.0)
+        self._throttle = log_throttle.LogThrottle(clock, 10.0)
 
     def chunk_size(self, job: str) -> int:
-        """Return how many runs of *job* a thread takes at once. The number
-        exceeds one only for short handlers, for which taking each run alone
-        would cost more than the run.
+        """Return the number of runs of *job* that a thread takes at once. The
+        number exceeds one only for short handlers: taking each of their runs
+        alone would cost more than the run itself.
         """
         mean = self._pace.of(job)
         if mean is None:
             return 1
-        return max(1, min(_PART_RUNS, int(_PART_SECONDS / (mean + 1e-6))))
+        return max(1, min(_CHUNK_RUNS, int(_CHUNK_SECONDS / (mean + 1e-6))))
 
     def accept(self, batch: message.Batch) -> None:
         """Queue *batch*, or refuse it with a report to its sender."""
         key = (batch.sender, batch.id)
-        lane = self._lanes.get(batch.job)
-        load = None if lane is None else BatchRun(batch, lane)
+        job_queue = self._job_queues.get(batch.job)
+        batch_run = None if job_queue is None else BatchRun(batch, job_queue)
         with self._lock:
-            doubled = key in self._seen
-            if not doubled:
+            duplicate = key in self._seen
+            if not duplicate:
                 self._seen[key] = None
-                if len(self._seen) > _REMEMBER:
+                if len(self._seen) > _REMEMBERED:
                     self._seen.popitem(last=False)
-                if load is not None:
+                if batch_run is not None:
                     if self._draining:
-                        load = None
+                        batch_run = None
                     else:
-                        self._loads[key] = load
-        if doubled:
+                        self._batch_runs[key] = batch_run
+        if duplicate:
             LOG.info('batch dropped: batch=%s sender=%s reason=it was '
                      'delivered before', batch.id, batch.sender)
             return
-        if load is not None:
-            self._submit(load)
+        if batch_run is not None:
+            self._submit(batch_run)
             return
-        if lane is None and self._told.allow('unknown'):
+        if job_queue is None and self._throttle.allow('unknown'):
             LOG.warning(
                 'work refused: job=%s sender=%s reason=this worker does not '
                 'know the job; run the same --tasks everywhere, or give the '
                 'job a partition of its own', batch.job, batch.sender)
-        refusal = (Refusal.UNKNOWN_JOB if lane is None
+        refusal = (Refusal.UNKNOWN_JOB if job_queue is None
                    else Refusal.DRAINING)
         self._report(message.Report(
             batch.id, batch.worker,
             refused=[(i, refusal) for i in range(len(batch.objects))]),
             batch.sender)
 
-    def _submit(self, load: BatchRun) -> None:
-        load.job_queue.batch_runs.append(load)
-        self._pool.submit(load.job.priority, load.job_queue)
+    def _submit(self, batch_run: BatchRun) -> None:
+        batch_run.job_queue.batch_runs.append(batch_run)
+        self._pool.submit(batch_run.job.priority, batch_run.job_queue)
 
-    def run(self, load: BatchRun, chunk: list[int]) -> None:
+    def run(self, batch_run: BatchRun, chunk: list[int]) -> None:
         """Run the objects of *chunk* one after the other in this thread."""
-        batch, job, handler = load.batch, load.job, load.job_queue.handler
+        batch, job = batch_run.batch, batch_run.job
+        handler = batch_run.job_queue.handler
         per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None
@@ -305,13 +305,13 @@ class Executor:
         running = self._running.get(ident)
         if running is None:
             running = self._running[ident] = Running(ident)
-        running.chunk = load, chunk
+        running.chunk = batch_run, chunk
         running.began = monotonic()
-        if load.reported == _NEVER:
-            load.reported = running.began
+        if batch_run.reported == _NEVER:
+            batch_run.reported = running.began
         runs = 0
 
-        def held() -> bool:
+        def is_current() -> bool:
             return self._may_start(batch) is None
         finish = None
         if self._finish is not None:
@@ -322,13 +322,13 @@ class Executor:
             except IndexError:
                 break
             error = traceback = ''
-            said: str | None = None
+            progress: str | None = None
             run: Run | None = None
             try:
                 refusal = (Refusal.DRAINING if self._draining
                            else self._may_start(batch))
                 if refusal is not None:
-                    load.outcomes.append(Refused(index, refusal))
+                    batch_run.outcomes.append(Refused(index, refusal))
                     continue
                 if timeout is not None:
                     deadline = self._clock.now() + int(
@@ -336,10 +336,10 @@ class Executor:
                 context = Context(
                     job.name, batch.objects[index], batch.tick,
                     batch.fences[index], batch.attempts[index], deadline,
-                    held, finish, json.loads(batch.progress.get(
+                    is_current, finish, json.loads(batch.progress.get(
                         batch.objects[index], 'null'))
                     if batch.progress else None)
-                running.run = run = load, index, context
+                running.run = run = batch_run, index, context
                 if timeout is not None:
                     running.ends = monotonic() + timeout
                 if per_object:
@@ -351,13 +351,13 @@ class Executor:
                     returned = None
             except BaseException as exc:
                 # A handler may raise SystemExit or KeyboardInterrupt; the
-                # thread goes on.
+                # thread continues.
                 error = text_of(exc)
-                self._tell_failure(load, index, error, exc)
+                self._log_failure(batch_run, index, error, exc)
                 if not job.tries_again(batch.attempts[index]):
                     traceback = _traceback(exc)
                 if run is not None:
-                    said = run[2].take_unsaved()
+                    progress = run[2].take_unsaved()
             if timeout is not None:
                 with self._lock:
                     running.ends = None
@@ -365,51 +365,52 @@ class Executor:
                     # The run was reported as timed out, and the rest of the
                     # chunk went to another thread.
                     return
-            load.outcomes.append(Failed(index, error, traceback, said)
-                                 if error else index)
+            batch_run.outcomes.append(Failed(index, error, traceback, progress)
+                                      if error else index)
             runs += 1
             if chunk:
                 now = monotonic()
-                if now - load.reported >= _REPORT_EVERY:
-                    self._settle(load, runs, now - running.began, now)
+                if now - batch_run.reported >= _REPORT_EVERY:
+                    self._settle(batch_run, runs, now - running.began, now)
                     running.began = now
                     runs = 0
         running.chunk = running.run = None
         now = monotonic()
-        self._settle(load, runs, now - running.began, now)
+        self._settle(batch_run, runs, now - running.began, now)
 
-    def _settle(self, load: BatchRun, runs: int, seconds: float,
+    def _settle(self, batch_run: BatchRun, runs: int, seconds: float,
                 now: float) -> None:
-        """Report the outcomes of *load* if the batch is complete or a report
-        is due.
+        """Report the outcomes of *batch_run* if the batch is complete or a
+        report is due.
         """
         if runs:
-            self._pace.note(load.job.name, runs, seconds)
+            self._pace.note(batch_run.job.name, runs, seconds)
         with self._lock:
-            load.seconds += seconds
-            over = len(load.outcomes)
-            if not over or (
-                    over < load.left and now - load.reported < _REPORT_EVERY):
+            batch_run.seconds += seconds
+            ended = len(batch_run.outcomes)
+            if not ended or (
+                    ended < batch_run.left
+                    and now - batch_run.reported < _REPORT_EVERY):
                 return
-            report = self._collect(load, now)
-        self._report(report, load.batch.sender)
+            report = self._collect(batch_run, now)
+        self._report(report, batch_run.batch.sender)
 
-    def _collect(self, load: BatchRun, now: float) -> message.Report:
-        """Return a report of the outcomes of *load* since the last one. The
-        caller holds the lock.
+    def _collect(self, batch_run: BatchRun, now: float) -> message.Report:
+        """Return a report of the outcomes of *batch_run* since the last one.
+        The caller holds the lock.
         """
-        batch = load.batch
+        batch = batch_run.batch
         done: list[int] = []
         failed: list[tuple[int, str]] = []
         refused: list[tuple[int, Refusal]] = []
         report = message.Report(
             batch.id, batch.worker, done, failed, [], refused, [],
-            load.seconds, [], {})
-        over = load.outcomes[:]
+            batch_run.seconds, [], {})
+        outcomes = batch_run.outcomes[:]
         # Threads may have appended to the list since the copy.
-        del load.outcomes[:len(over)]
-        load.left -= len(over)
-        for item in over:
+        del batch_run.outcomes[:len(outcomes)]
+        batch_run.left -= len(outcomes)
+        for item in outcomes:
             if isinstance(item, int):
                 done.append(item)
             elif isinstance(item, Failed):
@@ -420,10 +421,10 @@ class Executor:
                     report.progress.append((item.at, item.progress))
             else:
                 refused.append(item)
-        load.seconds = 0.0
-        load.reported = now
-        if not load.left:
-            self._loads.pop((batch.sender, batch.id), None)
+        batch_run.seconds = 0.0
+        batch_run.reported = now
+        if not batch_run.left:
+            self._batch_runs.pop((batch.sender, batch.id), None)
         return report
 
     def watch(self) -> None:
@@ -441,29 +442,30 @@ class Executor:
                 continue
             if running.ends is not None and now >= running.ends:
                 self._time_out(running, now)
-            elif run is running.looked:
+            elif run is running.last_watched:
                 # The chunk was sized for short runs, and this run is long.
                 self._share(running)
-            running.looked = run
+            running.last_watched = run
             self._save(running, run, now)
-        for load in list(self._loads.values()):
+        for batch_run in list(self._batch_runs.values()):
             # Each thread reports between its runs, but a thread with a long
             # run does not get there.
-            if load.outcomes and now - load.reported >= _REPORT_EVERY:
-                self._settle(load, 0, 0.0, now)
+            if (batch_run.outcomes
+                    and now - batch_run.reported >= _REPORT_EVERY):
+                self._settle(batch_run, 0, 0.0, now)
 
     def _save(self, running: Running, run: Run,
               now: float) -> None:
-        """Report the progress of a run while it goes on."""
-        load, index, context = run
+        """Report the progress of a run that has not ended."""
+        batch_run, index, context = run
         if now - running.saved < _SAVE_EVERY:
             return
         text = context.take_unsaved()
         if text is not None:
             running.saved = now
             self._report(message.Report(
-                load.batch.id, load.batch.worker,
-                progress=[(index, text)]), load.batch.sender)
+                batch_run.batch.id, batch_run.batch.worker,
+                progress=[(index, text)]), batch_run.batch.sender)
 
     def _time_out(self, running: Running, now: float) -> None:
         with self._lock:
@@ -471,28 +473,28 @@ class Executor:
             if (running.ends is None or now < running.ends
                     or running.run is None):
                 return
-            load, index, context = running.run
+            batch_run, index, context = running.run
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
         LOG.warning(
             'run timed out: job=%s object=%r timeout=%.1f hanging=%d; its '
-            'result will not count, and another thread takes the place of '
-            'the one that hangs', load.job.name, context.object,
-            load.job.timeout, hanging)
+            'result will not count, and another thread replaces the one '
+            'that hangs', batch_run.job.name, context.object,
+            batch_run.job.timeout, hanging)
         self._share(running)
-        timeout = load.job.timeout or 0.0
-        load.outcomes.append(Failed(
+        timeout = batch_run.job.timeout or 0.0
+        batch_run.outcomes.append(Failed(
             index, f'timeout after {timeout:g} s',
             progress=context.take_unsaved()))
-        self._settle(load, 1, timeout, now)
+        self._settle(batch_run, 1, timeout, now)
 
     def _share(self, running: Running) -> None:
         """Offer the rest of a thread's chunk to the other threads."""
         if running.chunk is None:
             return
-        load, chunk = running.chunk
+        batch_run, chunk = running.chunk
         if chunk is running.shared:
             # This chunk was offered before. The list may be the queue of the
             # load itself, which is already submitted again.
@@ -500,19 +502,19 @@ class Executor:
         rest = list(drain(chunk))
         if rest:
             running.shared = chunk
-            load.queue.extend(reversed(rest))
-            self._submit(load)
+            batch_run.queue.extend(reversed(rest))
+            self._submit(batch_run)
 
     def send_heartbeats(self) -> None:
         """Report to the senders which batches are still here. A sender renews
         the lease of a batch only for a limited time after its last report.
         """
-        for load in list(self._loads.values()):
-            self._report(message.Report(load.batch.id, load.batch.worker),
-                         load.batch.sender)
+        for batch_run in list(self._batch_runs.values()):
+            batch = batch_run.batch
+            self._report(message.Report(batch.id, batch.worker), batch.sender)
 
     def drain(self) -> None:
-        """Accept and start nothing more, and hand back the waiting work."""
+        """Accept and start nothing more, and return the waiting work."""
         with self._lock:
             self._draining = True
         self.return_unstarted(Refusal.DRAINING)
@@ -523,17 +525,16 @@ class Executor:
         With NOT_A_MEMBER, jobs of member scope stay: each member runs its own.
         """
         now = self._clock.monotonic()
-        for load in list(self._loads.values()):
+        for batch_run in list(self._batch_runs.values()):
             if (refusal is Refusal.NOT_A_MEMBER
-                    and load.job.scope is Scope.MEMBER):
+                    and batch_run.job.scope is Scope.MEMBER):
                 continue
-            load.outcomes.extend(
-                [Refused(i, refusal) for i in drain(load.queue)])
-            self._settle(load, 0, 0.0, now)
+            batch_run.outcomes.extend(
+                [Refused(i, refusal) for i in drain(batch_run.queue)])
+            self._settle(batch_run, 0, 0.0, now)
 
     def cancel(self) -> None:
-        """Signal to the running handlers that their results are not awaited
-        any more.
+        """Signal to the running handlers that their results will not count.
         """
         for running in list(self._running.values()):
             run = running.run
@@ -543,18 +544,20 @@ class Executor:
     @property
     def busy(self) -> int:
         """Number of objects whose outcome has not been reported."""
-        return sum(load.left for load in list(self._loads.values()))
+        return sum(batch_run.left
+                   for batch_run in list(self._batch_runs.values()))
 
-    def _tell_failure(self, load: BatchRun, index: int, error: str,
-                      exc: BaseException) -> None:
+    def _log_failure(self, batch_run: BatchRun, index: int, error: str,
+                     exc: BaseException) -> None:
         # If 10,000 objects fail alike, one log line is enough.
-        first = self._told.allow(f'{load.job.name} {type(exc).__name__}')
+        first = self._throttle.allow(
+            f'{batch_run.job.name} {type(exc).__name__}')
         LOG.log(
             logging.WARNING if first else logging.DEBUG,
-            'run failed: job=%s object=%r attempt=%d error=%s; others that '
-            'fail like it are logged at level debug for a while',
-            load.job.name, load.batch.objects[index],
-            load.batch.attempts[index], error, exc_info=first)
+            'run failed: job=%s object=%r attempt=%d error=%s; similar '
+            'failures are logged at level debug for a while',
+            batch_run.job.name, batch_run.batch.objects[index],
+            batch_run.batch.attempts[index], error, exc_info=first)
 
 
 def text_of(exc: BaseException) -> str:
