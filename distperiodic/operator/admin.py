@@ -160,7 +160,7 @@ class StoreAdmin:
         def work(tx: Transaction) -> tuple[int, int]:
             claimed, _ = claiming.take(
                 tx, number, tick, keys, name, supersede=False, due_at=tick,
-                fresh=False, settle=False)
+                include_new=False, settle=False)
             if won := len(claimed.won):
                 tx.make(name, State.CLAIMED, number, tick,
                         [one.object for one in claimed.won], '', 0.0,

@@ -141,9 +141,9 @@ class SameFence(Bug):
 
     def store(self, kind):
         class Store(kind):
-            def _anew(self, to, key, row, ran=True):
+            def _reclaim(self, target, key, row, ran=True):
                 row.fence -= 1
-                return super()._anew(to, key, row, ran)
+                return super()._reclaim(target, key, row, ran)
         return Store
 
 

@@ -48,7 +48,7 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
     scheme = check_backend_url(url)
     shown = redaction.redact(url)
     try:
-        made: Any = coordination.get_coordinator(
+        coordinator: Any = coordination.get_coordinator(
             complete_url(url, seconds), entry)
     except (coordination.ToozError, ValueError) as exc:
         raise exceptions.ConfigError(
@@ -62,11 +62,12 @@ def make(url: str, entry: bytes, seconds: float) -> Any:
             f"install it: pip install 'tooz[{extra}]'") from exc
     if scheme.startswith('etcd3'):
         # This driver has no option for its namespace.
-        made.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
+        coordinator.GROUP_PREFIX = f'{NAMESPACE}/groups/'.encode()
     elif scheme in PUSHING:
-        made.timeout = min(made.timeout, _CONNECT)
-        made._coord.logger = made._coord._connection.logger = _LOG
-    return made
+        coordinator.timeout = min(coordinator.timeout, _CONNECT)
+        client = coordinator._coord
+        client.logger = client._connection.logger = _LOG
+    return coordinator
 
 
 class _Masking(logging.Filter):
@@ -110,10 +111,10 @@ class Explainer:
         if url.partition('://')[0] in PUSHING:
             self._place = coordinator._base_path()
             connection = coordinator._coord._connection
-            connection._connect = self._noting(connection._connect)
+            connection._connect = self._recording(connection._connect)
 
-    def _noting(self, connect: Callable[..., Any]) -> Callable[..., Any]:
-        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+    def _recording(self, connect: Callable[..., Any]) -> Callable[..., Any]:
+        def connect_and_record(*args: Any, **kwargs: Any) -> Any:
             try:
                 answer = connect(*args, **kwargs)
             except BaseException as exc:
@@ -121,18 +122,18 @@ class Explainer:
                 raise
             self._last = None
             return answer
-        return connect_and_note
+        return connect_and_record
 
     def explain(self, exc: BaseException
                 ) -> exceptions.CoordinationUnavailable:
         """Return an error that says what *exc* means and what to do."""
         causes = [*_causes(exc), *_causes(self._last)]
         return exceptions.CoordinationUnavailable(
-            self._right(causes) or self._tls(causes) or self._closed(causes)
-            or self._any(causes))
+            self._permission(causes) or self._tls(causes)
+            or self._closed(causes) or self._other(causes))
 
-    def _right(self, causes: list[BaseException]) -> str | None:
-        if not any(isinstance(one, _NO_RIGHT) for one in causes):
+    def _permission(self, causes: list[BaseException]) -> str | None:
+        if not any(isinstance(cause, _NO_RIGHT) for cause in causes):
             return None
         return (f'{self._shown} does not let this user write {self._place}; '
                 'correct user and password of backend_url, have the owner of '
@@ -140,39 +141,39 @@ class Explainer:
                 'place in the URL, as in ?namespace=my-service')
 
     def _tls(self, causes: list[BaseException]) -> str | None:
-        for one in causes:
-            if isinstance(one, ssl.SSLCertVerificationError):
+        for cause in causes:
+            if isinstance(cause, ssl.SSLCertVerificationError):
                 return (f'the certificate of {self._shown} cannot be trusted '
-                        f'({one.verify_message}); put the certificate of its '
-                        'authority into ca=FILE of backend_url')
-            if isinstance(one, ssl.SSLError):
+                        f'({cause.verify_message}); put the certificate of '
+                        'its authority into ca=FILE of backend_url')
+            if isinstance(cause, ssl.SSLError):
                 return (f'no TLS with {self._shown} '
-                        f'({one.reason or one.strerror}); give the port on '
-                        'which the server speaks TLS, or leave use_ssl out '
-                        'of backend_url; if it asks for a certificate, give '
-                        'certfile and keyfile')
+                        f'({cause.reason or cause.strerror}); give the port '
+                        'on which the server speaks TLS, or leave use_ssl '
+                        'out of backend_url; if it asks for a certificate, '
+                        'give certfile and keyfile')
         return None
 
     def _closed(self, causes: list[BaseException]) -> str | None:
         """Explain a server that closes connections without an answer."""
         if not self._place or not any(
-                isinstance(one, kazoo.ConnectionDropped) and (
-                    'broken' in str(one) or isinstance(
-                        one.__context__, ConnectionResetError
-                        | BrokenPipeError)) for one in causes):
+                isinstance(cause, kazoo.ConnectionDropped) and (
+                    'broken' in str(cause) or isinstance(
+                        cause.__context__, ConnectionResetError
+                        | BrokenPipeError)) for cause in causes):
             return None
         return (f'{self._shown} closes each connection before it answers; '
                 'its log says why: this host has as many connections as its '
                 'maxClientCnxns allows, it has no quorum, or it speaks TLS '
                 'on this port (add use_ssl=true to backend_url)')
 
-    def _any(self, causes: list[BaseException]) -> str:
+    def _other(self, causes: list[BaseException]) -> str:
         """Explain any other error: quote the last attempt to connect, or else
         the first cause that has a text.
         """
-        told = [text for one in [self._last, *causes]
-                if (text := str(one or ''))]
-        reason = told[0] if told else type(causes[0]).__name__
+        texts = [text for cause in [self._last, *causes]
+                 if (text := str(cause or ''))]
+        reason = texts[0] if texts else type(causes[0]).__name__
         return (f'{self._shown} does not answer: {reason}; check backend_url '
                 'and that the service runs')
 

@@ -7,7 +7,7 @@
          └──── the term is lost ◄── wait ──────────┘
 
 A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
-term may end for many reasons: the session expired, somebody deleted the
+term may end for many reasons: the session expired, an operator deleted the
 entry, the client is stuck with a server that lost its data, or the points
 changed. The remedy is always the same: the process opens its next term. If a
 process has two terms at once, every reader uses the later one, so a change of
@@ -49,6 +49,7 @@ LOG = logging.getLogger(__name__)
 # seen at once, since the first read does not wait.
 _COALESCE = 0.025
 
+
 @dataclasses.dataclass(eq=False)
 class _Group:
     """One group that this process has joined or watches."""
@@ -76,8 +77,8 @@ class Membership:
     :param slots: Number of runs that it accepts at a time; 0 for none.
     :param jobs: Signature of the jobs that it schedules; see
         :func:`distperiodic.core.member.sign_of`. 0 for none.
-    :param session_timeout: Seconds without a sign of life after which the
-        others take over. The server may grant another value.
+    :param session_timeout: Seconds without a heartbeat after which other
+        members take over. The server may grant another value.
     :param heartbeat_interval: Seconds between reads of a service that cannot
         push changes.
     :raises ConfigError: the URL names no driver with group membership.
@@ -93,7 +94,7 @@ class Membership:
         self._url = backend_url
         self._shown = redaction.redact(backend_url)
         self._clock = clock
-        self._asked_timeout = session_timeout
+        self._requested_timeout = session_timeout
         self._interval = heartbeat_interval
         self._me = Member(
             check_identity(identity), secrets.token_hex(8), 0,
@@ -107,7 +108,7 @@ class Membership:
         # iterate over it.
         self._groups: dict[str, _Group] = {}
         self._wake = threading.Event()
-        self._news = threading.Condition()
+        self._changed_condition = threading.Condition()
         self._stopping = threading.Event()
         self._republish = False
         self._connected = False
@@ -169,8 +170,8 @@ class Membership:
         :raises DuplicateMember: another live process has our identity.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
         """
-        with self._news:
-            self._news.wait_for(self._settled, timeout)
+        with self._changed_condition:
+            self._changed_condition.wait_for(self._settled, timeout)
         if not self.joined():
             raise self.problem or exceptions.CoordinationUnavailable(
                 f'no answer from {self._shown} within {timeout:.0f} s; '
@@ -219,8 +220,8 @@ class Membership:
         with self._lock:
             self._groups[group].member = False
         self._wake.set()
-        with self._news:
-            self._news.wait_for(
+        with self._changed_condition:
+            self._changed_condition.wait_for(
                 lambda: self._stopping.is_set()
                 or not self._groups[group].standing, timeout)
 
@@ -236,10 +237,10 @@ class Membership:
             self._thread.join(timeout)
             if self._thread.is_alive():
                 LOG.warning(
-                    'leaving took too long: backend=%s timeout=%.1f; the '
-                    'others see this member go when its session ends',
+                    'leaving took too long: backend=%s timeout=%.1f; other '
+                    'members see this one leave when its session expires',
                     self._shown, timeout)
-        self._tell()
+        self._notify()
 
     # -- everything below runs in the thread
 
@@ -262,15 +263,15 @@ class Membership:
             except TermLost as exc:
                 if not self._stopping.is_set():
                     LOG.warning(
-                        'term lost: member=%s entry=%s reason=%s; nothing is '
-                        'started until the next term, which begins now',
+                        'term lost: member=%s entry=%s reason=%s; no run '
+                        'starts until the next term, which begins now',
                         self.identity, self._me.entry, exc)
                 delay = 0.1
             except exceptions.DistperiodicError as exc:
                 self._report(exc, delay)
             except Exception as exc:
-                LOG.exception('membership failed: member=%s; it is tried '
-                              'again in %.1f s', self.identity, delay)
+                LOG.exception('membership failed: member=%s; the next '
+                              'attempt is in %.1f s', self.identity, delay)
                 self._report(exceptions.CoordinationUnavailable(str(exc)),
                              None)
             else:
@@ -281,9 +282,9 @@ class Membership:
                     broken = False
                     continue
             self._distrust()
-            for over in (old, term):
-                if over is not None:
-                    over.close()
+            for ended in (old, term):
+                if ended is not None:
+                    ended.close()
             old = None
             # Do not wait on _wake: closing the old client sets it.
             self._stopping.wait(delay * random.uniform(0.8, 1.2))
@@ -292,14 +293,14 @@ class Membership:
     def _report(self, problem: exceptions.DistperiodicError,
                 delay: float | None) -> None:
         if str(problem) != str(self.problem) and delay is not None:
-            LOG.error('not in the group: member=%s reason=%s; it is tried '
-                      'again until it works', self.identity, problem)
+            LOG.error('not in the group: member=%s reason=%s; this process '
+                      'retries until it has joined', self.identity, problem)
         self.problem = problem
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
-        with self._news:
-            self._news.notify_all()
+    def _notify(self) -> None:
+        with self._changed_condition:
+            self._changed_condition.notify_all()
 
     def _distrust(self) -> None:
         self._connected = False
@@ -307,14 +308,14 @@ class Membership:
             if group.view is not None and group.view.me is not None:
                 group.view = dataclasses.replace(
                     group.view, me=None, trusted_until=0.0)
-                self._call(group)
+                self._notify_listeners(group)
 
     def _open(self) -> Term:
         pushes = self._scheme in PUSHING
         return (KazooTerm if pushes else Term)(
             self._url, self._me.entry, wake=self._wake,
             stopping=self._stopping, clock=self._clock,
-            asked_timeout=self._asked_timeout, interval=self._interval)
+            requested_timeout=self._requested_timeout, interval=self._interval)
 
     def _serve_from(self, term: Term,
                     old: Term | None) -> None:
@@ -328,7 +329,7 @@ class Membership:
             old.close()
         self.problem = None
         self._connected = True
-        self._tell()
+        self._notify()
         for group in self._groups.values():
             # A new client has no watches yet.
             group.changed = True
@@ -340,7 +341,7 @@ class Membership:
             now = self._clock.monotonic()
             term.check()
             groups = list(self._groups.values())
-            self._leave_some(term, groups)
+            self._leave_groups(term, groups)
             if not groups:
                 # Without a group there is nothing to read or renew.
                 self._wake.wait()
@@ -365,7 +366,7 @@ class Membership:
                 self._wake.wait(max(
                     0.0, term.next_probe - self._clock.monotonic()))
 
-    def _leave_some(self, term: Term, groups: list[_Group]) -> None:
+    def _leave_groups(self, term: Term, groups: list[_Group]) -> None:
         """Leave the groups that this process must no longer be a member of.
         """
         for group in groups:
@@ -377,7 +378,7 @@ class Membership:
                 term.leave(group.name)
                 group.standing = False
                 group.changed = True
-                self._tell()
+                self._notify()
 
     def _join(self, term: Term, group: _Group) -> None:
         """Join *group* once no other process in it has our identity."""
@@ -422,24 +423,24 @@ class Membership:
         return found
 
     def _read(self, term: Term, group: _Group) -> None:
-        asked_at = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         group.changed = False
         entries = frozenset(term.read(group.name))
-        group.read_at = asked_at
-        mine = group.name in term.joined
-        if mine and self._me.entry not in entries:
+        group.read_at = requested_at
+        joined = group.name in term.joined
+        if joined and self._me.entry not in entries:
             raise TermLost(
                 f'our entry is not in group {group.name!r} any more')
-        me = self._me if mine else None
+        me = self._me if joined else None
         until = term.heard + TRUST * term.timeout
         self.session_timeout = term.timeout
         if group.view is not None and entries == group.entries:
-            was = group.view.me == me and (
-                me is None or group.view.trusted(asked_at))
+            unchanged = group.view.me == me and (
+                me is None or group.view.trusted(requested_at))
             group.view = dataclasses.replace(
                 group.view, me=me, trusted_until=until)
-            if not was:
-                self._call(group)
+            if not unchanged:
+                self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
         # One answer proves the session, hence our trust in all its groups.
@@ -460,15 +461,15 @@ class Membership:
                 continue
             group.view = dataclasses.replace(view, trusted_until=until)
             if view.me is not None and not view.trusted(now):
-                self._call(group)
+                self._notify_listeners(group)
 
     def _changed(self, group: _Group, entries: frozenset[str],
                  me: Member | None, until: float) -> None:
         members, unknown_entries = resolve_entries(entries, me)
-        for stranger in frozenset(unknown_entries) - group.unknown_entries:
+        for entry in frozenset(unknown_entries) - group.unknown_entries:
             LOG.warning(
-                'entry ignored: group=%s entry=%.80r; it is none of ours and '
-                'owns nothing', group.name, stranger)
+                'entry ignored: group=%s entry=%.80r; it is not an entry of '
+                'distperiodic and owns nothing', group.name, entry)
         group.unknown_entries = frozenset(unknown_entries)
         points = ring_members(members)
         old = group.view
@@ -487,13 +488,13 @@ class Membership:
             LOG.info(
                 'view: group=%s members=%d version=%d joined=%s left=%s',
                 group.name, len(members), group.view.version,
-                _some(joined - left), _some(left - joined))
-        self._call(group)
+                _shortened(joined - left), _shortened(left - joined))
+        self._notify_listeners(group)
 
-    def _call(self, group: _Group) -> None:
+    def _notify_listeners(self, group: _Group) -> None:
         view = group.view
         assert view is not None
-        self._tell()
+        self._notify()
         for listener in group.listeners:
             try:
                 listener(view)
@@ -506,7 +507,7 @@ def _names(entries: Iterable[str]) -> frozenset[str]:
     return frozenset(m.identity for m in members if m is not None)
 
 
-def _some(names: Iterable[str]) -> str:
+def _shortened(names: Iterable[str]) -> str:
     listed = sorted(names)
     more = f' and {len(listed) - 5} more' if len(listed) > 5 else ''
     return ','.join(listed[:5]) + more if listed else '-'

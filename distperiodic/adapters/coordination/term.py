@@ -35,6 +35,7 @@ TRUST = 2.0 / 3.0
 # Maximum seconds between two attempts to reach a server.
 _LONGEST_PAUSE = 1.0
 
+
 class TermLost(Exception):
     """The term is over; the text says why."""
 
@@ -46,12 +47,12 @@ class Term:
 
     def __init__(self, url: str, entry: str, *, wake: threading.Event,
                  stopping: threading.Event, clock: ports.Clock,
-                 asked_timeout: float, interval: float):
+                 requested_timeout: float, interval: float):
         self._wake = wake
         self._stopping = stopping
         self._clock = clock
         self._shown = redaction.redact(url)
-        self._asked = asked_timeout
+        self._requested_timeout = requested_timeout
         self._interval = interval
         self.next_probe = 0.0
         #: Monotonic time at which the last request was sent whose answer
@@ -63,7 +64,7 @@ class Term:
         #: Groups that this entry has joined.
         self.joined: set[str] = set()
         self._entry = entry.encode()
-        self._coordinator = driver.make(url, self._entry, asked_timeout)
+        self._coordinator = driver.make(url, self._entry, requested_timeout)
         self._explainer = driver.Explainer(self._coordinator, url)
 
     @property
@@ -73,7 +74,7 @@ class Term:
             value = getattr(self._coordinator, name, None)
             if isinstance(value, (int, float)) and value > 0:
                 return float(value)
-        return self._asked
+        return self._requested_timeout
 
     def connect(self) -> None:
         try:
@@ -90,8 +91,8 @@ class Term:
         :raises TermLost: the session is over, or may be.
         """
         if self._clock.monotonic() - self.heard > TRUST * self.timeout:
-            raise TermLost('no sign of life from us for so long that the '
-                            'others may have taken over')
+            raise TermLost('no sign of life from us for too long; other '
+                           'members may have taken over')
 
     def changed(self, group: str) -> bool:
         """Return whether *group* has changed since it was last read."""
@@ -103,7 +104,7 @@ class Term:
         If this term pushes, all earlier changes are known afterwards.
         """
         now = self._clock.monotonic()
-        self._ask(self._coordinator.heartbeat)
+        self._request(self._coordinator.heartbeat)
         self.heard = now
         self.next_probe = now + min(self._interval, self.timeout / 5)
 
@@ -112,7 +113,7 @@ class Term:
         if self._clock.monotonic() >= self.next_probe:
             self.confirm()
         try:
-            members = self._ask(lambda: self._coordinator.get_members(
+            members = self._request(lambda: self._coordinator.get_members(
                 group.encode()).get(timeout=self.timeout))
         except coordination.GroupNotCreated:
             self._create(group)
@@ -125,7 +126,7 @@ class Term:
         self._capabilities = {'joined': self._clock.now()}
         for attempt in (1, 2):
             try:
-                self._ask(lambda: self._coordinator.join_group(
+                self._request(lambda: self._coordinator.join_group(
                     group.encode(), self._capabilities).get(
                         timeout=self.timeout))
             except coordination.MemberAlreadyExist:
@@ -137,7 +138,7 @@ class Term:
 
     def leave(self, group: str) -> None:
         with contextlib.suppress(coordination.MemberNotJoined):
-            self._ask(lambda: self._coordinator.leave_group(
+            self._request(lambda: self._coordinator.leave_group(
                 group.encode()).get(timeout=self.timeout))
         self.joined.discard(group)
 
@@ -149,8 +150,8 @@ class Term:
         try:
             self._end()
         except Exception as exc:
-            LOG.info('closing failed (not an error, the entry falls with its '
-                     'session): backend=%s reason=%s', self._shown, exc)
+            LOG.info('closing failed (not an error: the entry disappears with '
+                     'its session): backend=%s reason=%s', self._shown, exc)
 
     def _end(self) -> None:
         try:
@@ -165,10 +166,10 @@ class Term:
 
     def _create(self, group: str) -> None:
         with contextlib.suppress(coordination.GroupAlreadyExist):
-            self._ask(lambda: self._coordinator.create_group(
+            self._request(lambda: self._coordinator.create_group(
                 group.encode()).get(timeout=self.timeout))
 
-    def _ask(self, request: Callable[[], Any]) -> Any:
+    def _request(self, request: Callable[[], Any]) -> Any:
         try:
             return request()
         except (coordination.GroupNotCreated, coordination.GroupAlreadyExist,
@@ -221,26 +222,26 @@ class KazooTerm(Term):
         connection = self._client._connection
         connect = connection._connect
 
-        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+        def connect_and_record(*args: Any, **kwargs: Any) -> Any:
             answer = connect(*args, **kwargs)
             self._granted = answer[0] * 1.5 / 1000.0
             return answer
 
-        connection._connect = connect_and_note
+        connection._connect = connect_and_record
         invoke = connection._invoke
 
         def invoke_within(timeout: float, *args: Any, **kwargs: Any) -> Any:
             # This runs for the handshake only. A server that has just begun to
             # listen can lose the handshake, and kazoo would wait for the whole
             # session timeout.
-            return invoke(min(timeout, max(1.0, self._asked / 3)),
+            return invoke(min(timeout, max(1.0, self._requested_timeout / 3)),
                           *args, **kwargs)
 
         connection._invoke = invoke_within
 
     @property
     def timeout(self) -> float:
-        return self._granted or self._asked
+        return self._granted or self._requested_timeout
 
     def _on_state(self, state: str) -> None:
         # This runs in kazoo's thread: record the state, and let ours act.
@@ -310,10 +311,10 @@ class KazooTerm(Term):
         # kazoo has received the notifications of all earlier changes before
         # this answer. Their callbacks may still be queued, so wait until
         # the queue has reached a callback of ours.
-        told = threading.Event()
+        delivered = threading.Event()
         self._client.handler.dispatch_callback(
-            states.Callback('watch', told.set, ()))
-        while not told.wait(0.2):
+            states.Callback('watch', delivered.set, ()))
+        while not delivered.wait(0.2):
             self.check()
         self.heard = sent_at
         self.next_probe = sent_at + self.timeout / 3

@@ -46,8 +46,8 @@ def check_backend_url(backend_url: str) -> str:
     if scheme in ('mysql', 'postgresql', 'ipc', 'memcached', 'kubernetes'):
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: the tooz driver {scheme!r} has no '
-            'reliable group membership, so nobody could know who owns what; '
-            f'use one of {", ".join(sorted(_DRIVERS))}')
+            'reliable group membership, so the owner of an object would be '
+            f'unknown; use one of {", ".join(sorted(_DRIVERS))}')
     if scheme == 'rediss':
         raise exceptions.ConfigError(
             f'backend_url {shown!r}: there is no driver {scheme!r}; for TLS '
@@ -94,8 +94,8 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
         option = {'zookeeper': f'?namespace={path}',
                   'kazoo': f'?namespace={path}',
                   'redis': f'?db={path}'}
-        return ('has a path, which its driver does not look at, so this '
-                'would be one place with all other paths; '
+        return ('has a path, which its driver ignores, so all paths would '
+                'be the same place; '
                 + (f'write {option[scheme]} instead'
                    if scheme in option else 'leave it out'))
     return None
@@ -185,22 +185,22 @@ def _options(scheme: str, query: str) -> str | None:
             return (f'has an option that its driver does not know: {name}'
                     f'{meant}; it has {", ".join(sorted(known))}')
         for value in values:
-            wrong = ('has no value; write one, or leave it out' if not value
-                     else known[name](value))
-            if wrong:
+            problem = ('has no value; write one, or leave it out' if not value
+                       else known[name](value))
+            if problem:
                 shown = '' if _secret(name) else f'={value}'
-                return f'has an option that cannot be: {name}{shown} {wrong}'
+                return f'has an unusable option: {name}{shown} {problem}'
     for name, other in _NEEDS.get('zookeeper' if scheme in PUSHING
                                   else scheme, ()):
         if name not in given:
             continue
         if known[other] is _yes_or_no:
             value = 'true'
-            there = strutils.bool_from_string(given.get(other, ['no'])[-1])
+            enabled = strutils.bool_from_string(given.get(other, ['no'])[-1])
         else:
             value = 'FILE'
-            there = other in given
-        if not there:
+            enabled = other in given
+        if not enabled:
             return (f'has the option {name}, which has no effect without '
                     f'{other}; add {other}={value}, or leave {name} out')
     return None

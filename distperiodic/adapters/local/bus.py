@@ -16,19 +16,19 @@ class LocalBus:
     :class:`distperiodic.ports.WorkBus`.
 
     :param here: Jobs that run in this process.
-    :param further: The bus for batches of all other jobs. None means there
+    :param remote: The bus for batches of all other jobs. None means there
         are no others.
     """
 
     def __init__(self, accept: Callable[[message.Batch], None],
                  here: Container[str],
-                 further: ports.WorkBus | None = None):
+                 remote: ports.WorkBus | None = None):
         self._accept = accept
         self._here = here
-        self._further = further
+        self._remote = remote
 
     def send(self, batch: message.Batch) -> None:
-        if self._further is None or batch.job in self._here:
+        if self._remote is None or batch.job in self._here:
             self._accept(batch)
         else:
-            self._further.send(batch)
+            self._remote.send(batch)

@@ -44,9 +44,7 @@ from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
-_TAKEN_BACK = MOVES[Move.RECLAIM][0]
-
-
+_RECLAIMED_FROM = MOVES[Move.RECLAIM][0]
 
 
 class MemoryClaimStore:
@@ -139,10 +137,10 @@ class MemoryClaimStore:
 
     def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
         rows = self._rows_of(job)
-        there = [key for key in dict.fromkeys(objects) if key in rows]
+        known = [key for key in dict.fromkeys(objects) if key in rows]
         return [listed_row(key, position, row, row.since)
                 for key, position in zip(
-                    there, positions_of(there), strict=True)
+                    known, positions_of(known), strict=True)
                 if (row := rows[key]).since is not None]
 
     def settled(self, job: str, tick: int) -> int:
@@ -163,16 +161,17 @@ class MemoryClaimStore:
               schedule: str = '', due_at: int | None = None,
               until: int | None = None) -> Claimed:
         rows = self._rows_of(job)
-        held = self._leases.get(lease)
+        lease_row = self._leases.get(lease)
         if not self._in_force(job, schedule):
             # Return what an earlier call has won: its answer may be lost.
             return Claimed([_claim_of(key, row) for key, row in (
-                held.rows.items() if held else ())], [], 0, [], [],
+                lease_row.rows.items() if lease_row else ())], [], 0, [], [],
                 outdated=True)
-        if held is None:
+        if lease_row is None:
             if until is not None and self._clock.now() > until:
                 return Claimed([], [], 0, [], [], over=True)
-            held = LeaseRow(lease, job, tick, holder, self._until(seconds))
+            lease_row = LeaseRow(
+                lease, job, tick, holder, self._until(seconds))
         first = first_fence(tick)
         newest = max(first, rows.floor)
         won: list[Claim] = []
@@ -185,9 +184,10 @@ class MemoryClaimStore:
             row = rows.get(key)
             if row is None:
                 if include_new:
-                    row = ClaimRow(tick, newest, held, 1, tick, rule, None)
+                    row = ClaimRow(
+                        tick, newest, lease_row, 1, tick, rule, None)
                     rows.add(key, row)
-                    held.rows[key] = row
+                    lease_row.rows[key] = row
                     won.append(new_tuple(Claim, (key, newest, 1, tick)))
                 else:
                     unlisted.append(key)
@@ -201,8 +201,8 @@ class MemoryClaimStore:
                 since = tick
                 row = rows[key] = row_with(row, since=tick, rule=rule,
                                            settled=max(row.settled, tick - 1))
-            its = row.rule
-            if its != rule and its is not None:
+            row_rule = row.rule
+            if row_rule != rule and row_rule is not None:
                 continue
             attempt = 1
             if isinstance(row, EndedClaim):
@@ -214,7 +214,7 @@ class MemoryClaimStore:
                 # The row did not keep its fence, so skip those of its tick.
                 fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
-                if row.lease is held and row.state is State.CLAIMED:
+                if row.lease is lease_row and row.state is State.CLAIMED:
                     # An earlier call won it, and its answer was lost.
                     won.append(_claim_of(key, row))
                     known += 1
@@ -237,12 +237,12 @@ class MemoryClaimStore:
             else:
                 waiting.append(key)
                 continue
-            rows[key] = held.rows[key] = ClaimRow(
-                tick, fence, held, attempt, since, its, row.served)
+            rows[key] = lease_row.rows[key] = ClaimRow(
+                tick, fence, lease_row, attempt, since, row_rule, row.served)
             # The same as Claim(), but faster.
             won.append(new_tuple(Claim, (key, fence, attempt, tick)))
-        if held.rows:
-            self._leases[lease] = held
+        if lease_row.rows:
+            self._leases[lease] = lease_row
         if len(won) > known:
             rows.settle(tick, len(won) - known)
         return Claimed(won, busy, superseded,
@@ -261,51 +261,51 @@ class MemoryClaimStore:
 
     def _leave(self, key: str, row: ClaimRow) -> None:
         """Remove *row* from its lease, and an empty lease from the store."""
-        held = row.lease
-        held.rows.pop(key, None)
-        if not held.rows:
-            self._leases.pop(held.id, None)
+        lease_row = row.lease
+        lease_row.rows.pop(key, None)
+        if not lease_row.rows:
+            self._leases.pop(lease_row.id, None)
 
-    def _enter(self, held: LeaseRow, key: str, row: ClaimRow) -> None:
+    def _enter(self, lease_row: LeaseRow, key: str, row: ClaimRow) -> None:
         self._leave(key, row)
-        row.lease = held
-        held.rows[key] = row
-        self._leases[held.id] = held
+        row.lease = lease_row
+        lease_row.rows[key] = row
+        self._leases[lease_row.id] = lease_row
 
     def _standing(self, lease: str, objects: Iterable[str],
                   move: Move) -> Iterator[tuple[str, ClaimRow]]:
         """Yield those of *objects* in *lease* whose state allows *move*."""
-        held = self._leases.get(lease)
-        if held is not None:
+        lease_row = self._leases.get(lease)
+        if lease_row is not None:
             before = MOVES[move][0]
             for key in objects:
-                row = held.rows.get(key)
+                row = lease_row.rows.get(key)
                 if row is not None and row.state in before:
                     yield key, row
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
               lease: str, into: str, holder: str,
               seconds: float) -> list[Claim]:
-        to = self._leases.get(into)
-        if to is not None:
+        target = self._leases.get(into)
+        if target is not None:
             # Another holder has it, or the answer of an earlier call was lost.
-            return [_claim_of(key, to.rows[key]) for key in objects
-                    if key in to.rows and to.holder == holder]
-        held = self._leases.get(lease)
-        if held is None:
+            return [_claim_of(key, target.rows[key]) for key in objects
+                    if key in target.rows and target.holder == holder]
+        lease_row = self._leases.get(lease)
+        if lease_row is None:
             return []
-        to = LeaseRow(into, job, tick, holder, self._until(seconds))
+        target = LeaseRow(into, job, tick, holder, self._until(seconds))
         before, after = MOVES[Move.START]
-        waiting, granted = held.rows, []
+        waiting, granted = lease_row.rows, []
         for key in objects:
             row = waiting.get(key)
             if row is not None and row.state in before:
-                row.state, row.lease = after, to
-                to.rows[key] = waiting.pop(key)
+                row.state, row.lease = after, target
+                target.rows[key] = waiting.pop(key)
                 granted.append(new_tuple(Claim, (
                     key, row.fence, row.attempt, row.tick)))
         if granted:
-            self._leases[into] = to
+            self._leases[into] = target
         if not waiting:
             del self._leases[lease]
         return granted
@@ -345,9 +345,9 @@ class MemoryClaimStore:
         last, ending, ended = self._ended
         if last != lease or ending is not after:
             self._ended = lease, after, (ended := set())
-        held = self._leases.get(lease)
-        if held is not None:
-            rows, done = self._rows[held.job], after is State.DONE
+        lease_row = self._leases.get(lease)
+        if lease_row is not None:
+            rows, done = self._rows[lease_row.job], after is State.DONE
             now = self.now() if done else None
             alike = None
             for key, row in self._standing(lease, objects, move):
@@ -357,11 +357,11 @@ class MemoryClaimStore:
                 self._leave(key, row)
                 if (row.fence < first_fence(row.tick) + FENCES
                         and (row.attempt == 1 or done)):
-                    it = new_tuple(EndedClaim, (row.tick, row.settled,
-                                                row.since, row.rule,
-                                                row.served))
-                    if it != alike:
-                        alike = it
+                    ended_row = new_tuple(EndedClaim, (row.tick, row.settled,
+                                                       row.since, row.rule,
+                                                       row.served))
+                    if ended_row != alike:
+                        alike = ended_row
                     rows[key] = alike
                 ended.add(key)
         return ended.intersection(objects)
@@ -372,15 +372,15 @@ class MemoryClaimStore:
         keys = [failure.object for failure in failures]
         if into is None:
             return self._end(keys, lease, Move.BURY)
-        to = self._leases.get(into)
-        if to is not None:
+        target = self._leases.get(into)
+        if target is not None:
             # An earlier call moved these, and its answer was lost.
-            return {key for key in keys if key in to.rows}
-        to = LeaseRow(into, job, tick, '', self._until(seconds))
+            return {key for key in keys if key in target.rows}
+        target = LeaseRow(into, job, tick, '', self._until(seconds))
         for key, row in self._standing(lease, keys, Move.RETRY):
             row.state = State.RETRY
-            self._enter(to, key, row)
-        return set(to.rows)
+            self._enter(target, key, row)
+        return set(target.rows)
 
     def save_progress(self, job: str, progress: Mapping[str, str], *,
                       lease: str) -> None:
@@ -397,45 +397,47 @@ class MemoryClaimStore:
                 leases: Sequence[str], into: str, holder: str,
                 seconds: float, count_attempt: bool = True) -> list[Claim]:
         rows = self._rows.get(job, JobRows())
-        to = self._leases.get(into)
-        if to is None:
-            to = LeaseRow(into, job, tick, holder, self._until(seconds))
-        anew = []
+        target = self._leases.get(into)
+        if target is None:
+            target = LeaseRow(into, job, tick, holder, self._until(seconds))
+        reclaimed = []
         for key in dict.fromkeys(objects):
             row = rows.get(key)
             if not isinstance(row, ClaimRow):
                 continue
-            if row.lease is to:
+            if row.lease is target:
                 # An earlier call claimed it, and its answer was lost.
-                anew.append(_claim_of(key, row))
-            elif row.lease.id in leases and row.state in _TAKEN_BACK:
-                anew.append(self._anew(to, key, row, count_attempt))
-        return anew
+                reclaimed.append(_claim_of(key, row))
+            elif row.lease.id in leases and row.state in _RECLAIMED_FROM:
+                reclaimed.append(
+                    self._reclaim(target, key, row, count_attempt))
+        return reclaimed
 
-    def _anew(self, to: LeaseRow, key: str, row: ClaimRow,
-              ran: bool = True) -> Claim:
+    def _reclaim(self, target: LeaseRow, key: str, row: ClaimRow,
+                 ran: bool = True) -> Claim:
         row.attempt += ran and row.state is not State.CLAIMED
         row.fence += 1
         row.state = State.CLAIMED
-        self._enter(to, key, row)
+        self._enter(target, key, row)
         return _claim_of(key, row)
 
     def renew(self, leases: Sequence[str], *, holder: str,
               seconds: float) -> set[str]:
         until = self._until(seconds)
-        held = [self._leases[lease] for lease in leases
-                if lease in self._leases]
-        for one in held:
+        known = [self._leases[lease] for lease in leases
+                 if lease in self._leases]
+        for one in known:
             if one.holder == holder:
                 one.until = until
-        return {one.id for one in held if one.holder == holder}
+        return {one.id for one in known if one.holder == holder}
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
         counted = dict.fromkeys(jobs, 0)
-        for held in self._leases.values():
-            if held.job in counted:
-                counted[held.job] += sum(
-                    row.state is State.RUNNING for row in held.rows.values())
+        for lease_row in self._leases.values():
+            if lease_row.job in counted:
+                counted[lease_row.job] += sum(
+                    row.state is State.RUNNING
+                    for row in lease_row.rows.values())
         return counted
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
@@ -446,32 +448,34 @@ class MemoryClaimStore:
         now, known = self.now(), set(jobs)
         unheard = self._until(seconds - silence_timeout)
         lost = {name for name in gone if name}
-        due = [held for held in self._leases.values() if held.job in known
-               and (held.until <= now or (
-                   held.holder in lost and held.until <= unheard))]
+        due = [lease_row for lease_row in self._leases.values()
+               if lease_row.job in known and (
+                   lease_row.until <= now or (
+                       lease_row.holder in lost
+                       and lease_row.until <= unheard))]
         # Leases from an earlier call whose answer was lost.
         ours = any([name.startswith(into) for name in self._leases])
         if not due and not ours:
             return []
-        due.sort(key=lambda held: held.until)
+        due.sort(key=lambda lease_row: lease_row.until)
         names = names_of_leases(into, limit)
-        taken = [Lease(name, held.job, held.tick, [
-            _claim_of(key, row) for key, row in held.rows.items()],
+        taken = [Lease(name, lease_row.job, lease_row.tick, [
+            _claim_of(key, row) for key, row in lease_row.rows.items()],
             State.RUNNING)
-            for name in names if (held := self._leases.get(name))]
-        for name, held in zip(names[len(taken):], due, strict=False):
-            to = LeaseRow(name, held.job, held.tick, holder,
-                          self._until(seconds))
-            was = next(iter(held.rows.values())).state
-            taken.append(Lease(to.id, to.job, to.tick, [
-                self._anew(to, key, row)
-                for key, row in list(held.rows.items())], was))
+                 for name in names if (lease_row := self._leases.get(name))]
+        for name, lease_row in zip(names[len(taken):], due, strict=False):
+            target = LeaseRow(name, lease_row.job, lease_row.tick, holder,
+                              self._until(seconds))
+            was = next(iter(lease_row.rows.values())).state
+            taken.append(Lease(target.id, target.job, target.tick, [
+                self._reclaim(target, key, row)
+                for key, row in list(lease_row.rows.items())], was))
         return taken
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
         known = set(jobs)
-        return {held.holder for held in self._leases.values()
-                if held.job in known} - {''}
+        return {lease_row.holder for lease_row in self._leases.values()
+                if lease_row.job in known} - {''}
 
 
 def _claim_of(key: str, row: ClaimRow) -> Claim:

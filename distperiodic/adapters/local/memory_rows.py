@@ -82,7 +82,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
     """
 
     __slots__ = ('_keys', '_positions', '_unplaced', 'delisted', 'floor',
-                 'look_at', 'settled')
+                 'forget_at', 'settled')
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self.delisted: dict[str, int] = {}
         #: Number of delisted objects above which the next delist() forgets
         #: some.
-        self.look_at = KEPT
+        self.forget_at = KEPT
         #: A lower bound for new fences, above those of forgotten objects.
         self.floor = 0
         #: Number of objects that were claimed or skipped, by tick.
@@ -148,7 +148,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         watermark is before *at*: their old ticks are not claimed again.
         """
         self.delisted[key] = at
-        if len(self.delisted) <= self.look_at:
+        if len(self.delisted) <= self.forget_at:
             return
         for key in [key for key, row in self.items() if (
                 row.since is None and row.settled < at and (
@@ -162,7 +162,7 @@ class JobRows(dict[str, 'ClaimRow | EndedClaim']):
         self._unplaced = [key for key in self._unplaced if key in self]
         self.delisted = {key: at for key, at in self.delisted.items()
                          if key in self}
-        self.look_at = max(KEPT, 2 * len(self.delisted))
+        self.forget_at = max(KEPT, 2 * len(self.delisted))
 
 
 def listed_row(key: str, position: int, row: ClaimRow | EndedClaim,

@@ -69,7 +69,7 @@ class Pool:
         #: the queue yet.
         self._coming = 0
         self._stopping = False
-        self._told = False
+        self._warned = False
 
     def submit(self, priority: int, source: Source) -> None:
         """Enqueue *source*, unless it is queued already.
@@ -82,7 +82,7 @@ class Pool:
                 heapq.heappush(
                     self._queue, (-priority, next(self._order), source))
             if not self._coming:
-                self._call_one()
+                self._wake_one()
 
     def write_off(self, ident: int) -> int:
         """Write off the thread *ident*, which hangs in its handler.
@@ -95,7 +95,7 @@ class Pool:
                 self._threads.discard(ident)
                 self._hanging.add(ident)
                 if self._queue and not self._coming:
-                    self._call_one()
+                    self._wake_one()
             return len(self._hanging)
 
     def recheck(self) -> None:
@@ -106,7 +106,7 @@ class Pool:
         """
         with self._lock:
             if self._queue and not self._coming:
-                self._call_one()
+                self._wake_one()
 
     def status(self) -> dict[str, int]:
         """Return the number of threads that there may be (``size``), that run
@@ -124,7 +124,7 @@ class Pool:
             self._stopping = True
             self._ready.notify_all()
 
-    def _call_one(self) -> None:
+    def _wake_one(self) -> None:
         """Wake an idle thread, or start one if the pool is not full."""
         if self._waiting:
             self._waiting -= 1
@@ -139,12 +139,12 @@ class Pool:
                 thread.start()
             except RuntimeError as exc:
                 self._coming -= 1
-                if not self._told:
-                    self._told = True
+                if not self._warned:
+                    self._warned = True
                     LOG.error(
                         'no thread: pool=%s threads=%d of %d hanging=%d '
-                        'error=%s; the work is done by those that are '
-                        'there', self._name, len(self._threads), self.size,
+                        'error=%s; the existing threads do the work',
+                        self._name, len(self._threads), self.size,
                         len(self._hanging), exc)
                 return
             assert thread.ident is not None
@@ -182,7 +182,7 @@ class Pool:
                 # thread was woken meanwhile, another one has to take over.
                 self._hanging.discard(me)
                 if self._queue and not self._coming:
-                    self._call_one()
+                    self._wake_one()
                 return None, None
             if self._stopping:
                 return None, None
@@ -200,7 +200,7 @@ class Pool:
             heapq.heappop(self._queue)
             self._queued.discard(source)
         if self._queue and not self._coming:
-            self._call_one()
+            self._wake_one()
         return source, chunk
 
 
@@ -213,23 +213,23 @@ class Pools:
     """
 
     def __init__(self, size: int, name: str, partitions: Iterable[str]):
-        self._of = {partition: Pool(size, name)
-                    for partition in sorted(partitions)}
+        self._pools = {partition: Pool(size, name)
+                       for partition in sorted(partitions)}
 
     def submit(self, priority: int, source: OfPartition) -> None:
-        self._of[source.job.topic].submit(priority, source)
+        self._pools[source.job.topic].submit(priority, source)
 
     def write_off(self, ident: int) -> int:
-        return sum(pool.write_off(ident) for pool in self._of.values())
+        return sum(pool.write_off(ident) for pool in self._pools.values())
 
     def recheck(self) -> None:
-        for pool in self._of.values():
+        for pool in self._pools.values():
             pool.recheck()
 
     def status(self) -> dict[str, dict[str, int]]:
         """Return the status of each pool, by partition."""
-        return {name: pool.status() for name, pool in self._of.items()}
+        return {name: pool.status() for name, pool in self._pools.items()}
 
     def stop(self) -> None:
-        for pool in self._of.values():
+        for pool in self._pools.values():
             pool.stop()

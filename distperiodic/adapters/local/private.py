@@ -31,8 +31,8 @@ def make_directory(path: str) -> None:
             f'state_path {path!r} cannot be used: {exc}; {_REMEDY}') from exc
     if stat.S_ISLNK(found.st_mode):
         raise exceptions.ConfigError(
-            f'state_path {path!r} is a symbolic link, and who made it can '
-            'lead it elsewhere; set [distperiodic] state_path to '
+            f'state_path {path!r} is a symbolic link, and its owner can '
+            'point it elsewhere; set [distperiodic] state_path to '
             f'{os.path.realpath(path)!r}, if that is meant')
     reason = _open_to(found)
     if not reason and above.st_mode & stat.S_IWOTH and not (

@@ -46,11 +46,11 @@ class ProcessSlot:
                 except OSError:
                     os.close(handle)
                     continue
-                if (path, kind, number) in _SEATS:
+                if (path, kind, number) in _SLOTS:
                     # A process does not conflict with its own POSIX locks.
                     continue
                 self._key = (path, kind, number)
-                _SEATS.add(self._key)
+                _SLOTS.add(self._key)
                 self._handle = handle
                 self.number = number
                 return
@@ -65,10 +65,10 @@ class ProcessSlot:
 
     def leave(self) -> None:
         if self._handle is not None:
-            _SEATS.discard(self._key)
+            _SLOTS.discard(self._key)
             with contextlib.suppress(OSError):
                 os.close(self._handle)
             self._handle = None
 
 
-_SEATS: set[tuple[str, str, int]] = set()
+_SLOTS: set[tuple[str, str, int]] = set()

@@ -54,8 +54,9 @@ class CatalogueMethods:
         if takes_arcs is None:
             takes_arcs = self._takes_arcs[job.name] = (
                 'arcs' in inspect.signature(method).parameters)
-        told = context.Context(job.name, '', tick, 0, 1)
-        given = method(told, arcs) if takes_arcs else method(told)
+        read_context = context.Context(job.name, '', tick, 0, 1)
+        given = (method(read_context, arcs) if takes_arcs
+                 else method(read_context))
         if given is None or isinstance(given, (str, bytes)):
             raise exceptions.InvalidObject(
                 f'{job.objects} returned {given!r:.100}; return a list of '
@@ -92,17 +93,17 @@ class CatalogueMethods:
                 catalogue.id_of(obj)
                 own_schedule(obj)
             except Exception as exc:
-                problem = problem or str(_as_told(exc))
+                problem = problem or str(_as_exception(exc))
                 number += 1
             else:
                 usable.append(obj)
-        told = f'objects={number} first={problem}'
-        if self._left_out.get(job.name) != told:
-            self._left_out[job.name] = told
+        problems = f'objects={number} first={problem}'
+        if self._left_out.get(job.name) != problems:
+            self._left_out[job.name] = problems
             LOG.error(
                 'objects left out: job=%s method=%s %s; they do not run '
-                'until the method gives them otherwise, the others do',
-                job.name, job.objects, told)
+                'until the method returns them without this error; the other '
+                'objects run', job.name, job.objects, problems)
         return usable
 
 
@@ -155,7 +156,7 @@ class ThreadReader:
             except BaseException as exc:
                 LOG.debug('catalogue method failed: job=%s', job.name,
                           exc_info=True)
-                found = _as_told(exc)
+                found = _as_exception(exc)
             self._answer(job.name, ticket, found)
             # Drop the reference, or it would live until the next request.
             del found
@@ -175,7 +176,7 @@ def _schedules(objects: Sequence[Any]) -> dict[str, schedule.Schedule]:
     return own
 
 
-def _as_told(exc: BaseException) -> Exception:
+def _as_exception(exc: BaseException) -> Exception:
     """Return *exc*, or an Exception with a text in its place."""
     try:
         text = str(exc)

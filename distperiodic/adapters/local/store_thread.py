@@ -3,14 +3,14 @@
 
 Calls run in order. While the store is unreachable, a call is retried until it
 is answered, and later calls wait in a queue. To keep the queue short, the flow
-asks for no further ticks of a job that still has a call in it. The queue can
+requests no further ticks of a job that still has a call in it. The queue can
 still grow long when a big job catches up on many ticks, or when a call waits
 for locked rows. Renewals of leases do not wait for that: they have a thread
 and a connection of their own::
 
-                 +-- urgent ---> thread --> connection --+
-    flow -- ask -+                                       +--> database
-                 +-- in order -> thread --> connection --+
+                    +-- urgent ---> thread --> connection --+
+    flow -- submit -+                                       +--> database
+                    +-- in order -> thread --> connection --+
 """
 
 import logging
@@ -33,8 +33,8 @@ _Answer = TypeVar('_Answer')
 _PAUSES = 0.1, 2.0
 
 
-class _Question(NamedTuple):
-    call: Callable[[Any], Any]
+class _Call(NamedTuple):
+    function: Callable[[Any], Any]
     then: Callable[[Any], None]
     failed: Callable[[], None]
 
@@ -49,10 +49,10 @@ class StoreThread:
 
     def __init__(self, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None]):
-        self._news = threading.Condition()
+        self._answered = threading.Condition()
         self._stopping = threading.Event()
-        self._ordered, self._urgent = self._lanes = [
-            _Lane(name, connect, deliver, self._news, self._stopping)
+        self._ordered, self._urgent = self._queues = [
+            _CallQueue(name, connect, deliver, self._answered, self._stopping)
             for name in ('distperiodic-store', 'distperiodic-renewal')]
         self._ordered.other, self._urgent.other = self._urgent, self._ordered
 
@@ -67,24 +67,24 @@ class StoreThread:
         return self._ordered.problem or self._urgent.problem
 
     def start(self) -> None:
-        for lane in self._lanes:
-            lane.start()
+        for calls in self._queues:
+            calls.start()
 
     def submit(self, call: Callable[[ports.ClaimStore], _Answer],
-            then: Callable[[_Answer], None],
-            failed: Callable[[], None] = lambda: None, *,
-            urgent: bool = False) -> None:
+               then: Callable[[_Answer], None],
+               failed: Callable[[], None] = lambda: None, *,
+               urgent: bool = False) -> None:
         (self._urgent if urgent else self._ordered).submit(
-            _Question(call, then, failed))
+            _Call(call, then, failed))
 
     def flush(self, timeout: float) -> bool:
         """Wait until all calls are answered.
 
         :returns: False if that took longer than *timeout* seconds.
         """
-        with self._news:
-            return self._news.wait_for(
-                lambda: not any(lane.open for lane in self._lanes), timeout)
+        with self._answered:
+            return self._answered.wait_for(
+                lambda: not any(calls.open for calls in self._queues), timeout)
 
     def stop(self, timeout: float) -> None:
         """Run the waiting calls, then stop the threads.
@@ -93,71 +93,71 @@ class StoreThread:
         """
         self.flush(timeout)
         self._stopping.set()
-        for lane in self._lanes:
-            lane.wake()
+        for calls in self._queues:
+            calls.wake()
 
 
-class _Lane:
+class _CallQueue:
     """One thread with one store, which runs calls one after the other."""
 
     def __init__(self, name: str, connect: Callable[[], ports.ClaimStore],
                  deliver: Callable[[Callable[[], None]], None],
-                 news: threading.Condition, stopping: threading.Event):
+                 answered: threading.Condition, stopping: threading.Event):
         self._connect = connect
         self._deliver = deliver
-        self._news = news
+        self._answered = answered
         self._stopping = stopping
-        self._asked: queue.SimpleQueue[_Question | None] = (
+        self._waiting: queue.SimpleQueue[_Call | None] = (
             queue.SimpleQueue())
         #: Number of calls without an answer.
         self.open = 0
         #: Error of the last attempt; None means that it succeeded.
         self.problem: Exception | None = None
-        #: The other lane to the same database.
-        self.other: _Lane | None = None
+        #: The other queue to the same database.
+        self.other: _CallQueue | None = None
         self._thread = threading.Thread(
             target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, question: _Question) -> None:
-        with self._news:
+    def submit(self, call: _Call) -> None:
+        with self._answered:
             self.open += 1
-        self._asked.put(question)
+        self._waiting.put(call)
 
     def wake(self) -> None:
         """Wake the thread so that it notices that it has to stop."""
-        self._asked.put(None)
+        self._waiting.put(None)
 
     def _run(self) -> None:
         store: ports.ClaimStore | None = None
-        while (asked := self._asked.get()) is not None:
+        while (call := self._waiting.get()) is not None:
             if store is None:
                 store = self._until_it_works(
                     lambda _: self._connect(), None, (Exception,))
             if self._stopping.is_set():
                 break
             assert store is not None
-            self._answer(store, asked)
-            with self._news:
+            self._answer(store, call)
+            with self._answered:
                 self.open -= 1
-                self._news.notify_all()
+                self._answered.notify_all()
         if store is not None:
             store.close()
 
-    def _answer(self, store: ports.ClaimStore, asked: _Question) -> None:
+    def _answer(self, store: ports.ClaimStore, call: _Call) -> None:
         try:
             answer = self._until_it_works(
-                asked.call, store, (exceptions.StoreUnavailable,))
+                call.function, store, (exceptions.StoreUnavailable,))
         except Exception as exc:
             LOG.exception(
-                'store call failed: error=%s; what it was about is looked '
-                'at again when its lease has ended', type(exc).__name__)
-            self._deliver(asked.failed)
+                'store call failed: error=%s; its objects are handled again '
+                'after their lease expires', type(exc).__name__)
+            self._deliver(call.failed)
         else:
             if not self._stopping.is_set():
-                self._deliver(lambda: asked.then(answer))
+                self._deliver(lambda: call.then(answer))
 
     def _until_it_works(self, call: Callable[[Any], Any], store: Any,
                         awaited: tuple[type[Exception], ...]) -> Any:
@@ -166,17 +166,18 @@ class _Lane:
             try:
                 answer = call(store)
             except awaited as exc:
-                with self._news:
+                with self._answered:
                     new = self.problem is None and not self._other_is_away()
                     self.problem = exc
                 if new:
                     LOG.error(
                         'store away: reason=%s; nothing is claimed until it '
-                        'is back, and the misfire policies decide then', exc)
+                        'answers again; the misfire policies then decide '
+                        'what runs', exc)
                 self._stopping.wait(pause)
                 pause = min(2 * pause, _PAUSES[1])
             else:
-                with self._news:
+                with self._answered:
                     was_away, self.problem = self.problem is not None, None
                     back = was_away and not self._other_is_away()
                 if back:
@@ -185,5 +186,6 @@ class _Lane:
         return None
 
     def _other_is_away(self) -> bool:
-        """Return whether the other lane has logged that the store is away."""
+        """Return whether the other queue has logged that the store is away.
+        """
         return self.other is not None and self.other.problem is not None

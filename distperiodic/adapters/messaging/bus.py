@@ -51,15 +51,15 @@ _MOST_ORIGINS = 200
 
 def work_topic(group: str, partition: str) -> str:
     """Return the topic prefix of the queues of *partition*'s workers."""
-    return f'distperiodic.{_word(group)}.work.{_word(partition)}'
+    return f'distperiodic.{_quoted(group)}.work.{_quoted(partition)}'
 
 
 def reports_topic(group: str) -> str:
     """Return the topic prefix of the schedulers' report queues."""
-    return f'distperiodic.{_word(group)}.reports'
+    return f'distperiodic.{_quoted(group)}.reports'
 
 
-def _word(name: str) -> str:
+def _quoted(name: str) -> str:
     """Quote *name* so that it is one word of a topic.
 
     With an unquoted dot, two partitions could share a queue. An unquoted '#'
@@ -106,9 +106,9 @@ class _Drops:
 class _Bus(abc.ABC):
     """Common base of both ends: address, keys, and dropped messages."""
 
-    _link: BrokerConnection | None = None
-    # The last connection that could not be opened.
-    _failed: BrokerConnection | None = None
+    _connection: BrokerConnection | None = None
+    # The last connection whose opening failed.
+    _failed_connection: BrokerConnection | None = None
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
@@ -144,36 +144,38 @@ class _Bus(abc.ABC):
         :raises BusUnavailable: no broker accepted the connection; start() may
             be called again.
         """
-        if self._link is not None and self._pid == os.getpid():
+        if self._connection is not None and self._pid == os.getpid():
             raise ConfigError('the bus is started already')
         began = self._monotonic()
-        if self._failed is not None and self._pid == os.getpid() and (
-                not self._failed.ended(timeout)):
+        failed = self._failed_connection
+        if failed is not None and self._pid == os.getpid() and (
+                not failed.ended(timeout)):
             # Otherwise each attempt would leave another connection hanging.
             raise BusUnavailable(
-                'the broker has let us in and accepts nothing; it may be out '
-                'of memory or disk, see its log')
+                'the broker accepted the login but accepts no messages; it '
+                'may be out of memory or disk, see its log')
         timeout -= self._monotonic() - began
-        link = BrokerConnection(
+        connection = BrokerConnection(
             self._conf, self._transport_url, topic=self._topic,
             server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
             monotonic=self._monotonic)
         # In a forked child, do not touch what the parent has started: the
         # parent's threads do not run here, and its sockets are still in use.
-        self._pid, self._link, self._failed = os.getpid(), None, link
-        link.open(max(0.1, timeout))
-        self._failed = None
-        self._begin(link)
-        self._link = link
+        self._pid, self._connection = os.getpid(), None
+        self._failed_connection = connection
+        connection.open(max(0.1, timeout))
+        self._failed_connection = None
+        self._begin(connection)
+        self._connection = connection
 
     @abc.abstractmethod
-    def _begin(self, link: BrokerConnection) -> None:
-        """Start to send through *link*, which is open."""
+    def _begin(self, connection: BrokerConnection) -> None:
+        """Start to send through *connection*, which is open."""
 
     def _unusable(self) -> str | None:
         """Return why nothing can be sent now; None means that it can."""
-        if self._link is None:
+        if self._connection is None:
             return 'the bus is not started'
         if self._pid != os.getpid():
             return (f'the bus was started in process {self._pid} and this is '
@@ -266,17 +268,18 @@ class MessagingWorkBus(_Bus):
         :param timeout: Maximum seconds that this takes.
         """
         deadline = self._monotonic() + timeout
-        link, self._link = self._link, None
-        if link is None or self._outbox is None or self._pid != os.getpid():
+        connection, self._connection = self._connection, None
+        if (connection is None or self._outbox is None
+                or self._pid != os.getpid()):
             return
         self._outbox.close(timeout)
-        link.close(max(0.0, deadline - self._monotonic()))
+        connection.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, link: BrokerConnection) -> None:
+    def _begin(self, connection: BrokerConnection) -> None:
         def publish(batch: Batch) -> None:
-            link.cast(work_topic(self._group, batch.partition),
-                      _server(batch.worker),
-                      message.encode_batch(batch, self._keys))
+            connection.cast(work_topic(self._group, batch.partition),
+                            _server(batch.worker),
+                            message.encode_batch(batch, self._keys))
 
         self._outbox = BatchOutbox(
             publish, self._on_sent, self._on_unsent, capacity=self._capacity,
@@ -331,7 +334,7 @@ class MessagingReportBus(_Bus):
 
         :raises BusUnavailable: the bus was not started in this process.
         """
-        if (self._link is None and self._outbox is not None
+        if (self._connection is None and self._outbox is not None
                 and self._pid == os.getpid()):
             # A handler may return after its worker has stopped waiting.
             self._lost(report, to_entry, 'the bus is closed')
@@ -352,17 +355,18 @@ class MessagingReportBus(_Bus):
         :param timeout: Maximum seconds that this takes.
         """
         deadline = self._monotonic() + timeout
-        link, self._link = self._link, None
-        if link is None or self._outbox is None or self._pid != os.getpid():
+        connection, self._connection = self._connection, None
+        if (connection is None or self._outbox is None
+                or self._pid != os.getpid()):
             return
         self._outbox.close(timeout)
-        link.close(max(0.0, deadline - self._monotonic()))
+        connection.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, link: BrokerConnection) -> None:
+    def _begin(self, connection: BrokerConnection) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:
-            link.cast(reports_topic(self._group), _server(to_entry),
-                      message.encode_reports(reports, to=to_entry,
-                                             keys=self._keys))
+            connection.cast(reports_topic(self._group), _server(to_entry),
+                            message.encode_reports(reports, to=to_entry,
+                                                   keys=self._keys))
 
         self._outbox = ReportOutbox(
             publish, self._lost, patience=self._patience,

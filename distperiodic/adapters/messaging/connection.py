@@ -66,13 +66,13 @@ class BrokerConnection:
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        self._own = server
+        self._server_name = server
         self._quorum = quorum
         self._on_message = on_message
         self._on_garbage = on_garbage
         self._monotonic = monotonic
-        self._given = ''  # the URL with its password
-        self._shown = ''  # the URL without it
+        self._url = ''  # the URL with its password
+        self._redacted_url = ''  # the URL without it
         self._secrets: list[str] = []
         self._transport: Any = None
         self._server: Any = None
@@ -80,11 +80,11 @@ class BrokerConnection:
         self._connecting: threading.Thread | None = None
         self._casting = threading.Lock()
         self._casts = 0  # casts in progress
-        self._over = False  # the last cast must close the connections
+        self._releasing = False  # the last cast must close the connections
         self._opened = threading.Event()
         self._closed = threading.Event()
-        self._away = False
-        self._trouble = 'it does not answer'
+        self._unreachable = False
+        self._last_error = 'it does not answer'
 
     def open(self, timeout: float) -> None:
         """Connect and start to listen.
@@ -101,28 +101,31 @@ class BrokerConnection:
         self.close(0)
         if isinstance(failure, NotImplementedError):
             raise ConfigError(
-                f'transport_url {self._shown}: this driver of oslo.messaging '
-                f'cannot carry RPC; use rabbit, as in {EXAMPLE}')
+                f'transport_url {self._redacted_url}: this driver of '
+                f'oslo.messaging cannot carry RPC; use rabbit, as in '
+                f'{EXAMPLE}')
         if failure is not None and not isinstance(failure, BusUnavailable):
-            self._trouble = self._clean(failure)
-        if 'Configuration Error' in self._trouble:
+            self._last_error = self._redacted(failure)
+        if 'Configuration Error' in self._last_error:
             # The driver detects contradictions when it declares a queue.
             raise ConfigError(
-                f'transport_url {self._shown} and [oslo_messaging_rabbit] '
-                f'contradict each other: {self._trouble}')
-        other = _INEQUIVALENT.search(self._trouble)
+                f'transport_url {self._redacted_url} and '
+                '[oslo_messaging_rabbit] contradict each other: '
+                f'{self._last_error}')
+        other = _INEQUIVALENT.search(self._last_error)
         if other is not None:
             raise BusUnavailable(
-                f'{self._shown} has the {other["kind"]} {other["name"]!r} '
-                f'with another {other["what"]} than this process would make '
-                f'it with (here: {other["ours"]}, there: {other["there"]}), '
-                'and it cannot change; give all processes the same options '
-                'in transport_url and [oslo_messaging_rabbit], or stop all '
-                f'of them, delete the {other["kind"]}, and start them again')
+                f'{self._redacted_url} has the {other["kind"]} '
+                f'{other["name"]!r} with another {other["what"]} than this '
+                f'process would make it with (here: {other["ours"]}, there: '
+                f'{other["there"]}), and it cannot change; give all processes '
+                'the same options in transport_url and '
+                '[oslo_messaging_rabbit], or stop all of them, delete the '
+                f'{other["kind"]}, and start them again')
         raise BusUnavailable(
-            f'no broker at {self._shown} let us in within {timeout:g} s '
-            f'({self._trouble}); check that it runs, and the host, port, '
-            'user, password and virtual host of transport_url')
+            f'no broker at {self._redacted_url} accepted a login within '
+            f'{timeout:g} s ({self._last_error}); check that it runs, and the '
+            'host, port, user, password and virtual host of transport_url')
 
     def ended(self, timeout: float) -> bool:
         """Wait for the thread of a failed open(); return True if it ended."""
@@ -135,7 +138,7 @@ class BrokerConnection:
 
         May block for as long as a running broker accepts no messages.
 
-        :raises NobodyThere: there is no queue of that name.
+        :raises NoConsumer: there is no queue of that name.
         :raises BusUnavailable: the message could not be sent for another
             reason.
         """
@@ -147,20 +150,20 @@ class BrokerConnection:
         try:
             self._client(topic, identity).cast({}, _METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
-            self._note_answer()
+            self._record_answer()
             raise NoConsumer(
                 f'nobody has the queue {topic}.{identity}') from None
         except Exception as exc:
             # Besides oslo's errors there are kombu's, and a broken driver may
             # raise anything. All have the same meaning here.
-            trouble = self._clean(exc)
-            self._note_trouble(trouble)
-            raise BusUnavailable(trouble) from None
+            error = self._redacted(exc)
+            self._record_failure(error)
+            raise BusUnavailable(error) from None
         finally:
             with self._casting:
                 self._casts -= 1
-            self._let_go()
-        self._note_answer()
+            self._release()
+        self._record_answer()
 
     def close(self, timeout: float) -> None:
         """Stop listening and close the connections.
@@ -173,10 +176,10 @@ class BrokerConnection:
             threading.Thread(target=self._wake, name='distperiodic-wake',
                              daemon=True).start()
         _, failure = _within(max(0.0, deadline - self._monotonic()),
-                             'distperiodic-close', self._shut)
+                             'distperiodic-close', self._stop_listening)
         if failure is not None:
             LOG.info('closing the bus was not clean (the broker will notice '
-                     'by itself): reason=%r', self._clean(failure))
+                     'by itself): reason=%r', self._redacted(failure))
 
     # Opening.
 
@@ -185,14 +188,14 @@ class BrokerConnection:
         _register_missing_groups(self._conf)
         # This registers the option.
         oslo_messaging.TransportURL(self._conf)
-        self._given = self._transport_url or self._conf.transport_url
-        self._shown = _masked(self._given)
-        if '://' not in self._given:
+        self._url = self._transport_url or self._conf.transport_url
+        self._redacted_url = _masked(self._url)
+        if '://' not in self._url:
             raise ConfigError(
-                f'transport_url {self._shown} does not begin with a driver; '
-                f'it should look like {EXAMPLE}')
+                f'transport_url {self._redacted_url} does not begin with a '
+                f'driver; it should look like {EXAMPLE}')
         try:
-            url = oslo_messaging.TransportURL.parse(self._conf, self._given)
+            url = oslo_messaging.TransportURL.parse(self._conf, self._url)
             self._remember(url)
             self._set_defaults(url)
             return oslo_messaging.get_rpc_transport(self._conf, url)
@@ -203,8 +206,8 @@ class BrokerConnection:
             # wrong port is a ValueError, an unknown option an error of
             # oslo.config.
             raise ConfigError(
-                f'transport_url {self._shown} cannot be used: '
-                f'{self._clean(exc)}; it should look like {EXAMPLE}'
+                f'transport_url {self._redacted_url} cannot be used: '
+                f'{self._redacted(exc)}; it should look like {EXAMPLE}'
             ) from None
 
     def _remember(self, url: Any) -> None:
@@ -212,7 +215,8 @@ class BrokerConnection:
         hosts = ','.join(
             f'{h.hostname}:{h.port}' if h.port else f'{h.hostname}'
             for h in url.hosts)
-        self._shown = f'{url.transport}://{hosts}/{url.virtual_host or ""}'
+        self._redacted_url = (
+            f'{url.transport}://{hosts}/{url.virtual_host or ""}')
 
     def _set_defaults(self, url: Any) -> None:
         """Set our queues' options for this transport only.
@@ -244,16 +248,16 @@ class BrokerConnection:
         server = oslo_messaging.get_rpc_server(
             self._transport,
             oslo_messaging.Target(exchange=EXCHANGE, topic=self._topic,
-                                  server=self._own),
+                                  server=self._server_name),
             [], server_cls=consumer.server_class())
-        server.on_message = self._hear
+        server.on_message = self._receive
         server.on_garbage = self._on_garbage
         # No thread of this pool is ever started: see the class.
         server.start(override_pool_size=1)
         self._server = server
         self._opened.set()
         if self._closed.is_set():
-            self._shut()
+            self._stop_listening()
 
     def _reach(self, deadline: float) -> None:
         """Probe the broker until it answers.
@@ -261,18 +265,18 @@ class BrokerConnection:
         Starting the server at once could block forever, and there would be no
         way to stop it.
         """
-        if self._shown.startswith('fake:'):
+        if self._redacted_url.startswith('fake:'):
             return
         while not self._closed.is_set():
             try:
-                # No queue has this name, so NobodyThere proves an answer.
+                # No queue has this name, so NoConsumer proves an answer.
                 self.cast(f'{self._topic}.probe', 'nobody', {})
             except NoConsumer:
                 return
             except BusUnavailable as exc:
-                self._trouble = str(exc)
-                if ('ACCESS_REFUSED' in self._trouble
-                        or _INEQUIVALENT.search(self._trouble)
+                self._last_error = str(exc)
+                if ('ACCESS_REFUSED' in self._last_error
+                        or _INEQUIVALENT.search(self._last_error)
                         or self._monotonic() >= deadline):
                     raise
                 self._closed.wait(0.2)
@@ -281,12 +285,12 @@ class BrokerConnection:
 
     # Receiving.
 
-    def _hear(self, received: Any) -> None:
+    def _receive(self, received: Any) -> None:
         if self._closed.is_set():
             return
         arguments = received.get('args')
         if received.get('method') != _METHOD or type(arguments) is not dict:
-            self._on_garbage(f'queue {self._topic}.{self._own}',
+            self._on_garbage(f'queue {self._topic}.{self._server_name}',
                              'a message of oslo.messaging, but not ours')
             return
         self._on_message(arguments.get('message'))
@@ -310,22 +314,23 @@ class BrokerConnection:
                         at_least_once=True)))
         return client
 
-    def _note_trouble(self, trouble: str) -> None:
-        if self._opened.is_set() and not self._away:
-            self._away = True
+    def _record_failure(self, error: str) -> None:
+        if self._opened.is_set() and not self._unreachable:
+            self._unreachable = True
             LOG.warning('the broker cannot be reached: url=%s reason=%r; '
-                        'trying again until it can', self._shown, trouble)
+                        'this process retries until it answers',
+                        self._redacted_url, error)
 
-    def _note_answer(self) -> None:
-        if self._away:
-            self._away = False
-            LOG.info('the broker answers again: url=%s', self._shown)
+    def _record_answer(self) -> None:
+        if self._unreachable:
+            self._unreachable = False
+            LOG.info('the broker answers again: url=%s', self._redacted_url)
 
-    def _clean(self, exc: BaseException) -> str:
+    def _redacted(self, exc: BaseException) -> str:
         """Return the text of an error in one line, without passwords."""
         text = ' '.join(f'{exc}'.split()) or type(exc).__name__
-        if self._given:
-            text = text.replace(self._given, self._shown)
+        if self._url:
+            text = text.replace(self._url, self._redacted_url)
         for secret in self._secrets:
             for form in (secret, urllib.parse.quote(secret),
                          urllib.parse.quote(secret, '')):
@@ -337,32 +342,32 @@ class BrokerConnection:
     def _wake(self) -> None:
         """Wake the listener with a message; otherwise it polls every 5 s."""
         try:
-            self.cast(self._topic, self._own, {})
+            self.cast(self._topic, self._server_name, {})
         except BusUnavailable:
             LOG.debug('the listener could not be woken; it ends by itself')
 
-    def _shut(self) -> None:
+    def _stop_listening(self) -> None:
         server, self._server = self._server, None
         if server is not None:
             server.stop()
-            server.forget_queue(f'{self._topic}.{self._own}')
+            server.forget_queue(f'{self._topic}.{self._server_name}')
             server.wait()
         with self._casting:
             # The queues of the fake driver are shared by all buses of the
             # process, so keep them.
-            self._over = not self._shown.startswith('fake:')
-        self._let_go()
+            self._releasing = not self._redacted_url.startswith('fake:')
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Close the connections after close(), unless a cast is in progress.
 
         A connection in use would return to its pool afterwards and stay open
         forever.
         """
         with self._casting:
-            if not self._over or self._casts:
+            if not self._releasing or self._casts:
                 return
-            self._over = False
+            self._releasing = False
         self._transport.cleanup()
 
 

@@ -51,7 +51,7 @@ def server_class() -> type:
 
         def _create_listener(self):
             try:
-                return _own_queue_alone(
+                return _listen_to_own_queue(
                     self.transport._driver, self._target, self.on_garbage)
             except (AttributeError, TypeError):
                 # Another driver or release: oslo.messaging declares three
@@ -91,8 +91,8 @@ def server_class() -> type:
     return _Server
 
 
-def _own_queue_alone(driver: Any, target: Any,
-                     on_garbage: Callable[[str, str], None]) -> Any:
+def _listen_to_own_queue(driver: Any, target: Any,
+                         on_garbage: Callable[[str, str], None]) -> Any:
     """Listen to the queue of *target*'s server, and declare no other.
 
     The driver itself would also declare queues that all servers of a topic
@@ -135,10 +135,10 @@ def _quiet_callback(consumer: Any,
     from oslo_messaging._drivers import impl_rabbit
     # Ids of recent messages. A message whose acknowledgement was lost is
     # among the first ones after a reconnect.
-    lately: collections.deque[str] = collections.deque(maxlen=100)
+    recent_ids: collections.deque[str] = collections.deque(maxlen=100)
 
     def callback(raw: Any) -> None:
-        reason = _unopened(raw)
+        reason = _rejection(raw)
         if reason is not None:
             on_garbage(f'queue {consumer.queue_name}', reason)
             consumer.queue.channel.basic_reject(raw.delivery_tag,
@@ -149,13 +149,13 @@ def _quiet_callback(consumer: Any,
         try:
             body = impl_rabbit.RabbitMessage(received)
             unique_id = body.pop('_unique_id', None)
-            if unique_id in lately:
+            if unique_id in recent_ids:
                 on_garbage(f'queue {consumer.queue_name}', 'delivered twice')
                 received.ack()
                 return
             consumer.callback(body)
             if received.acknowledged and type(unique_id) is str:
-                lately.append(unique_id)
+                recent_ids.append(unique_id)
         except Exception as exc:
             on_garbage(f'queue {consumer.queue_name}',
                        f'not a message of oslo.messaging '
@@ -166,7 +166,7 @@ def _quiet_callback(consumer: Any,
     return callback
 
 
-def _unopened(raw: Any) -> str | None:
+def _rejection(raw: Any) -> str | None:
     """Return why *raw*, a message from the broker, must not be decoded."""
     compression = (getattr(raw, 'headers', None) or {}).get('compression')
     if compression:

@@ -42,7 +42,7 @@ class NoConsumer(BusUnavailable):
 
 
 @dataclasses.dataclass(slots=True, eq=False)
-class _Letter:
+class _QueuedBatch:
     batch: Batch
     put_at: float  # monotonic seconds
     settled: bool = False  # on_sent or on_unsent was called, or is about to be
@@ -54,7 +54,7 @@ class BatchOutbox:
     Exactly one of *on_sent* and *on_unsent* is called, once, for each batch.
 
     :param publish: Sends one batch and returns once the broker has confirmed
-        it. It raises NobodyThere or InvalidMessage if a retry is of no use;
+        it. It raises NoConsumer or InvalidMessage if a retry is of no use;
         after any other exception the batch is retried.
     :param on_sent: Called with each batch that was confirmed in time.
     :param on_unsent: Called with every other batch, and the reason. Threads of
@@ -76,11 +76,11 @@ class BatchOutbox:
         self._patience = patience
         self._monotonic = monotonic
         self._changed = threading.Condition()
-        self._waiting: collections.deque[_Letter] = collections.deque()
-        self._in_hand: _Letter | None = None
+        self._waiting: collections.deque[_QueuedBatch] = collections.deque()
+        self._sending: _QueuedBatch | None = None
         self._closing = False
         self._answered_at = 0.0  # monotonic time of the broker's last answer
-        self._trouble = ''  # last error that is being retried; '' means none
+        self._last_error = ''  # the error that is retried; '' means none
         self._sender = threading.Thread(
             target=self._send_all, name='distperiodic-send', daemon=True)
         self._watcher = threading.Thread(
@@ -95,19 +95,19 @@ class BatchOutbox:
 
         If the queue is full or closed, on_unsent is called at once.
         """
-        letter = _Letter(batch, self._monotonic())
+        item = _QueuedBatch(batch, self._monotonic())
         with self._changed:
             if self._closing:
                 reason = 'the bus is closed'
             elif len(self._waiting) >= self._capacity:
                 reason = f'{self._capacity} batches wait already'
-                if self._trouble:
-                    reason += f' ({self._trouble})'
+                if self._last_error:
+                    reason += f' ({self._last_error})'
             else:
-                self._waiting.append(letter)
+                self._waiting.append(item)
                 self._changed.notify_all()
                 return
-        self._tell(self._on_unsent, batch, reason)
+        self._call_back(self._on_unsent, batch, reason)
 
     def close(self, timeout: float) -> None:
         """Send the waiting batches, for at most *timeout* seconds.
@@ -120,60 +120,60 @@ class BatchOutbox:
         if self._sender.ident is not None:
             self._sender.join(max(0.0, timeout))
         with self._changed:
-            left = [] if self._in_hand is None else [self._in_hand]
+            left = [] if self._sending is None else [self._sending]
             left += self._waiting
-            left = [letter for letter in left if not letter.settled]
-            for letter in left:
-                letter.settled = True
+            left = [item for item in left if not item.settled]
+            for item in left:
+                item.settled = True
             self._waiting.clear()
             self._changed.notify_all()
-        for letter in left:
-            self._tell(self._on_unsent, letter.batch, self._with_trouble(
+        for item in left:
+            self._call_back(self._on_unsent, item.batch, self._with_last_error(
                 'the bus was closed before it could be sent'))
 
     def _send_all(self) -> None:
         pause = FIRST_PAUSE
         while True:
             with self._changed:
-                self._in_hand = None
+                self._sending = None
                 # Wakes the watcher, which may be waiting for this.
                 self._changed.notify_all()
                 while not self._waiting and not self._closing:
                     self._changed.wait()
                 if not self._waiting:
                     return
-                letter = self._in_hand = self._waiting.popleft()
-            while not letter.settled:
+                item = self._sending = self._waiting.popleft()
+            while not item.settled:
                 try:
-                    self._publish(letter.batch)
+                    self._publish(item.batch)
                 except (NoConsumer, InvalidMessage) as exc:
-                    self._settle(letter, str(exc))
+                    self._settle(item, str(exc))
                 except Exception as exc:
-                    self._trouble = str(exc) or type(exc).__name__
-                    self._rest(letter, pause)
+                    self._last_error = str(exc) or type(exc).__name__
+                    self._wait(item, pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                     continue
                 else:
-                    self._settle(letter, None)
+                    self._settle(item, None)
                 pause = FIRST_PAUSE
 
-    def _rest(self, letter: _Letter, pause: float) -> None:
+    def _wait(self, item: _QueuedBatch, pause: float) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: letter.settled, pause)
+            self._changed.wait_for(lambda: item.settled, pause)
 
-    def _settle(self, letter: _Letter, reason: str | None) -> None:
+    def _settle(self, item: _QueuedBatch, reason: str | None) -> None:
         with self._changed:
-            self._trouble = ''
+            self._last_error = ''
             self._answered_at = self._monotonic()
-            if letter.settled:
+            if item.settled:
                 LOG.debug('batch was sent after it had been given up: '
-                          'batch=%s', letter.batch.id)
+                          'batch=%s', item.batch.id)
                 return
-            letter.settled = True
+            item.settled = True
         if reason is None:
-            self._tell(self._on_sent, letter.batch)
+            self._call_back(self._on_sent, item.batch)
         else:
-            self._tell(self._on_unsent, letter.batch, reason)
+            self._call_back(self._on_unsent, item.batch, reason)
 
     def _watch(self) -> None:
         while True:
@@ -189,39 +189,40 @@ class BatchOutbox:
                     else:
                         self._changed.wait()
                     continue
-            for letter in late:
-                self._tell(self._on_unsent, letter.batch, self._with_trouble(
-                    f'the broker confirmed nothing for {self._patience:g} s'
-                ))
+            for item in late:
+                reason = self._with_last_error(
+                    f'the broker confirmed nothing for {self._patience:g} s')
+                self._call_back(self._on_unsent, item.batch, reason)
 
-    def _late(self) -> list[_Letter]:
+    def _late(self) -> list[_QueuedBatch]:
         """Remove and return the batches to be given up now, oldest first."""
         now = self._monotonic()
         late = []
         while (first := self._first()) and self._ends_at(first) <= now:
             first.settled = True
             late.append(first)
-            if first is not self._in_hand:
+            if first is not self._sending:
                 self._waiting.popleft()
         if late:
             self._changed.notify_all()
         return late
 
-    def _ends_at(self, letter: _Letter) -> float:
-        return max(letter.put_at, self._answered_at) + self._patience
+    def _ends_at(self, item: _QueuedBatch) -> float:
+        return max(item.put_at, self._answered_at) + self._patience
 
-    def _first(self) -> _Letter | None:
+    def _first(self) -> _QueuedBatch | None:
         """Return the batch whose patience ends first."""
-        if self._in_hand is not None and not self._in_hand.settled:
-            return self._in_hand
+        if self._sending is not None and not self._sending.settled:
+            return self._sending
         return self._waiting[0] if self._waiting else None
 
-    def _with_trouble(self, reason: str) -> str:
-        trouble = self._trouble or 'no answer; it may be out of memory or disk'
-        return f'{reason} ({trouble})'
+    def _with_last_error(self, reason: str) -> str:
+        error = (self._last_error
+                 or 'no answer; it may be out of memory or disk')
+        return f'{reason} ({error})'
 
-    def _tell(self, callback: Callable[..., None], batch: Batch,
-              *reason: str) -> None:
+    def _call_back(self, callback: Callable[..., None], batch: Batch,
+                   *reason: str) -> None:
         try:
             callback(batch, *reason)
         except Exception:

@@ -14,7 +14,6 @@ from distperiodic.exceptions import InvalidMessage
 LOG = logging.getLogger(__name__)
 
 
-
 @dataclasses.dataclass(slots=True, eq=False)
 class _Box:
     """Waiting reports for one scheduler."""

@@ -37,12 +37,12 @@ FIRST = -2 ** 63
 LAST = 2 ** 63 - 1
 #: Maximum number of times that the remaining rows are read and tried, while
 #: other members change them.
-_LOOKS = 20
+_ATTEMPTS = 20
 
 
 def take(tx: transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
-         fresh: bool, until: int = LAST, least: int = FIRST,
+         include_new: bool, until: int = LAST, least: int = FIRST,
          most: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
@@ -68,7 +68,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     waiting: list[str] = []
     behind: list[due.Row] = []
     unlisted: list[str] = []
-    void: collections.Counter[int] = collections.Counter()
+    superseded: collections.Counter[int] = collections.Counter()
     into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
             'of_schedule': schedule, 'first': first_fence(tick)}
     ended_into = (
@@ -87,22 +87,22 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         # An earlier call, whose answer was lost, may have won some of them.
         return Claimed(
             [*won.values(), *tx.standing(number, rest, lease)],
-            [], 0, [], [], outdated=True), void
-    for look in range(_LOOKS):
+            [], 0, [], [], outdated=True), superseded
+    for attempt in range(_ATTEMPTS):
         if not rest:
             break
         rows = tx.rows_of(number, rest)
         # Check the time only if nothing was won, neither now nor by an earlier
         # call whose answer was lost: a result that says "too early" or "too
         # late" must not leave claims in the lease.
-        if not (look or won or any(
+        if not (attempt or won or any(
                 row.lease == lease for row in rows.values())):
             now = _now(tx, rows)
             if now < due_at - EARLIEST:
                 return Claimed([], [], 0, [], [],
-                               due_at - EARLIEST - now), void
+                               due_at - EARLIEST - now), superseded
             if now > until:
-                return Claimed([], [], 0, [], [], over=True), void
+                return Claimed([], [], 0, [], [], over=True), superseded
         new: list[str] = []
         delisted: list[str] = []
         ended: list[str] = []
@@ -112,11 +112,11 @@ def take(tx: transaction.Transaction, number: int, tick: int,
         for key in rest:
             row = rows.get(key)
             if row is None:
-                (new if fresh else unlisted).append(key)
+                (new if include_new else unlisted).append(key)
             elif row.lease == lease:
                 won[key] = transaction.claim_of(row)
             elif row.since is None:
-                (delisted if fresh else unlisted).append(key)
+                (delisted if include_new else unlisted).append(key)
             elif (row.settled >= tick
                   or not settle and row.tick >= tick
                   or settle and not follows(row, rule)):
@@ -142,27 +142,27 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                 job=number, tick=tick, settled=tick, state=State.CLAIMED,
                 fence=first_fence(tick), attempt=1, lease=lease,
                 since=tick, rule=rule)
-        again = _relisted(tx, number, tick, delisted, rule)
-        busy += [key for key in delisted if key not in again]
+        relisted = _relisted(tx, number, tick, delisted, rule)
+        busy += [key for key in delisted if key not in relisted]
         for old in sorted(uncounted):
             tx.leave(old, history.count_committed(
                 tx, number, uncounted[old], old))
         if ended:
             tx.move(step, number, ended, won, ended_into)
-        for old, its_tick in sorted(unstarted):
+        for old, old_tick in sorted(unstarted):
             moved = tx.move(
-                tx.sql.claim_unstarted, number, unstarted[old, its_tick], won,
+                tx.sql.claim_unstarted, number, unstarted[old, old_tick], won,
                 into | {'stands_in': old})
-            void[its_tick] += moved
+            superseded[old_tick] += moved
             tx.leave(old, moved)
         # Another member may have been faster: read these rows again.
-        rest = [key for key in (*new, *again, *ended, *(
-            key for some in unstarted.values() for key in some))
+        rest = [key for key in (*new, *relisted, *ended, *(
+            key for objects in unstarted.values() for key in objects))
             if key not in won]
     busy += rest
     return Claimed([won[key] for key in keys if key in won], busy,
-                   void.total(), behind, waiting,
-                   unlisted=tuple(unlisted)), void
+                   superseded.total(), behind, waiting,
+                   unlisted=tuple(unlisted)), superseded
 
 
 def follows(row: Any, rule: str) -> bool:

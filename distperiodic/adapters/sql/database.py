@@ -39,7 +39,7 @@ _SQLITE_PATIENCE = 10.0
 _CONFLICTS = 8
 
 #: Key of connection.info: True if the next transaction only reads.
-_LOOKS = 'distperiodic looks'
+_READ_ONLY = 'distperiodic looks'
 
 #: PostgreSQL's error code for a missing privilege.
 _NO_RIGHTS = '42501'
@@ -136,7 +136,7 @@ def check(connection_url: str) -> sa.URL:
     if url.database == ':memory:':
         raise exceptions.ConfigError(
             f'connection {shown!r}: a database in memory is seen by nobody '
-            'else and gone with its connection; give it a file')
+            'else, and it is lost with its connection; give it a file')
     url = url.set(drivername=driver)
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(
@@ -165,10 +165,10 @@ def make_engine(connection_url: str, bounded: bool = True,
             # Reject values that do not fit, instead of truncating them.
             'mysql_sql_mode': 'TRADITIONAL', **options})
     if engine.dialect.name == 'sqlite':
-        found = HostClock()
+        clock = HostClock()
         sa.event.listen(engine, 'connect', _open_sqlite)
         sa.event.listen(engine, 'connect', lambda connection, record:
-                        found.register(connection))
+                        clock.register(connection))
         sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
                         retval=True)
         return engine
@@ -248,7 +248,7 @@ def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
     # BEGIN IMMEDIATE makes a writing transaction wait for others. Without it,
     # a transaction that reads first and then writes would fail if another one
     # wrote in between. A transaction that only reads must not block writers.
-    if statement == 'BEGIN' and not connection.info.get(_LOOKS):
+    if statement == 'BEGIN' and not connection.info.get(_READ_ONLY):
         statement = 'BEGIN IMMEDIATE'
     return statement, parameters
 
@@ -266,11 +266,11 @@ class Database:
                  **options: Any):
         self.shown = redaction.redact(connection_url)
         self._engine = make_engine(connection_url, **options)
-        self._watch: ConnectionWatchdog | None = None
+        self._watchdog: ConnectionWatchdog | None = None
         if (self._engine.dialect.name == 'postgresql'
                 and options.get('bounded', True)):
-            self._watch = ConnectionWatchdog(SILENT)
-            sa.event.listen(self._engine, 'connect', self._watch.connected,
+            self._watchdog = ConnectionWatchdog(SILENT)
+            sa.event.listen(self._engine, 'connect', self._watchdog.connected,
                             insert=True)
         self._host_clock: HostClock | None = None
         if (self._engine.dialect.name == 'sqlite'
@@ -293,24 +293,24 @@ class Database:
             unknown whether it was.
         :raises SchemaError: the tables are not those of this release.
         """
-        return self._run(work, looks=False)
+        return self._run(work, read_only=False)
 
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, which only reads, and return its result.
 
         On SQLite this does not block writers, and *work* reads one snapshot.
         """
-        return self._run(work, looks=True)
+        return self._run(work, read_only=True)
 
-    def _run(self, work: Callable[[sa.Connection], T], looks: bool) -> T:
+    def _run(self, work: Callable[[sa.Connection], T], read_only: bool) -> T:
         begun = self._monotonic()
         for attempt in itertools.count(1):
             try:
-                with self._watch or contextlib.nullcontext():
+                with self._watchdog or contextlib.nullcontext():
                     connection = self._connected()
-                    connection.info[_LOOKS] = looks
+                    connection.info[_READ_ONLY] = read_only
                     with connection.begin():
-                        if self._host_clock is not None and not looks:
+                        if self._host_clock is not None and not read_only:
                             self._host_clock.keep(connection)
                         return work(connection)
             except db_exception.DBDeadlock as exc:
@@ -353,7 +353,7 @@ class Database:
         if self._connection is None:
             connection = self._engine.connect()
             try:
-                connection.info[_LOOKS] = True
+                connection.info[_READ_ONLY] = True
                 with connection.begin():
                     self._check_schema(connection, self.shown)
             except BaseException:
@@ -366,14 +366,15 @@ class Database:
     def _give_up(self, exc: Exception, reason: str = '') -> NoReturn:
         if _refuses_user(exc):
             raise exceptions.StoreUnavailable(
-                f'database {self.shown}: {reason_of(exc)}; it answers, and '
+                f'database {self.shown}: {reason_of(exc)}; it answers but '
                 'refuses this user, so nothing is claimed until the user has '
-                'the right; see distperiodic doctor, which names each right '
-                'that is missing') from exc
+                'the right; distperiodic doctor names each right that is '
+                'missing') from exc
         raise exceptions.StoreUnavailable(
             f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
-            'claimed until it answers again; see that it runs, may be written '
-            'to, and that [distperiodic] connection is right') from exc
+            'claimed until it answers again; check that it runs, that it may '
+            'be written to, and that [distperiodic] connection is right'
+        ) from exc
 
     def close(self) -> None:
         """Close the connection; the next transaction opens another."""
@@ -385,8 +386,8 @@ class Database:
                 LOG.debug('connection ended badly: reason=%s', exc)
         if self._pid == os.getpid():
             self._engine.dispose()
-            if self._watch is not None:
-                self._watch.close()
+            if self._watchdog is not None:
+                self._watchdog.close()
 
 
 def _from_driver(exc: Exception) -> Exception:
@@ -424,12 +425,12 @@ def _refuses_user(exc: Exception) -> bool:
     if _code(exc) == _NO_RIGHTS:
         return True
     orig: Any = getattr(_from_driver(exc), 'orig', None)
-    said: Sequence[Any] = getattr(orig, 'args', ())
-    return bool(said) and said[0] in _MYSQL_NO_RIGHTS
+    arguments: Sequence[Any] = getattr(orig, 'args', ())
+    return bool(arguments) and arguments[0] in _MYSQL_NO_RIGHTS
 
 
 def reason_of(exc: Exception) -> str:
     """Return the first line of the driver's error message."""
     inner = _from_driver(exc)
-    said = str(getattr(inner, 'orig', None) or inner).strip()
-    return said.splitlines()[0].strip() if said else type(inner).__name__
+    text = str(getattr(inner, 'orig', None) or inner).strip()
+    return text.splitlines()[0].strip() if text else type(inner).__name__

@@ -15,32 +15,32 @@ from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import Failure
 
 #: Maximum number of characters of a stored error or traceback.
-_TOLD = 100_000
+_MAX_TEXT = 100_000
 
 
 def count(tx: Transaction, number: int, tick: int,
-          holder: str, *, late: int = 0, because: str = '',
+          holder: str, *, late: int = 0, reason: str = '',
           **counts: int) -> None:
     """Add *counts* to the history of *tick*.
 
     :param late: Number of objects whose lateness is added.
-    :param because: Why the objects were not run.
+    :param reason: Reason for which the objects did not run.
     """
     tx.connection.execute(tx.sql.count_of, increments(
-        number, tick, holder, late=late, because=because, **counts))
+        number, tick, holder, late=late, reason=reason, **counts))
 
 
 def increments(number: int, tick: int, holder: str, *, late: int = 0,
-               because: str = '', **counts: int) -> dict[str, Any]:
+               reason: str = '', **counts: int) -> dict[str, Any]:
     """Return the parameters of :func:`count`, for a larger statement."""
-    return _more(number, tick, counts, late, because) | {'runner': holder}
+    return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 
 
 def count_in(tx: Transaction, number: int, tick: int,
-             lease: str, *, because: str = '', **counts: int) -> None:
+             lease: str, *, reason: str = '', **counts: int) -> None:
     """Add *counts* to the history, for the member that holds *lease*."""
-    tx.connection.execute(tx.sql.count_in, _more(
-        number, tick, counts, because=because) | {'stands_in': lease})
+    tx.connection.execute(tx.sql.count_in, _parameters(
+        number, tick, counts, reason=reason) | {'stands_in': lease})
 
 
 def count_committed(tx: Transaction, number: int,
@@ -58,30 +58,31 @@ def count_committed(tx: Transaction, number: int,
 
 
 def record_failures(tx: Transaction, number: int, dead: Sequence[Any],
-                    told: dict[str, Failure]) -> None:
+                    failures: dict[str, Failure]) -> None:
     """Record the failures of dead runs.
 
     :param dead: Rows of the dead claims.
-    :param told: Failures by object.
+    :param failures: Failures by object.
     """
     tx.connection.execute(
         tables.failure.insert().values(at=tx.dialect.now),
         [{'job': number, 'object': row.object, 'tick': row.tick,
           'fence': row.fence, 'attempt': row.attempt, 'worker': row.worker,
-          'error': _kept(told[row.object].error),
-          'traceback': _kept(told[row.object].traceback)} for row in dead])
+          'error': _storable(failures[row.object].error),
+          'traceback': _storable(failures[row.object].traceback)}
+         for row in dead])
 
 
-def _more(number: int, tick: int, counts: dict[str, int], late: int = 0,
-          because: str = '') -> dict[str, Any]:
+def _parameters(number: int, tick: int, counts: dict[str, int],
+                late: int = 0, reason: str = '') -> dict[str, Any]:
     """Return the parameters of a statement that adds to the history."""
     return {'of_job': number, 'at_tick': tick, 'more_late': late,
-            'because': because[:tables.LONGEST_REASON] or None, **{
+            'because': reason[:tables.LONGEST_REASON] or None, **{
                 f'more_{name}': counts.get(name, 0)
                 for name in COUNTED}}
 
 
-def _kept(text: str) -> str:
+def _storable(text: str) -> str:
     """Return the text of an exception in a form that all databases accept."""
-    return text[:_TOLD].replace('\0', '\\0').encode(
+    return text[:_MAX_TEXT].replace('\0', '\\0').encode(
         errors='backslashreplace').decode()

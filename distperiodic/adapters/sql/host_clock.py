@@ -55,7 +55,7 @@ _READINGS = 3
 _RECORDED = 60_000_000
 
 # Seconds by which the wall clock may be set forward without a warning.
-_TOLD = 1.0
+_WARN_AHEAD = 1.0
 
 #: Names of the SQL functions that are registered with a SQLite connection.
 NOW = 'distperiodic_now'
@@ -141,7 +141,7 @@ class HostClock:
         self._clock = clock or SystemClock()
         self._boot = _boot_id()
         #: The state that was last read from the database.
-        self._known: State | None = None
+        self._last_state: State | None = None
 
     def read(self) -> Reading:
         """Read the host's clocks."""
@@ -172,18 +172,18 @@ class HostClock:
     def keep(self, connection: sa.Connection) -> None:
         """Record changes of the host's clocks, in a transaction that writes.
         """
-        known = self._known
-        if known is not None and known.knee is None and _is_recorded(
-                known, self.read()):
+        last = self._last_state
+        if last is not None and last.knee is None and _is_recorded(
+                last, self.read()):
             return
         state = _state_in(connection)
-            # Read the clocks after the row, so that they are never older.
+        # Read the clocks after the row, so that they are never older.
         read = self.read()
         if not _is_recorded(state, read):
             _warn(state, read)
             state = state.at(read)._replace(seen=read.up)
             connection.execute(sa.update(_clock).values(**state._asdict()))
-        self._known = state
+        self._last_state = state
 
     def now_in(self, session: Any) -> int:
         """Return the clock for ticks, in a session of the caller."""
@@ -201,10 +201,11 @@ def _warn(state: State, read: Reading) -> None:
             'wall clock set back: seconds=%.1f; ticks come at half speed '
             'until it has caught up, and none comes twice; leases are not '
             'affected', -ahead)
-    elif after.offset != state.offset and ahead > _TOLD:
+    elif after.offset != state.offset and ahead > _WARN_AHEAD:
         LOG.warning(
-            'wall clock set forward: seconds=%.1f; what was due meanwhile is '
-            'decided by the misfire policies; leases are not affected', ahead)
+            'wall clock set forward: seconds=%.1f; the misfire policies '
+            'decide which of the ticks in between run; leases are not '
+            'affected', ahead)
 
 
 def _is_recorded(state: State, read: Reading) -> bool:

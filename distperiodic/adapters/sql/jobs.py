@@ -24,7 +24,7 @@ _job = tables.job
 _NUMBERS = 2 ** 20, 2 ** 31 - 1
 #: Seconds for which a cached number is used. If the tables are recreated,
 #: statements with an old number find no rows until then.
-_BELIEVED = 10.0
+_CACHED = 10.0
 
 
 class Numbers:
@@ -34,10 +34,10 @@ class Numbers:
     some seconds, and with each new connection.
     """
 
-    def __init__(self, place: Database, namespace: str,
+    def __init__(self, database: Database, namespace: str,
                  monotonic: Callable[[], float]):
-        self._database = place
-        self._jobs = _Jobs(place.dialect, namespace)
+        self._database = database
+        self._jobs = _Jobs(database.dialect, namespace)
         self._monotonic = monotonic
         self._numbers: dict[str, int] = {}
         self._opened = 0
@@ -46,13 +46,15 @@ class Numbers:
     def of(self, job: str) -> int:
         """Return the number of *job*; create its row if it has none."""
         if (self._opened != self._database.opened
-                or self._monotonic() - self._read_at > _BELIEVED):
+                or self._monotonic() - self._read_at > _CACHED):
             self._database.read(lambda connection: self._keep(
                 self._jobs.read(connection)))
         number = self._numbers.get(job)
         if number is None:
-            number = self._database.write(lambda connection: self._jobs.made(
-                connection, {job}))[job].id
+            rows = self._database.write(
+                lambda connection: self._jobs.create_missing(
+                    connection, {job}))
+            number = rows[job].id
             self._numbers[job] = number
         return number
 
@@ -66,7 +68,7 @@ class Numbers:
 
         Rows of *needed* that are missing are created.
         """
-        rows = self._jobs.made(connection, set(needed))
+        rows = self._jobs.create_missing(connection, set(needed))
         self._keep(rows)
         return rows
 
@@ -86,21 +88,21 @@ class Numbers:
 
 
 class _Jobs:
-    """The rows of all jobs of one space."""
+    """The rows of all jobs of one namespace."""
 
-    def __init__(self, dialect: Dialect, space: str):
+    def __init__(self, dialect: Dialect, namespace: str):
         self._dialect = dialect
-        self._namespace = space
+        self._namespace = namespace
         now = sa.select(dialect.now).scalar_subquery().label('now')
         self._all = sa.select(_job, now).where(
-            _job.c.space == space, _job.c.kind == tables.KIND)
+            _job.c.space == namespace, _job.c.kind == tables.KIND)
 
     def read(self, connection: sa.Connection) -> dict[str, Any]:
         """Return the rows by name."""
         return {row.name: row for row in connection.execute(self._all)}
 
-    def made(self, connection: sa.Connection,
-             needed: set[str]) -> dict[str, Any]:
+    def create_missing(self, connection: sa.Connection,
+                       needed: set[str]) -> dict[str, Any]:
         """Return the rows by name, and create those of *needed* first."""
         rows = self.read(connection)
         while missing := sorted(needed.difference(rows)):
@@ -137,7 +139,7 @@ class Attendance(NamedTuple):
     #: Numbers of the jobs whose series of attendances begins now.
     begun: list[int]
     #: Numbers of the jobs whose series of attendances continues.
-    going_on: list[int]
+    continuing: list[int]
     #: Numbers of jobs, and the instants up to which they are checked.
     checked: list[dict[str, int]]
     #: The database's clock.
@@ -145,7 +147,7 @@ class Attendance(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        return bool(self.begun or self.going_on or self.checked)
+        return bool(self.begun or self.continuing or self.checked)
 
 
 def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
@@ -175,7 +177,7 @@ def attendance(rows: Mapping[str, Any], jobs: Mapping[str, float],
             since = now
             found.begun.append(row.id)
         elif now - row.attended_until > gap / 3:
-            found.going_on.append(row.id)
+            found.continuing.append(row.id)
         found.found[name] = _status(
             row, since, checked.get(name, due.ALWAYS))
     return found
@@ -185,7 +187,7 @@ def attend(connection: sa.Connection, found: Attendance) -> None:
     """Write the changes of an attendance."""
     for numbers, columns in (
             (found.begun, ['attended_since', 'attended_until']),
-            (found.going_on, ['attended_until'])):
+            (found.continuing, ['attended_until'])):
         if numbers:
             connection.execute(
                 sa.update(_job).where(_job.c.id.in_(sorted(numbers)))

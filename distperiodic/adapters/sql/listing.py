@@ -28,7 +28,7 @@ _Change = tuple[tuple[str, Any], ...]
 
 
 def row_of(row: Any) -> due.Row:
-    """Convert a row of :attr:`sql_moves.Statements.look`."""
+    """Convert a row of :attr:`.statements.Statements.look`."""
     rule = due.UNRECORDED if row.rule is None else row.rule
     return due.Row(row.object, row.position, row.settled, row.since, rule,
                    row.state not in OPEN, row.served)
@@ -38,7 +38,7 @@ def some(tx: Transaction, number: int,
          keys: Sequence[str]) -> list[due.Row]:
     """Return the listed objects of *keys*.
 
-    See :meth:`distperiodic.ports.ClaimStore.look`.
+    See :meth:`distperiodic.ports.ClaimStore.rows_of`.
     """
     return [due.Row._make(row) for row in tx.connection.execute(
         tx.sql.list_some, {'of_job': number, 'keys': tx.dialect.keys(keys)})]
@@ -106,11 +106,11 @@ def sync(tx: Transaction, number: int,
     for key in gone:
         if key in rows and _is_listed_until(rows[key], at):
             changes[('since', None), ('delisted', at)].append(key)
-    for change, its_keys in changes.items():
+    for change, objects in changes.items():
         tx.connection.execute(
             sa.update(_claim).where(
                 _claim.c.job == number, tx.dialect.among(_claim.c.object))
-            .values(dict(change)), {'keys': tx.dialect.keys(its_keys)})
+            .values(dict(change)), {'keys': tx.dialect.keys(objects)})
     return later + [key for key in (*differ, *gone) if key not in free]
 
 

@@ -39,7 +39,7 @@ _LOCK = 0x64697374
 _TABLE_EXISTS = 1050
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
-_LOOKS, _PAUSE = 20, 0.5
+_ATTEMPTS, _PAUSE = 20, 0.5
 
 _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
@@ -96,7 +96,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         version is missing or unknown.
     """
     def work(connection: sa.Connection) -> tuple[str | None, str]:
-        with _alone(connection):
+        with _exclusively(connection):
             before = _version_of(connection)
             if before is None:
                 _check_empty(connection, redaction.redact(connection_url))
@@ -112,17 +112,17 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                         # The tables had no version a moment ago, so a process
                         # on another node of the cluster is creating them.
                         raise _HalfMade(
-                            'somebody else makes the tables in database '
+                            'another process makes the tables in database '
                             f'{redaction.redact(connection_url)} at the same '
-                            'time; once that has ended, do it again: '
+                            'time; when it has ended, run again: '
                             'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
                         f'the tables in database '
                         f'{redaction.redact(connection_url)} have version '
-                        f'{before}, from which this release knows no way to '
-                        f'{VERSION}; see that it is a database of '
-                        'distperiodic, or install the release between') from (
-                            exc)
+                        f'{before}, which this release cannot upgrade to '
+                        f'{VERSION}; check that it is a database of '
+                        'distperiodic, or first install the release in '
+                        'between') from exc
             return before, VERSION
     for attempt in itertools.count(1):
         try:
@@ -130,7 +130,7 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
             # MySQL's lock holds on one node only. A process on another node of
             # a Galera cluster may be creating the same tables.
-            if attempt == _LOOKS or not (
+            if attempt == _ATTEMPTS or not (
                     isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
                 raise
             threading.Event().wait(_PAUSE)
@@ -184,7 +184,7 @@ def check_keys(connection: sa.Connection, shown: str) -> None:
             raise exceptions.SchemaError(
                 f'database {shown} has lost the table {table.name}; restore '
                 'it, or drop all tables that begin with distperiodic_ and '
-                'make them anew with: distperiodic db sync')
+                'make them again with: distperiodic db sync')
         found: list[Any] = [
             inspector.get_pk_constraint(table.name)['constrained_columns'],
             *(one['column_names']
@@ -195,9 +195,9 @@ def check_keys(connection: sa.Connection, shown: str) -> None:
             if not isinstance(key, (sa.PrimaryKeyConstraint,
                                     sa.UniqueConstraint)):
                 continue
-            wanted = [column.name for column in key.columns]
-            if set(wanted) not in [set(columns) for columns in found]:
-                columns = ', '.join(wanted)
+            expected = [column.name for column in key.columns]
+            if set(expected) not in [set(columns) for columns in found]:
+                columns = ', '.join(expected)
                 kind = ('PRIMARY KEY' if isinstance(
                     key, sa.PrimaryKeyConstraint) else
                     f'CONSTRAINT {key.name} UNIQUE')
@@ -218,9 +218,9 @@ def missing(connection: sa.Connection) -> list[str]:
                     for column in table.c if column.name not in columns]
         indexed = {tuple(one['column_names'])
                    for one in found.get_indexes(table.name)}
-        missing += [f'index ({", ".join(some.columns.keys())}) of '
-                    f'{table.name}' for some in table.indexes
-                    if tuple(some.columns.keys()) not in indexed]
+        missing += [f'index ({", ".join(index.columns.keys())}) of '
+                    f'{table.name}' for index in table.indexes
+                    if tuple(index.columns.keys()) not in indexed]
     return missing
 
 
@@ -238,16 +238,16 @@ class _HalfMade(exceptions.SchemaError):
 def _check_empty(connection: sa.Connection, shown: str) -> None:
     # MySQL commits each CREATE TABLE separately, so an interrupted sync
     # leaves some of the tables.
-    there = sorted(set(sa.inspect(connection).get_table_names())
-                   & set(tables.metadata.tables))
-    if there:
+    existing = sorted(set(sa.inspect(connection).get_table_names())
+                      & set(tables.metadata.tables))
+    if existing:
         error = (_HalfMade if connection.dialect.name == 'mysql'
                  else exceptions.SchemaError)
         raise error(
             f'database {shown} has tables of distperiodic '
-            f'({", ".join(there)}) and not their version, so they may be half '
-            f'made; restore the table {VERSION_TABLE}, or drop all tables '
-            'that begin with distperiodic_ and make them anew with: '
+            f'({", ".join(existing)}) and not their version, so they may be '
+            f'half made; restore the table {VERSION_TABLE}, or drop all '
+            'tables that begin with distperiodic_ and make them again with: '
             'distperiodic db sync')
 
 
@@ -262,19 +262,19 @@ def _version_of(connection: sa.Connection) -> str | None:
 def _transaction(connection_url: str, work: Any,
                  check_schema: Any = lambda connection, shown: None) -> Any:
     # Set no time limits: a migration may take a long time.
-    place = Database(connection_url, check_schema, bounded=False)
+    target = Database(connection_url, check_schema, bounded=False)
     try:
-        return place.write(work)
+        return target.write(work)
     except db_exception.DBNonExistentDatabase as exc:
         raise exceptions.ConfigError(
             f'{redaction.redact(connection_url)}: there is no such database; '
             'create it') from exc
     finally:
-        place.close()
+        target.close()
 
 
 @contextlib.contextmanager
-def _alone(connection: sa.Connection) -> Iterator[None]:
+def _exclusively(connection: sa.Connection) -> Iterator[None]:
     """Hold a lock, since Alembic does not serialize concurrent upgrades."""
     if connection.dialect.name == 'postgresql':
         # This lock is released at the end of the transaction.

@@ -67,10 +67,10 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
             *stands, _claim.c.state.in_(before)).values(
                 state=after, served=now))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
-        said = database.reason_of(exc)
-        if not (any(table.name in said
+        text = database.reason_of(exc)
+        if not (any(table.name in text
                     for table in (_claim, tables.job, tables.clock))
-                and any(words in said for words in _MISSING)):
+                and any(words in text for words in _MISSING)):
             raise
         shown = bind.engine.url.render_as_string(hide_password=True)
         raise exceptions.ConfigError(

@@ -93,7 +93,7 @@ class Statements:
 
         most = sa.bindparam('most', type_=sa.Integer)
         spent = _claim.c.attempt >= most
-        anew: list[tuple[Any, Any]] = [
+        claim_values: list[tuple[Any, Any]] = [
             # MySQL assigns from left to right: copy the old tick first.
             (_claim.c.previous, sa.case(
                 (_in_state([State.LISTED]), sa.null()),
@@ -114,9 +114,10 @@ class Statements:
         ]
         # A trigger settles nothing: earlier ticks that are due stay due, and
         # get claims of their own.
-        between = [one for one in anew if one[0] is not _claim.c.settled]
+        trigger_values = [item for item in claim_values
+                          if item[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
-        come = self._now >= sa.bindparam(
+        begun = self._now >= sa.bindparam(
             'of_due', type_=sa.BigInteger) - EARLIEST
         in_time = self._now <= sa.bindparam('of_end', type_=sa.BigInteger)
         before, state = MOVES[Move.CLAIM]
@@ -125,11 +126,11 @@ class Statements:
         follows = sa.or_(_claim.c.rule.is_(None), _claim.c.rule == rule)
         in_force = self._in_force()
         self.claim_ended = self._step(
-            before, state, anew, earlier, come, in_time, listed, follows,
-            in_force, _claim.c.settled >= sa.bindparam('least'),
+            before, state, claim_values, earlier, begun, in_time, listed,
+            follows, in_force, _claim.c.settled >= sa.bindparam('least'),
             reads_back=False)
         self.trigger = self._step(
-            before, state, between, earlier, listed,
+            before, state, trigger_values, earlier, listed,
             # Since a trigger settles nothing, the tick has to prevent a second
             # claim.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
@@ -141,7 +142,7 @@ class Statements:
         self.claim_unstarted = self._step(
             before, state, [
                 (column, lost if column is _claim.c.attempt else value)
-                for column, value in anew],
+                for column, value in claim_values],
             earlier, listed, follows, in_force, self._stands,
             reads_back=False)
         # Ticks before the object was listed again are not due.
@@ -161,9 +162,9 @@ class Statements:
         before, state = MOVES[Move.RETRY]
         self.retry = self._step(before, state, [], self._stands)
         before, state = MOVES[Move.RECLAIM]
-        self.reclaim = self._anew(before, state)
+        self.reclaim = self._reclaim(before, state)
         before, state = MOVES[Move.TAKE_OVER]
-        self.take_over = self._anew(before | MOVES[Move.RECLAIM][0], state)
+        self.take_over = self._reclaim(before | MOVES[Move.RECLAIM][0], state)
 
         before, state = MOVES[Move.REQUEUE]
         self.requeue = self._step(
@@ -186,17 +187,18 @@ class Statements:
             _job.c.id == sa.bindparam('of_job'))
         self._list(sa.select(*_listed_columns()).where(self._of, listed))
 
-        said = (self._of, self._stands, _claim.c.state == _RUNS)
-        self.save = sa.update(_claim).where(
-            *said, _claim.c.object == sa.bindparam('key')).values(
-                progress=sa.bindparam('said'))
-        self.said = sa.select(_claim.c.object, _claim.c.progress).where(
-            *said, self._among, _claim.c.progress.is_not(None))
+        running = (self._of, self._stands, _claim.c.state == _RUNS)
+        self.save_progress = sa.update(_claim).where(
+            *running, _claim.c.object == sa.bindparam('key')).values(
+                progress=sa.bindparam('new_progress'))
+        self.load_progress = sa.select(
+            _claim.c.object, _claim.c.progress).where(
+                *running, self._among, _claim.c.progress.is_not(None))
         self.end = {ending: self._end(*MOVES[move])
                     for ending, move in ENDING_MOVES.items()}
         self.count_committed = self._count_committed()
         self.skip = self._change(
-            (self._of, self._among, earlier, come, listed, in_force),
+            (self._of, self._among, earlier, begun, listed, in_force),
             {'settled': sa.bindparam('of_tick'),
              'skipped_by': sa.bindparam('by')},
             [_claim.c.object, _claim.c.settled], waits=False)
@@ -226,11 +228,11 @@ class Statements:
             self.claim_at_once = self._at_once(
                 dialect, self.claim_ended.move_returning)
         this = _lease.c.id == sa.bindparam('stands_in')
-        so_many = sa.bindparam('so_many', type_=sa.Integer)
+        number = sa.bindparam('number', type_=sa.Integer)
         self.leave = sa.update(_lease).where(this).values(
-            remaining=_lease.c.remaining - so_many)
+            remaining=_lease.c.remaining - number)
         self.last_leave = sa.delete(_lease).where(
-            this, _lease.c.remaining <= so_many)
+            this, _lease.c.remaining <= number)
 
     def _step(self, before: Any, state: State, values: list[tuple[Any, Any]],
               *conditions: Any, reads_back: bool = True) -> Step:
@@ -255,7 +257,7 @@ class Statements:
                 schedule == '', _job.c.schedule.is_(None),
                 _job.c.schedule == schedule))
 
-    def _anew(self, before: Any, state: State) -> Step:
+    def _reclaim(self, before: Any, state: State) -> Step:
         return self._step(before, state, [
             # MySQL assigns from left to right: this reads the old state, so it
             # comes before the new state.
@@ -265,13 +267,13 @@ class Statements:
             (_claim.c.fence, _claim.c.fence + 1)], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:
-        found = (self._of, self._among, self._stands,
-                 _in_state(before))
+        conditions = (self._of, self._among, self._stands,
+                      _in_state(before))
         values: dict[str, Any] = {'state': state}
         if state is State.DONE:
             values['served'] = self._now
         return Ending(
-            self._change(found, values, (*GRANTED, _claim.c.worker)),
+            self._change(conditions, values, (*GRANTED, _claim.c.worker)),
             sa.select(_claim.c.object).where(
                 self._of, self._among, self._stands,
                 _claim.c.state == state))
@@ -283,11 +285,11 @@ class Statements:
             (self._of, self._among, self._stands, _in_state(before)),
             {'state': state}, (_claim.c.tick, _claim.c.worker))
 
-    def _change(self, found: Any, values: dict[str, Any],
-                told: Sequence[Any], waits: bool = True) -> Change:
-        move = sa.update(_claim).where(*found).values(values)
-        return Change(move, move.returning(*told),
-                      sa.select(*told).where(*found).with_for_update(
+    def _change(self, conditions: Any, values: dict[str, Any],
+                columns: Sequence[Any], waits: bool = True) -> Change:
+        move = sa.update(_claim).where(*conditions).values(values)
+        return Change(move, move.returning(*columns),
+                      sa.select(*columns).where(*conditions).with_for_update(
                           skip_locked=not waits))
 
     def _list(self, listed: Any) -> None:

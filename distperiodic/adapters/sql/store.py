@@ -101,7 +101,7 @@ class SqlClaimStore:
         self.database.close()
 
     def forget(self) -> None:
-        """Delete all rows of this space from the database."""
+        """Delete all rows of this namespace from the database."""
         def work(connection: sa.Connection) -> None:
             ours = sa.select(tables.job.c.id).where(
                 tables.job.c.space == self._namespace)
@@ -165,7 +165,7 @@ class SqlClaimStore:
     def rows(self, job: str, low: int, high: int, *,
              before: int | None = None, limit: int) -> list[due.Row]:
         number = self._number(job)
-        return self._look(lambda tx: listing.between(
+        return self._read(lambda tx: listing.between(
             tx, number, low, high, before, limit))
 
     def rows_of(self, job: str, objects: Sequence[str]) -> list[due.Row]:
@@ -173,11 +173,11 @@ class SqlClaimStore:
         if not keys:
             return []
         number = self._number(job)
-        return self._look(lambda tx: listing.some(tx, number, keys))
+        return self._read(lambda tx: listing.some(tx, number, keys))
 
     def settled(self, job: str, tick: int) -> int:
         number = self._number(job)
-        return self._look(lambda tx: listing.settled(tx, number, tick))
+        return self._read(lambda tx: listing.settled(tx, number, tick))
 
     # Moves into a new lease.
 
@@ -196,20 +196,21 @@ class SqlClaimStore:
         until = claiming.LAST if until is None else until
 
         def work(tx: Transaction) -> Claimed:
-            ended = None
+            at_once = None
             if self._sql.claim_at_once is not None:
-                ended = tx.claim_at_once(number, tick, keys, lease, due_at,
-                                         until, least, max_attempts, rule,
-                                         schedule, holder, seconds)
-                if len(ended) == len(keys):
-                    return Claimed(in_order(keys, ended), [], 0, [], [])
-            claimed, void = claiming.take(
+                at_once = tx.claim_at_once(
+                    number, tick, keys, lease, due_at, until, least,
+                    max_attempts, rule, schedule, holder, seconds)
+                if len(at_once) == len(keys):
+                    return Claimed(in_order(keys, at_once), [], 0, [], [])
+            claimed, superseded = claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
-                due_at=due_at, until=until, fresh=include_new, least=least,
-                most=max_attempts, rule=rule, schedule=schedule, won=ended)
-            for old in sorted(void):
+                due_at=due_at, until=until, include_new=include_new,
+                least=least, most=max_attempts, rule=rule, schedule=schedule,
+                won=at_once)
+            for old in sorted(superseded):
                 history.count(tx, number, old, holder,
-                              superseded=void[old])
+                              superseded=superseded[old])
             if claimed.won:
                 won = len(claimed.won)
                 tx.make(lease, State.CLAIMED, number, tick,
@@ -221,23 +222,23 @@ class SqlClaimStore:
 
         def again(tx: Transaction) -> Claimed:
             rows = tx.rows_of(number, keys)
-            there = [rows[key] for key in keys if key in rows]
+            existing = [rows[key] for key in keys if key in rows]
             # Rows of an earlier tick: the first call could not take them.
-            left = [row for row in there
+            left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]
-            held = [row for row in left if row.settled >= least]
+            current = [row for row in left if row.settled >= least]
             return Claimed(
-                [claim_of(row) for row in there
+                [claim_of(row) for row in existing
                  if row.lease == lease and row.state in _WAITS_FROM],
-                [row.object for row in held
+                [row.object for row in current
                  if row.state not in _WAITS_FROM],
                 tx.connection.scalar(
                     sa.select(_lease.c.superseded)
                     .where(_lease.c.id == lease)) or 0,
                 [listing.row_of(row) for row in left
                  if row.settled < least],
-                [row.object for row in held if row.state in _WAITS_FROM],
+                [row.object for row in current if row.state in _WAITS_FROM],
                 unlisted=() if include_new else tuple(
                     key for key in keys
                     if key not in rows or rows[key].since is None))
@@ -271,14 +272,14 @@ class SqlClaimStore:
     def fail(self, job: str, tick: int, failures: Sequence[Failure], *,
              lease: str, into: str | None,
              seconds: float = 0.0) -> set[str]:
-        told = {failure.object: failure for failure in failures}
-        keys = _usable(list(told))
+        by_object = {failure.object: failure for failure in failures}
+        keys = _usable(list(by_object))
         if not keys:
             return set()
         number = self._number(job)
         if into is None:
             return self._run(lambda tx: _end(
-                tx, number, keys, lease, State.DEAD, told))
+                tx, number, keys, lease, State.DEAD, by_object))
         name = into
 
         def work(tx: Transaction) -> set[str]:
@@ -304,9 +305,11 @@ class SqlClaimStore:
                       lease: str) -> None:
         number = self._number(job)
         if keys := _usable(progress):
-            self._run(lambda tx: tx.connection.execute(self._sql.save, [
+            parameters = [
                 {'of_job': number, 'stands_in': lease, 'key': key,
-                 'said': progress[key]} for key in sorted(keys)]))
+                 'new_progress': progress[key]} for key in sorted(keys)]
+            self._run(lambda tx: tx.connection.execute(
+                self._sql.save_progress, parameters))
 
     def load_progress(self, job: str, objects: Sequence[str], *,
                       lease: str) -> dict[str, str]:
@@ -317,7 +320,7 @@ class SqlClaimStore:
                       'keys': self._dialect.keys(keys)}
         return self._run(lambda tx: {
             row.object: row.progress for row in tx.connection.execute(
-                self._sql.said, parameters)})
+                self._sql.load_progress, parameters)})
 
     def reclaim(self, job: str, tick: int, objects: Sequence[str], *,
                 leases: Sequence[str], into: str, holder: str,
@@ -328,23 +331,23 @@ class SqlClaimStore:
         number = self._number(job)
 
         def work(tx: Transaction) -> list[Claim]:
-            anew: dict[str, Claim] = {}
+            reclaimed: dict[str, Claim] = {}
             left: dict[str, int] = {}
             # Skip rows that a handler's open transaction has locked: their
             # runs are about to end.
             free = tx.unlocked(number, keys)
             for old in sorted(set(leases)):
-                if rest := [key for key in free if key not in anew]:
+                if rest := [key for key in free if key not in reclaimed]:
                     left[old] = tx.move(
-                        tx.sql.reclaim, number, rest, anew,
+                        tx.sql.reclaim, number, rest, reclaimed,
                         {'stands_in': old, 'into': into,
                          'tries': int(count_attempt)})
-            if anew:
-                tx.make(into, State.CLAIMED, number, tick, list(anew), holder,
-                        seconds)
+            if reclaimed:
+                tx.make(into, State.CLAIMED, number, tick, list(reclaimed),
+                        holder, seconds)
                 for old, moved in left.items():
                     tx.leave(old, moved)
-            return in_order(keys, anew)
+            return in_order(keys, reclaimed)
         return self._once(
             work, lambda tx: tx.standing(number, keys, into))
 
@@ -367,10 +370,10 @@ class SqlClaimStore:
         if not keys:
             return set()
         number = self._number(job)
-        told = ({key: Failure(key, reason) for key in keys}
-                if ending is State.DEAD else {})
+        failures = ({key: Failure(key, reason) for key in keys}
+                    if ending is State.DEAD else {})
         return self._run(lambda tx: _end(
-            tx, number, keys, lease, ending, told, reason))
+            tx, number, keys, lease, ending, failures, reason))
 
     # Decisions without a claim.
 
@@ -391,7 +394,7 @@ class SqlClaimStore:
                     in collections.Counter(settled).items())
                 every = len(settled) + before
                 history.count(
-                    tx, number, tick, holder, because=reason, due=every,
+                    tx, number, tick, holder, reason=reason, due=every,
                     skipped=every, missed=before,
                     **{f'by_{by.value}': every})
             return len(settled)
@@ -403,8 +406,8 @@ class SqlClaimStore:
               seconds: float) -> set[str]:
         if not leases or not holder:
             return set()
-        whose = {'keys': self._dialect.keys(leases), 'runner': holder}
-        parameters = whose | {'microseconds': round(seconds * 1e6)}
+        selection = {'keys': self._dialect.keys(leases), 'runner': holder}
+        parameters = selection | {'microseconds': round(seconds * 1e6)}
 
         def work(connection: sa.Connection) -> set[str]:
             if self._dialect.returning:
@@ -413,7 +416,7 @@ class SqlClaimStore:
                     parameters).scalars())
             connection.execute(self._sql.renew, parameters)
             return set(connection.execute(
-                self._sql.renewed, whose).scalars())
+                self._sql.renewed, selection).scalars())
         return self.database.write(work)
 
     def take_over_expired(self, jobs: Sequence[str], *, into: str, holder: str,
@@ -425,7 +428,7 @@ class SqlClaimStore:
         search = takeover.search(self._overdue, gone, seconds, silence_timeout)
         names = names_of_leases(into, limit)
         # Usually there are none, and a read does not wait for writers.
-        found = self._look(lambda tx: takeover.find(
+        found = self._read(lambda tx: takeover.find(
             tx, list(numbers), search, names))
         if not found:
             return []
@@ -443,7 +446,7 @@ class SqlClaimStore:
                 claims = self._run(functools.partial(
                     takeover.take_over, old=old, name=free[0],
                     search=search, holder=holder, seconds=seconds))
-            except takeover.Kept:
+            except takeover.ClaimLocked:
                 continue
             if claims:
                 taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
@@ -452,7 +455,7 @@ class SqlClaimStore:
 
     def holders(self, jobs: Sequence[str]) -> set[str]:
         numbers = [self._number(job) for job in dict.fromkeys(jobs)]
-        return self._look(lambda tx: set(tx.connection.execute(
+        return self._read(lambda tx: set(tx.connection.execute(
             self._overdue[False].holders, {'of_jobs': numbers}).scalars()))
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
@@ -472,7 +475,7 @@ class SqlClaimStore:
               again: Callable[[Transaction], T]) -> T:
         return run_once(self.database, self._sql, work, again)
 
-    def _look(self, work: Callable[[Transaction], T]) -> T:
+    def _read(self, work: Callable[[Transaction], T]) -> T:
         """Run *work*, which only reads, in a transaction."""
         return self.database.read(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
@@ -498,8 +501,8 @@ def _usable(objects: Iterable[str]) -> list[str]:
 
 
 def _end(tx: Transaction, number: int, keys: list[str], lease: str,
-         ending: State, told: dict[str, Failure],
-         because: str = '') -> set[str]:
+         ending: State, failures: dict[str, Failure],
+         reason: str = '') -> set[str]:
     """End claims that stand in *lease*.
 
     :returns: the objects in the lease that have this end now.
@@ -508,12 +511,12 @@ def _end(tx: Transaction, number: int, keys: list[str], lease: str,
                   'stands_in': lease}
     sql = tx.sql.end[ending]
     rows = tx.changed(sql.change, parameters)
-    if rows and told:
-        history.record_failures(tx, number, rows, told)
+    if rows and failures:
+        history.record_failures(tx, number, rows, failures)
     if rows:
         # All claims in a lease have the same tick.
         history.count_in(tx, number, rows[0].tick, lease,
-                         because=because, **{ending.value: len(rows)})
+                         reason=reason, **{ending.value: len(rows)})
     left = len(rows)
     if left < len(keys):
         left += history.count_committed(tx, number, keys, lease)

@@ -24,7 +24,7 @@ from distperiodic.core.claim import State
 _lease = tables.lease
 
 
-class Kept(Exception):
+class ClaimLocked(Exception):
     """A handler's open transaction has locked a claim of the lease.
 
     A later attempt finds the claim ended or unlocked.
@@ -45,9 +45,9 @@ class Statements:
         over: sa.ColumnElement[bool] = _lease.c.until <= dialect.lease_now
         if gone:
             lost = _lease.c.holder.in_(sa.bindparam('gone', expanding=True))
-            unheard = dialect.lease_now + sa.bindparam(
+            silent = dialect.lease_now + sa.bindparam(
                 'unheard', type_=sa.BigInteger)
-            over = over | (lost & (_lease.c.until <= unheard))
+            over = over | (lost & (_lease.c.until <= silent))
         some = _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True))
         #: Select the holders of leases of some jobs.
         self.holders = sa.select(_lease.c.holder).distinct().where(
@@ -133,13 +133,13 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     keys = json.loads(objects)
     standing = {one.object for one in tx.standing(old.job, keys, old.id)}
     if not standing.issubset(tx.unlocked(old.job, sorted(standing))):
-        raise Kept
-    anew: dict[str, Claim] = {}
-    tx.move(tx.sql.take_over, old.job, keys, anew,
+        raise ClaimLocked
+    claims: dict[str, Claim] = {}
+    tx.move(tx.sql.take_over, old.job, keys, claims,
             {'stands_in': old.id, 'into': name, 'tries': 1})
-    if len(anew) < len(keys):
+    if len(claims) < len(keys):
         history.count_committed(tx, old.job, keys, old.id)
-    if not anew:
+    if not claims:
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))
         return []
     if old.holder:
@@ -147,8 +147,8 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
         # requeued or triggered. No holder died, so these are not counted as
         # taken over.
         history.count(tx, old.job, old.tick, holder,
-                      taken_over=len(anew))
+                      taken_over=len(claims))
     tx.connection.execute(
         sa.update(_lease).where(_lease.c.id == name)
-        .values(remaining=len(anew), objects=json.dumps(list(anew))))
-    return transaction.in_order(keys, anew)
+        .values(remaining=len(claims), objects=json.dumps(list(claims))))
+    return transaction.in_order(keys, claims)

@@ -85,7 +85,7 @@ class Transaction:
         :raises DBDuplicateEntry: the lease exists, so an earlier call has done
             all of this.
         """
-        every = len(keys)
+        size = len(keys)
         rows = self.connection.execute(self.sql.claim_at_once, {
             **self._lease(name, State.CLAIMED, number, tick, keys, holder,
                           seconds),
@@ -96,7 +96,7 @@ class Transaction:
             'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
             'at_tick': tick, 'runner': holder, 'because': None,
-            'more_due': every, 'more_late': every}).all()
+            'more_due': size, 'more_late': size}).all()
         # Reuse the caller's strings and tick: a scheduler may keep a million
         # claims, and copies take memory.
         ours = {key: key for key in keys}
@@ -193,7 +193,7 @@ class Transaction:
         """
         if not count:
             return
-        parameters = {'stands_in': name, 'so_many': count}
+        parameters = {'stands_in': name, 'number': count}
         # This is the only place that trusts a driver's row count, and no claim
         # depends on it. If the count is too low, we update a lease that is
         # already deleted, which changes nothing. If it is too high, an empty
@@ -204,7 +204,7 @@ class Transaction:
         self.connection.execute(self.sql.leave, parameters)
         # Other claims may have left the lease since the first statement.
         self.connection.execute(
-            self.sql.last_leave, parameters | {'so_many': 0})
+            self.sql.last_leave, parameters | {'number': 0})
 
 
 def run_once(database: Database, sql: Statements,

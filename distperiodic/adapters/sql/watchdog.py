@@ -52,38 +52,38 @@ class ConnectionWatchdog:
             # First use, or a forked child, in which the thread does not run.
             self._closed = threading.Event()
             self._thread = threading.Thread(
-                target=self._look, args=(self._closed,),
+                target=self._watch, args=(self._closed,),
                 name='distperiodic-silence', daemon=True)
             self._thread.start()
 
     def __exit__(self, *exc: object) -> None:
         self._waiting = 0
 
-    def _look(self, closed: threading.Event) -> None:
-        wait, looks = 0, 0
+    def _watch(self, closed: threading.Event) -> None:
+        wait, seconds = 0, 0
         while not closed.wait(1.0):
             if self._waiting != wait:
-                wait, looks = self._waiting, 0
-            looks += bool(wait)
-            if looks > self._seconds:
-                looks = 0
+                wait, seconds = self._waiting, 0
+            seconds += bool(wait)
+            if seconds > self._seconds:
+                seconds = 0
                 self._end()
 
     def _end(self) -> None:
-        ours = self._socket
-        if ours is None:
+        sock = self._socket
+        if sock is None:
             return
-        LOG.warning('database silent: seconds=%g; its connection is ended, '
-                    'and the call is made again', self._seconds)
+        LOG.warning('database silent: seconds=%g; this process closes the '
+                    'connection and repeats the call', self._seconds)
         try:
-            ours.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
         except OSError as exc:
             LOG.debug('connection had ended: reason=%s', exc)
 
     def _forget(self) -> None:
-        ours, self._socket = self._socket, None
-        if ours is not None:
-            ours.close()
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
 
     def close(self) -> None:
         """Stop the thread and forget the connection, which is closed.
