@@ -9,6 +9,9 @@ view raises an error instead of returning an answer.
 
 A constructor never connects. An instance may be a class attribute and may be
 created before a fork. It connects at first use, in the process that uses it.
+
+The file is long because of the docstrings of its two public classes, which
+share the life of one membership.
 """
 
 import os
@@ -74,7 +77,7 @@ class Coordinator:
                 1 <= replicas <= MAX_POINTS):
             raise exceptions.ConfigError(
                 f'replicas {replicas} cannot be used; a member of a ring has '
-                f'1 to {MAX_POINTS} points, and who is to have none '
+                f'1 to {MAX_POINTS} points, and a process that owns nothing '
                 'passes observe=True')
         if observe and not backend_url:
             raise exceptions.ConfigError(
@@ -132,7 +135,7 @@ class Coordinator:
                      or opts.value(self._conf, 'session_timeout'))
 
     @property
-    def _patience(self) -> float:
+    def _join_timeout(self) -> float:
         # Long enough for the entry of a dead process with the same identity
         # to expire.
         return self._session_timeout * 1.5 + 2.0
@@ -190,7 +193,7 @@ class Coordinator:
         membership.start()
         try:
             membership.wait_joined(
-                self._patience if timeout is None else timeout)
+                self._join_timeout if timeout is None else timeout)
         except exceptions.DistperiodicError:
             self._leave(timeout=1.0)
             raise
@@ -264,7 +267,7 @@ class Coordinator:
                 membership.watch(group_id)
             else:
                 membership.join(group_id)
-            membership.wait_joined(self._patience)
+            membership.wait_joined(self._join_timeout)
 
     def get_members(self, group_id: str) -> list[str]:
         """Return the identities of all members of *group_id*, sorted.
@@ -295,7 +298,7 @@ class Coordinator:
         membership = self._started()
         if not membership.knows(group_id):
             membership.watch(group_id)
-            membership.wait_joined(self._patience)
+            membership.wait_joined(self._join_timeout)
         return membership.view(group_id)
 
     def _started(self) -> Membership:
@@ -344,8 +347,8 @@ class HashRing(Coordinator):
                 and self._clock.monotonic() < view.trusted_until):
             raise exceptions.ViewUnknown(
                 f'member {self.member_id!r} has not heard from '
-                f'{redaction.redact(self.backend_url)} for so long that '
-                'objects may have changed hands; it goes on by itself when '
+                f'{redaction.redact(self.backend_url)} for too long, so '
+                'objects may have other owners; it continues by itself when '
                 'the service answers')
         return view
 
@@ -394,8 +397,8 @@ class HashRing(Coordinator):
         ring = self.ring_view().ring
         if not ring.members:
             raise exceptions.ViewUnknown(
-                f'group {self.group_id!r} has no members, so nobody owns '
-                f'{key!r}')
+                f'group {self.group_id!r} has no members, so {key!r} is '
+                'unowned')
         return ring.owner_of(key)
 
     def owns(self, obj: Any) -> bool:

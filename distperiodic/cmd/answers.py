@@ -284,7 +284,7 @@ def _words(case: Case, facts: Facts,
         'holder': (claim.holder if claim else '') or 'nobody',
         'until': _or_never(claim.until if claim else None),
         'attempt': found.attempt, 'following': found.attempt + 1,
-        'told': found.told or 'nothing was said of it',
+        'told': found.skip_reason or 'nothing was said of it',
         'standing': '' if claim is None or not claim.open or not found.worker
         else f', and still runs on {found.worker}',
         'error': configured.one_line(found.failed[0].error)
@@ -311,7 +311,8 @@ def past_rows(job: str, found: 'Object', tick: int,
     reason = several[0] if len(several) == 1 else Reason.ONE_OF_SEVERAL
     failed, since = kept.failed, found.claim.since
     words = {
-        'at': _moment(tick), 'told': kept.told or 'nothing was recorded',
+        'at': _moment(tick),
+        'told': kept.skip_reason or 'nothing was recorded',
         'number': kept.counts.get(Reason.RAN, 0),
         'several': ', '.join(
             f'{one.value} ({configured.plural(kept.counts[one], "object")})'

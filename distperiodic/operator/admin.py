@@ -77,10 +77,10 @@ class StoreAdmin:
             dead.append(_claim.c.object == key)
         requeued = 0
         for found in self._chunks(dead, _AT_A_TIME):
-            together: dict[int, list[str]] = {}
+            by_tick: dict[int, list[str]] = {}
             for row in found:
-                together.setdefault(row.tick, []).append(row.object)
-            for tick, keys in together.items():
+                by_tick.setdefault(row.tick, []).append(row.object)
+            for tick, keys in by_tick.items():
                 requeued += self._requeue(number, tick, keys)
         return requeued
 

@@ -89,17 +89,17 @@ def addresses(backend_url: str) -> list[tuple[str, int]]:
 
 def servers(backend_url: str, timeout: float = 3.0) -> list[Server]:
     """Check each server of *backend_url* separately."""
-    asks = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
-            and not has_tls(backend_url))
-    return [_server(name, port, timeout, asks)
+    queries = (backend_url.startswith(tuple(f'{s}:' for s in _ZOOKEEPER))
+               and not has_tls(backend_url))
+    return [_server(name, port, timeout, queries)
             for name, port in addresses(backend_url)]
 
 
-def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
+def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
     address = f'{name}:{port}'
     try:
         with socket.create_connection((name, port), timeout) as channel:
-            if not asks:
+            if not queries:
                 return Server(address, True, 'accepts connections')
             channel.settimeout(timeout)
             channel.sendall(b'srvr')
@@ -109,20 +109,20 @@ def _server(name: str, port: int, timeout: float, asks: bool) -> Server:
     except (BrokenPipeError, ConnectionResetError) as exc:
         # The server is there. If this was only a test for reachability, the
         # driver will report what is wrong.
-        return Server(address, not asks, exc.strerror or str(exc))
+        return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
     text = answer.decode(errors='replace')
     if 'not in the whitelist' in text or not text:
         return Server(address, True, 'accepts connections')
     if 'not currently serving' in text:
-        return Server(address, False, 'runs, but serves nobody: it has no '
+        return Server(address, False, 'runs but serves no client: it has no '
                                       'quorum')
-    said = dict(line.split(': ', 1) for line in text.splitlines()
-                if ': ' in line)
-    version = said.get('Zookeeper version', '').partition('-')[0]
+    fields = dict(line.split(': ', 1) for line in text.splitlines()
+                  if ': ' in line)
+    version = fields.get('Zookeeper version', '').partition('-')[0]
     return Server(address, True,
-                  f'{said.get("Mode", "serves")}, version {version or "?"}')
+                  f'{fields.get("Mode", "serves")}, version {version or "?"}')
 
 
 class CoordinationProbe:
@@ -142,7 +142,7 @@ class CoordinationProbe:
         self._coordinator: Any = None
 
     def __enter__(self) -> 'CoordinationProbe':
-        self._knock()
+        self._check_reachable()
         with self._errors():
             self._coordinator = driver.make(
                 self._url, f'survey-{secrets.token_hex(8)}'.encode(),
@@ -162,7 +162,7 @@ class CoordinationProbe:
             elif self._scheme != 'file':
                 coordinator.stop()
 
-    def _knock(self) -> None:
+    def _check_reachable(self) -> None:
         if self._scheme == 'file':
             return
         found = [_server(name, port, 3.0, False)
@@ -204,9 +204,9 @@ class CoordinationProbe:
 
     def _plain_entries(self, group: str) -> list[Entry]:
         found = []
-        told = self._coordinator.get_members_with_capabilities(
+        members = self._coordinator.get_members_with_capabilities(
             group.encode()).get(timeout=10)
-        for name, capabilities in told.items():
+        for name, capabilities in members.items():
             text = name.decode(errors='replace') if isinstance(
                 name, bytes) else name
             found.append(Entry(text, parse_entry(text),

@@ -60,10 +60,10 @@ class GroupReader:
 
     def read_snapshot(self, work: Callable[[sa.Connection], T]) -> T:
         """Run *work*, all of whose reads use one snapshot."""
-        def look(connection: sa.Connection) -> T:
-            self.dialect.look_at_one_moment(connection)
+        def read(connection: sa.Connection) -> T:
+            self.dialect.use_snapshot(connection)
             return work(connection)
-        return self.read(look)
+        return self.read(read)
 
     def rows(self, query: sa.Executable) -> Sequence[Any]:
         """Return the rows of *query*."""

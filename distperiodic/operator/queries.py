@@ -45,7 +45,7 @@ _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
 _RULE = sa.func.coalesce(_claim.c.rule, '', type_=_claim.c.rule.type)
 _FREE = sa.case((_STANDS_OPEN, 0), else_=1).label('free')
 # The column of the history that counts each outcome.
-_BECAME = {
+_COUNTERS = {
     reason.Reason.RAN: 'done', reason.Reason.DEAD: 'dead',
     reason.Reason.SUPERSEDED: 'superseded',
     reason.Reason.CANCELLED: 'cancelled',
@@ -107,7 +107,7 @@ class Object(NamedTuple):
     served: int | None = None
     #: A reason for which the history has objects skipped at this object's
     #: watermark. Empty means none is recorded.
-    told: str = ''
+    skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
 
@@ -127,7 +127,7 @@ class Tick(NamedTuple):
     #: the next recorded tick, by reason (lost or passed over).
     counts: dict[reason.Reason, int]
     #: A reason for which objects were skipped. Empty means none was skipped.
-    told: str
+    skip_reason: str
 
 
 class StoreQueries:
@@ -154,7 +154,7 @@ class StoreQueries:
                           # ticks, which operators see.
                           (_lease.c.until - self.group.dialect.lease_now
                            + self.group.dialect.now).label('until'),
-                          _history.c.reason.label('told'))
+                          _history.c.reason.label('skip_reason'))
                 .select_from(_claim.join(_job, _job.c.id == _claim.c.job)
                              .outerjoin(_lease, _lease.c.id == _claim.c.lease)
                              .outerjoin(_history, sa.and_(
@@ -169,7 +169,7 @@ class StoreQueries:
                     row.tick, row.settled, row.skipped_by, row.state,
                     row.holder or '', row.until, row.since),
                 row.fence, row.attempt, row.worker or '', row.previous,
-                row.served, row.told or '',
+                row.served, row.skip_reason or '',
                 _failures_of(connection, row.job, key, _FAILED))
         return self.group.read_snapshot(work)
 
@@ -203,7 +203,7 @@ class StoreQueries:
             failed = _failures_of(
                 connection, number, key, 1, _failure.c.tick == tick)
             sums = [sa.cast(sa.func.sum(_history.c[name]), sa.BigInteger)
-                    .label(name) for name in (*_BECAME.values(), 'missed')]
+                    .label(name) for name in (*_COUNTERS.values(), 'missed')]
             # The tick itself, or else the next tick with a recorded row.
             row = connection.execute(
                 sa.select(_history.c.tick, *sums,
@@ -213,8 +213,8 @@ class StoreQueries:
                 .limit(1)).one_or_none()
             counts: dict[reason.Reason, int] = {}
             if row is not None and row.tick == tick:
-                counts = {of: getattr(row, name)
-                          for of, name in _BECAME.items()}
+                counts = {outcome: getattr(row, name)
+                          for outcome, name in _COUNTERS.items()}
             elif row is not None:
                 lost = min(row.missed, row.by_lost)
                 counts = {reason.Reason.LOST: lost,
@@ -325,11 +325,11 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
 
 
 def _alike(connection: sa.Connection, number: int, begins: int,
-           but: sa.ColumnElement[bool] | None
+           excluded: sa.ColumnElement[bool] | None
            ) -> Iterator[tuple[due.Row, int]]:
     """Yield listed objects, grouped: one row per group, and the group's size.
 
-    :param but: Objects to leave out.
+    :param excluded: Objects to leave out.
     """
     columns = [
         # Treat all instants before the account as equal, so that more rows
@@ -339,8 +339,8 @@ def _alike(connection: sa.Connection, number: int, begins: int,
                              ('since', _claim.c.since))]
     columns += [_RULE.label('rule'), _FREE]
     which = [_claim.c.job == number, _claim.c.since.is_not(None)]
-    if but is not None:
-        which.append(sa.not_(but))
+    if excluded is not None:
+        which.append(sa.not_(excluded))
     inner = sa.select(*columns).where(*which).subquery()
     for row in connection.execute(
             sa.select(inner, sa.func.count().label('number'))

@@ -69,10 +69,10 @@ class StoreProbe:
 
         :raises SchemaError: a table or a key is missing.
         """
-        def look(connection: sa.Connection) -> list[str]:
+        def read(connection: sa.Connection) -> list[str]:
             schema.check_keys(connection, self._shown)
             return schema.missing(connection)
-        return self.group.read(look)
+        return self.group.read(read)
 
     def engines(self) -> dict[str, str]:
         """Return the MySQL tables that do not use InnoDB, and their engine."""
@@ -97,7 +97,7 @@ class StoreProbe:
         ended = sa.and_(tables.lease.c.until < self.group.dialect.lease_now,
                         tables.job.c.space == self.group.namespace)
 
-        def look(connection: sa.Connection) -> Overdue | None:
+        def read(connection: sa.Connection) -> Overdue | None:
             joined = tables.lease.join(
                 tables.job, tables.job.c.id == tables.lease.c.job)
             first = connection.execute(
@@ -111,17 +111,17 @@ class StoreProbe:
             number = connection.scalar(sa.select(
                 sa.func.count()).select_from(joined).where(ended))
             return Overdue(first.name, first.age / 1e6, number or 0)
-        return self.group.read(look)
+        return self.group.read(read)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of rows of each table, at most one million."""
-        def look(connection: sa.Connection) -> dict[str, int]:
+        def read(connection: sa.Connection) -> dict[str, int]:
             return {table.name: connection.scalar(
                 sa.select(sa.func.count()).select_from(
                     sa.select(sa.literal(1)).select_from(table)
                     .limit(_COUNTED).subquery())) or 0
                 for table in _TABLES}
-        return self.group.read(look)
+        return self.group.read(read)
 
     def oldest_tick(self) -> int | None:
         """Return the oldest tick of the history, in microseconds.
@@ -200,8 +200,8 @@ def network_disk(path: str, mounts: Sequence[str] | None = None
             return None
     best, kind = '', ''
     for line in mounts:
-        place, its = line.split()[1:3]
+        place, filesystem = line.split()[1:3]
         if len(place) >= len(best) and (
                 f'{path}/'.startswith(f'{place.rstrip("/")}/')):
-            best, kind = place, its
+            best, kind = place, filesystem
     return kind if kind in _NETWORK else None

@@ -71,11 +71,11 @@ class _Process(cotyledon.Service):
 
     def _failed(self, service: base.ServiceBase, error: Exception) -> None:
         LOG.critical(
-            'ended: service=%s error=%s: %s; another process takes its '
-            'place', type(service).__name__, type(error).__name__, error)
+            'ended: service=%s error=%s: %s; another process replaces this '
+            'one', type(service).__name__, type(error).__name__, error)
         LOG.debug('ended', exc_info=error)
-        # The others leave their groups, so that nobody has to wait for the end
-        # of their sessions.
+        # The other services leave their groups, so that other members need not
+        # wait for the end of their sessions.
         for other in reversed(self._services):
             if other is not service:
                 with contextlib.suppress(Exception):
@@ -121,15 +121,15 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     for service in services or (None,):
         if not isinstance(service, base.ServiceBase):
             raise TypeError(
-                f'launch() runs services, and {service!r} is none; give the '
-                'number of processes as workers=N')
+                f'launch() runs services, and {service!r} is not a service; '
+                'give the number of processes as workers=N')
     for service in services:
         if isinstance(service, lifecycle.Lifecycle):
             service.exit_if_unusable(workers)
     service_opts.register_service_opts(conf)
     if conf.log_options:
         conf.log_opt_values(LOG, logging.DEBUG)
-    _let_ctrl_c_end_it_cleanly()
+    _handle_ctrl_c()
     # The forked processes share the memory of these objects.
     heap.freeze()
     manager = cotyledon.ServiceManager(
@@ -143,7 +143,7 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     manager.run()
 
 
-def _let_ctrl_c_end_it_cleanly() -> None:
+def _handle_ctrl_c() -> None:
     """Treat SIGINT as SIGTERM, and a second SIGINT as SIGKILL.
 
     A terminal sends SIGINT to all processes at once, and the manager would end
@@ -155,8 +155,8 @@ def _let_ctrl_c_end_it_cleanly() -> None:
 
     def listen() -> None:
         signal.sigwait({signal.SIGINT})
-        LOG.info('ending: finishing what was begun; Ctrl-C again ends it at '
-                 'once')
+        LOG.info('ending: finishing what was begun; Ctrl-C again ends the '
+                 'process at once')
         os.kill(os.getpid(), signal.SIGTERM)
         signal.sigwait({signal.SIGINT})
         # The manager has made this process the leader of its own group.

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start and stop of a service, common to schedulers and workers."""
+"""Start and stop of a service, common to schedulers and workers.
+
+The file is long because both services share every step of one life: options,
+start, connection, signals, health and stop.
+"""
 
 import abc
 import logging
@@ -41,8 +45,8 @@ LOG = logging.getLogger(__name__)
 #: Seconds of graceful_shutdown_timeout that are reserved for closing
 #: connections.
 CLOSING = 2.0
-# Seconds after which an obstacle that remains is logged again.
-_SAY_AGAIN = 30.0
+# Seconds until the same reason for a failed start is logged again.
+_LOG_AGAIN = 30.0
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
@@ -78,8 +82,8 @@ def read_again(conf: cfg.ConfigOpts) -> None:
         conf._mutable_ns = before
         # This clears the values that conf has cached.
         conf.register_opts([])
-        LOG.error('options not read again: reason=%s; all keep the values '
-                  'that they had; correct the file and send SIGHUP again',
+        LOG.error('options not read again: reason=%s; all options keep their '
+                  'values; correct the file and send SIGHUP again',
                   ' '.join(str(exc).split()))
 
 
@@ -103,22 +107,22 @@ class Lifecycle(ServiceBase):
 
     def _clear(self) -> None:
         """Reset the state to that of a service that was never started."""
-        self._begun = threading.Event()
+        self._started = threading.Event()
         #: Set once the bus and the store are connected and the main thread is
         #: about to read the inbox.
         self._serving = threading.Event()
-        self._over = threading.Event()
+        self._ended = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
         #: Whether :func:`heap.freeze` was called and is not undone yet.
         self._frozen = False
-        self._seat: ProcessSlot | None = None
+        self._slot: ProcessSlot | None = None
         self._member_id = ''
-        #: Its membership. None: it is alone.
+        #: Its membership. None: it has no group.
         self._group_member: Membership | None = None
         self._pool = Pools(0, '', [])
-        #: When its main thread last went on, in monotonic seconds.
-        self._turned = 0.0
+        #: Monotonic seconds of the last turn of its main thread.
+        self._last_turn = 0.0
         self._store: StoreThread | None = None
         #: Events of other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
@@ -136,30 +140,30 @@ class Lifecycle(ServiceBase):
             length that a coordination service cannot store.
         """
         check_backend()
-        if self._begun.is_set():
-            if not self._over.is_set():
+        if self._started.is_set():
+            if not self._ended.is_set():
                 raise exceptions.ConfigError(
                     f'this {self._kind} is started already; call stop() '
                     'before you start it again')
             self._clear()
         self._settings = check_options(self._conf, self._kind)
-        self._tell_unknown_partitions()
+        self._warn_unknown_partitions()
         self._clock = SystemClock()
-        self._turned = self._clock.monotonic()
+        self._last_turn = self._clock.monotonic()
         self._prepare()
-        self._begun.set()
+        self._started.set()
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
 
-    def _tell_unknown_partitions(self) -> None:
+    def _warn_unknown_partitions(self) -> None:
         # Services may share a file, so an unknown partition need not be an
         # error.
         topics = sorted({job.topic for job in self._tasks.jobs.values()})
         for name in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
-                'partition of no job: section=%s topics=%s; it bounds '
-                'nothing here; it may belong to another service that reads '
-                'the same file, else correct its name',
+                'partition of no job: section=%s topics=%s; its limit has no '
+                'effect here; it may belong to another service that reads '
+                'the same file, otherwise correct its name',
                 opts.PARTITION + name, ', '.join(topics))
 
     @abc.abstractmethod
@@ -178,7 +182,7 @@ class Lifecycle(ServiceBase):
             self._problem = exc
             LOG.critical(
                 'the %s has stopped: error=%s: %s; the process ends, and '
-                'whoever supervises it may start it again', self._kind,
+                'its supervisor may start it again', self._kind,
                 type(exc).__name__, exc, exc_info=not isinstance(
                     exc, exceptions.ConfigError))
         finally:
@@ -188,7 +192,7 @@ class Lifecycle(ServiceBase):
                 self._leave()
             if self._frozen:
                 heap.unfreeze()
-            self._over.set()
+            self._ended.set()
 
     @abc.abstractmethod
     def _leave(self, timeout: float = CLOSING) -> None:
@@ -210,17 +214,17 @@ class Lifecycle(ServiceBase):
         """Return the state of this process for a health check.
 
         It can be written as JSON. ``healthy`` is false while the process is
-        not surely in its group, cannot reach its store, stands still, or does
-        not run; ``problem`` then gives the reason in one line. ``pools`` has
-        the threads of each partition: how many there may be (``size``), how
-        many run a handler (``busy``), and how many were replaced since their
-        handler did not return in time (``hanging``).
+        not certain of its membership, cannot reach its store, is stalled, or
+        does not run. ``problem`` then gives the reason in one line. ``pools``
+        has the threads of each partition: how many there may be (``size``),
+        how many run a handler (``busy``), and how many were replaced since
+        their handler did not return in time (``hanging``).
         """
         problem: object = self._problem
-        healthy = self._begun.is_set() and not self._over.is_set()
-        if not self._begun.is_set():
+        healthy = self._started.is_set() and not self._ended.is_set()
+        if not self._started.is_set():
             problem = f'the {self._kind} was not started'
-        elif self._over.is_set():
+        elif self._ended.is_set():
             problem = problem or f'the {self._kind} was stopped'
         member = self._group_member
         if member is not None:
@@ -229,10 +233,11 @@ class Lifecycle(ServiceBase):
         if self._store is not None and self._store.problem is not None:
             healthy, problem = False, problem or self._store.problem
         if healthy and self._serving.is_set():
-            still = self._clock.monotonic() - self._turned
-            if still > self._settings.session_timeout:
+            seconds = self._clock.monotonic() - self._last_turn
+            if seconds > self._settings.session_timeout:
                 healthy = False
-                problem = f'the main thread has stood still for {still:.0f} s'
+                problem = (
+                    f'the main thread has been stalled for {seconds:.0f} s')
         return {
             'member': self._member_id,
             'healthy': healthy,
@@ -286,9 +291,9 @@ class Lifecycle(ServiceBase):
             threading.Thread(
                 target=self._report_end, args=(arrived,), daemon=True,
                 name='distperiodic-run').start()
-            while (asked := arrived.get()) == signal.SIGHUP:
+            while (received := arrived.get()) == signal.SIGHUP:
                 self.reset()
-            if asked is not None:
+            if received is not None:
                 if signal.SIGINT in before:
                     signal.signal(signal.SIGINT, signal.SIG_DFL)
                 self.stop()
@@ -302,7 +307,7 @@ class Lifecycle(ServiceBase):
                 signal.signal(known, handler)
 
     def _report_end(self, arrived: 'queue.SimpleQueue[int | None]') -> None:
-        self._over.wait()
+        self._ended.wait()
         arrived.put(None)
 
     def wait(self) -> None:
@@ -311,7 +316,7 @@ class Lifecycle(ServiceBase):
         :raises Exception: The error that stopped the service, unless it was
             asked to stop.
         """
-        self._over.wait()
+        self._ended.wait()
         if self._problem is not None and not self._stopping.is_set():
             raise self._problem
 
@@ -326,9 +331,9 @@ class Lifecycle(ServiceBase):
     def _identity(self, group: str) -> str:
         if self._settings.member_id:
             return check_identity(self._settings.member_id)
-        self._seat = ProcessSlot(
+        self._slot = ProcessSlot(
             self._settings.state_path, f'{self._kind}.{group}')
-        return f'{host_name()}:{self._seat.number}'
+        return f'{host_name()}:{self._slot.number}'
 
     def _membership(self, identity: str,
                     **kind: int) -> Membership:
@@ -367,7 +372,7 @@ class Lifecycle(ServiceBase):
                     key=key, lease=lease):
                 raise exceptions.RunReplaced(
                     f'the run of job {batch.job!r} object {key!r} was given '
-                    'to somebody else; roll back what it has done')
+                    'to another worker; roll back its changes')
         return finish
 
     def _check_store(self) -> None:
@@ -378,10 +383,10 @@ class Lifecycle(ServiceBase):
 
         :return: False if the service was stopped meanwhile.
         """
-        if bus is not None and not self._until_it_works(
+        if bus is not None and not self._retry(
                 lambda: bus.start(30.0), what):
             return False
-        if not self._until_it_works(self._check_store, 'the store'):
+        if not self._retry(self._check_store, 'the store'):
             return False
         self._serving.set()
         if self._store is not None:
@@ -390,13 +395,13 @@ class Lifecycle(ServiceBase):
         self._frozen = True
         return True
 
-    def _until_it_works(self, start: Callable[[], None], what: str) -> bool:
+    def _retry(self, start: Callable[[], None], what: str) -> bool:
         """Call *start* until it succeeds.
 
         :return: False if the service was stopped meanwhile.
         """
         pause = 0.5
-        throttle = LogThrottle(self._clock, _SAY_AGAIN)
+        throttle = LogThrottle(self._clock, _LOG_AGAIN)
         while not self._stopping.is_set():
             try:
                 start()
@@ -408,7 +413,7 @@ class Lifecycle(ServiceBase):
             # error to the line.
             if throttle.allow(reason):
                 LOG.error(
-                    '%s not started: reason=%s; it is tried again in %g s',
+                    '%s not started: reason=%s; the next attempt is in %g s',
                     what, reason, pause)
             self._stopping.wait(pause)
             pause = min(pause * 2, 10.0)

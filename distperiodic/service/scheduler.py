@@ -3,6 +3,9 @@
 
 It has one thread for its flow. All input from elsewhere (views, reports,
 catalogues) reaches that thread through one queue.
+
+The file is long because it builds a scheduler from all of its components and
+runs their only thread.
 """
 
 import collections
@@ -57,7 +60,7 @@ _PRUNE = 60.0
 
 # Partition of the jobs that run in the scheduler's own process while workers
 # run all others.
-_HERE = '-'
+_LOCAL = '-'
 
 _GUARANTEES = {
     (False, 'local'): 'one process owns every object',
@@ -95,40 +98,40 @@ class SchedulerService(lifecycle.Lifecycle):
         # A job of scope "member" concerns each process by itself. It always
         # runs in that process, even if workers run the other jobs.
         self._jobs = {
-            name: dataclasses.replace(job, topic=_HERE)
+            name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
             for name, job in self._tasks.jobs.items()}
-        here = {name: (job, self._tasks.handler(name))
-                for name, job in self._jobs.items()
-                if not sends or job.topic == _HERE}
+        local = {name: (job, self._tasks.handler(name))
+                 for name, job in self._jobs.items()
+                 if not sends or job.topic == _LOCAL}
         self._member_id = self._identity(settings.group)
         #: Reports of the pool that the main thread has not collected yet.
         self._results: collections.deque[message.Report] = (
             collections.deque())
-        self._results_told = False
+        self._results_announced = False
         self._collect_at = float('inf')
         self._draining = False
         self._pruning = False
         self._idle = threading.Event()
-        self._admitted = 1
+        self._admitted_tenure = 1
         #: Identities on our ring that schedule other jobs than we do.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
-        self._alone: Member = membership.me
+        self._solo_member: Member = membership.me
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count,
                 jobs=sign_of(self._jobs))
-            membership.join(settings.group, self._tell_view)
+            membership.join(settings.group, self._put_view)
         self._pool = Pools(
             settings.pool_size, 'distperiodic-run',
-            {job.topic for job, _ in here.values()})
-        self._shop = runs.Executor(
-            here, clock=self._clock, pool=self._pool,
-            report=self._tell_report, may_start=self._may_start,
+            {job.topic for job, _ in local.values()})
+        self._executor = runs.Executor(
+            local, clock=self._clock, pool=self._pool,
+            report=self._put_report, may_start=self._may_start,
             finish=self._finisher(
                 lambda: self._flow.grants_of(Authority.STORE)))
         self._bus: MessagingWorkBus | None = None
@@ -143,26 +146,26 @@ class SchedulerService(lifecycle.Lifecycle):
                     events.Unsent(batch, reason)),
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
-            for topic in {j.topic for j in self._jobs.values()} - {_HERE}:
+            for topic in {j.topic for j in self._jobs.values()} - {_LOCAL}:
                 name = lifecycle.worker_group(settings.group, topic)
                 self._partitions[name] = topic
-                membership.watch(name, self._tell_view)
+                membership.watch(name, self._put_view)
         self._reader = ThreadReader(
-            self._tasks.catalogue, self._tell_read)
-        self._topics_here = {job.topic for job, _ in here.values()}
+            self._tasks.catalogue, self._put_reading)
+        self._local_topics = {job.topic for job, _ in local.values()}
         self._flow = pipeline.Pipeline(
             self._books(shared, sends), clock=self._clock,
             membership=membership, group=settings.group,
             identity=self._member_id, me=self._entry,
-            bus=LocalBus(self._shop.accept, here, self._bus),
+            bus=LocalBus(self._executor.accept, local, self._bus),
             reader=self._reader, put=self._inbox.put,
             new_lease=lifecycle.new_lease,
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             late_after=settings.late_claim_after, sure=self._sure,
             partitions=settings.partitions)
-        self._work_here(self._topics_here)
+        self._announce_pool(self._local_topics)
         if self._group_member is None:
-            self._flow.dispatcher.schedulers_changed([self._alone])
+            self._flow.dispatcher.schedulers_changed([self._solo_member])
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
@@ -203,7 +206,7 @@ class SchedulerService(lifecycle.Lifecycle):
         return {name: job for name, job in self._jobs.items()
                 if (job.scope is Scope.MEMBER) is members}
 
-    def _work_here(self, topics: Iterable[str]) -> None:
+    def _announce_pool(self, topics: Iterable[str]) -> None:
         """Announce this process's pool to the dispatcher as a worker of
         *topics*.
 
@@ -211,12 +214,12 @@ class SchedulerService(lifecycle.Lifecycle):
         that other schedulers take over its runs as soon as this process is
         gone.
         """
-        me = None if self._store is None else parse_entry(
-            self._entry())
+        solo = self._solo_member
+        me = None if self._store is None else parse_entry(self._entry())
         for topic in topics:
-            mine = self._alone if topic == _HERE else me or self._alone
+            worker = solo if topic == _LOCAL else me or solo
             self._flow.dispatcher.workers_changed(topic, [
-                dataclasses.replace(mine, points=0, slots=_LOCAL_WINDOW)])
+                dataclasses.replace(worker, points=0, slots=_LOCAL_WINDOW)])
 
     @property
     def counts(self) -> dict[tuple[str, str], int]:
@@ -229,22 +232,22 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _entry(self) -> str:
         if self._group_member is None:
-            return self._alone.entry
+            return self._solo_member.entry
         return self._group_member.me.entry
 
-    def _tell_view(self, view: View) -> None:
+    def _put_view(self, view: View) -> None:
         self._inbox.put(events.Viewed(view))
 
-    def _tell_read(self, job: str, ticket: int, found: Any) -> None:
+    def _put_reading(self, job: str, ticket: int, found: Any) -> None:
         reading = (found if isinstance(found, Exception)
                    else catalogue.Reading(*found))
         self._inbox.put(events.CatalogueRead(job, ticket, reading))
 
-    def _tell_report(self, report: message.Report, to_entry: str) -> None:
+    def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report; the pool's threads call this after each run."""
         self._results.append(report)
-        if not self._results_told:
-            self._results_told = True
+        if not self._results_announced:
+            self._results_announced = True
             self._inbox.put(events.ResultsWait())
 
     def _sure(self, entry: str) -> bool:
@@ -258,9 +261,9 @@ class SchedulerService(lifecycle.Lifecycle):
         except exceptions.ViewUnknown:
             # Jobs of this member may run before it has joined its group.
             return False
-        then = parse_entry(entry)
-        return (view.me is not None and then is not None
-                and view.me.tenure == then.tenure
+        member = parse_entry(entry)
+        return (view.me is not None and member is not None
+                and view.me.tenure == member.tenure
                 and view.trusted(self._clock.monotonic()))
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
@@ -273,7 +276,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 or self._jobs[batch.job].scope is Scope.MEMBER):
             return None
         view = self._group_member.view(self._settings.group)
-        if (view.me is not None and view.me.tenure == self._admitted
+        if (view.me is not None and view.me.tenure == self._admitted_tenure
                 and view.trusted(self._clock.monotonic())):
             return None
         return Refusal.NOT_A_MEMBER
@@ -294,26 +297,26 @@ class SchedulerService(lifecycle.Lifecycle):
         # owns.
         if self._group_member is not None:
             self._group_member.start()
-        sweep = signs = self._clock.monotonic()
-        prune = sweep + _PRUNE
-        while not self._over.is_set():
-            self._turned = self._clock.monotonic()
+        next_sweep = next_heartbeat = self._clock.monotonic()
+        next_prune = next_sweep + _PRUNE
+        while not self._ended.is_set():
+            self._last_turn = self._clock.monotonic()
             pause = self._flow.run_due()
             now = self._clock.monotonic()
             if now >= self._collect_at:
                 self._collect()
-            if now >= sweep:
-                sweep = now + lifecycle.SWEEP
+            if now >= next_sweep:
+                next_sweep = now + lifecycle.SWEEP
                 self._flow.sweep()
-                self._shop.watch()
-                if now >= prune:
-                    prune = now + _PRUNE
+                self._executor.watch()
+                if now >= next_prune:
+                    next_prune = now + _PRUNE
                     self._prune()
-                if now >= signs:
-                    signs = now + self._settings.lease / 3
-                    self._shop.send_heartbeats()
+                if now >= next_heartbeat:
+                    next_heartbeat = now + self._settings.lease / 3
+                    self._executor.send_heartbeats()
             if self._take(max(0.0, min(
-                    pause, sweep - now, self._collect_at - now))):
+                    pause, next_sweep - now, self._collect_at - now))):
                 self._flow.pump()
             if (self._draining and not self._idle.is_set()
                     and self._drained()):
@@ -348,25 +351,25 @@ class SchedulerService(lifecycle.Lifecycle):
             return True
         now = self._clock.monotonic()
         if not dispatcher.stranded:
-            self._hoped = now
+            self._last_worker = now
             return False
         # Other schedulers take over claims that are in the store. Claims that
         # exist only in memory are worth waiting for workers that are being
         # replaced.
-        if (now - self._hoped < self._settings.session_timeout
+        if (now - self._last_worker < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
             return False
-        self._tell_left('no worker is there any more')
+        self._warn_unfinished('no worker is there any more')
         return True
 
-    def _tell_left(self, why: str) -> None:
+    def _warn_unfinished(self, reason: str) -> None:
         LOG.warning(
-            'stopped before the end: member=%s objects=%d reason=%s; what it '
-            'had claimed and not finished %s', self._member_id,
+            'stopped before the end: member=%s objects=%d reason=%s; its '
+            'unfinished claims %s', self._member_id,
             self._flow.dispatcher.waiting
-            + self._flow.dispatcher.outstanding, why,
-            'is taken over by others' if self._store is not None
-            else 'misses its tick')
+            + self._flow.dispatcher.outstanding, reason,
+            'are taken over by other schedulers' if self._store is not None
+            else 'miss their tick')
 
     def _check_store(self) -> None:
         super()._check_store()
@@ -380,16 +383,16 @@ class SchedulerService(lifecycle.Lifecycle):
             unknown = activity.unknown_jobs(self._jobs)
         if unknown:
             LOG.warning(
-                'claims of unknown jobs: jobs=%s open=%d; nothing here runs '
-                'them, and others may; if one was renamed, give it its old '
-                'name back with name=...; if it is gone, forget it with: '
-                'distperiodic db prune --claims DAYS',
+                'claims of unknown jobs: jobs=%s open=%d; this process does '
+                'not run these jobs, but others may; if a job was renamed, '
+                'restore its old name with name=...; if it is gone, delete '
+                'its claims with: distperiodic db prune --claims DAYS',
                 ', '.join(map(repr, unknown)), sum(unknown.values()))
 
     def _collect(self) -> None:
         """Handle the reports of the pool."""
         self._collect_at = float('inf')
-        self._results_told = False
+        self._results_announced = False
         # Stop after a number of reports: ticks that became due come first.
         for _ in range(_AT_A_TIME):
             if not self._results:
@@ -429,7 +432,7 @@ class SchedulerService(lifecycle.Lifecycle):
             case events.Viewed(view):
                 self._viewed(view)
             case events.Stopped():
-                self._over.set()
+                self._ended.set()
             case _:
                 self._flow.handle(event)
 
@@ -441,15 +444,15 @@ class SchedulerService(lifecycle.Lifecycle):
             return
         dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
-        if view.me is not None and view.me.tenure != self._admitted:
+        if view.me is not None and view.me.tenure != self._admitted_tenure:
             # Other members owned our objects meanwhile, so the objects that
             # wait here are theirs. Set _admitted last: it lets the pool start
             # runs again.
             if self._store is None:
-                self._shop.return_unstarted(Refusal.NOT_A_MEMBER)
+                self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
-                self._work_here(self._topics_here - {_HERE})
-            self._admitted = view.me.tenure
+                self._announce_pool(self._local_topics - {_LOCAL})
+            self._admitted_tenure = view.me.tenure
         self._flow.view_changed()
 
     def _warn_of_other_jobs(self, view: View) -> None:
@@ -460,13 +463,13 @@ class SchedulerService(lifecycle.Lifecycle):
                            if m.points and m.jobs != view.me.jobs)
         if others - self._other_jobs:
             LOG.warning(
-                'other jobs: group=%s members=%s; they are on our ring and '
-                'schedule other jobs or none, so nobody serves in time what '
-                'they own of ours; give each service a group of its own with '
-                '[distperiodic] group, and a HashRing that only asks '
-                'observe=True; while a release with other jobs is rolled out '
-                'this is no mistake', view.group,
-                ', '.join(sorted(others)))
+                'other jobs: group=%s members=%s; these members of our ring '
+                'schedule other jobs or none, so the objects of ours that '
+                'they own run late or not at all; give each service a group '
+                'of its own with [distperiodic] group, and pass observe=True '
+                'to a HashRing that only looks up owners; this is expected '
+                'during the upgrade to a release with other jobs',
+                view.group, ', '.join(sorted(others)))
         self._other_jobs = others
 
     def status(self) -> dict[str, Any]:
@@ -485,7 +488,7 @@ class SchedulerService(lifecycle.Lifecycle):
         status = super().status()
         member = self._group_member
         counts: dict[str, dict[str, int]] = {}
-        if self._begun.is_set():
+        if self._started.is_set():
             for (job, outcome), number in self.counts.items():
                 counts.setdefault(job, {})[outcome] = number
         return status | {
@@ -508,11 +511,11 @@ class SchedulerService(lifecycle.Lifecycle):
 
         :param graceful: Ignored: oslo.service passes it.
         """
-        if not self._begun.is_set() or self._stopping.is_set():
+        if not self._started.is_set() or self._stopping.is_set():
             return
         end = self._clock.monotonic() + self._grace()
         self._stopping.set()
-        self._hoped = self._clock.monotonic()
+        self._last_worker = self._clock.monotonic()
         self._draining = True
         if self._group_member is not None:
             # Leave only the group of schedulers: while workers run its work,
@@ -522,10 +525,10 @@ class SchedulerService(lifecycle.Lifecycle):
         # Finish what was claimed for this tick: without a store no other
         # process will run it.
         self._inbox.put(events.Woken())
-        if (self._serving.is_set() and not self._over.is_set()
+        if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):
-            self._tell_left('the time for it is over')
+            self._warn_unfinished('the time for it is over')
         if self._store is not None:
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
@@ -533,14 +536,14 @@ class SchedulerService(lifecycle.Lifecycle):
         # By now we have left the group, unless ZooKeeper is unavailable.
         self._leave(max(0.5, min(
             lifecycle.CLOSING, end - self._clock.monotonic())))
-        self._shop.drain()
-        self._shop.cancel()
+        self._executor.drain()
+        self._executor.cancel()
         self._pool.stop()
         self._inbox.put(events.Stopped())
         if self._bus is not None:
             self._bus.close(timeout=lifecycle.CLOSING)
-        self._over.wait(1.0)
-        self._over.set()
-        if self._seat is not None:
-            self._seat.leave()
+        self._ended.wait(1.0)
+        self._ended.set()
+        if self._slot is not None:
+            self._slot.leave()
         LOG.info('scheduler stopped: member=%s', self._member_id)

@@ -72,28 +72,28 @@ class WorkerService(lifecycle.Lifecycle):
                 for n, j in self._tasks.jobs.items()
                 if j.topic == self._partition
                 and j.scope is not Scope.MEMBER}
-        self._grants: RunLeases | None = None
+        self._run_leases: RunLeases | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
-            self._grants = RunLeases(
+            self._run_leases = RunLeases(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
-                run=lambda batch: self._shop.accept(batch),
+                run=lambda batch: self._executor.accept(batch),
                 report=self._bus.report, new_lease=lifecycle.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
                 partitions=settings.partitions)
-            report, may_start = self._tell_report, self._grants.may_start
-        self._shop = runs.Executor(
+            report, may_start = self._put_report, self._run_leases.may_start
+        self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
-            finish=self._finisher(lambda: self._grants))
+            finish=self._finisher(lambda: self._run_leases))
         if settings.dispatcher == 'local':
             LOG.warning(
-                'no work expected: dispatcher=local; with that schedulers run '
-                'the work themselves; set dispatcher = messaging in the file '
-                'that schedulers and workers read')
+                'no work expected: dispatcher=local; schedulers run the work '
+                'themselves; to use workers, set dispatcher = messaging in '
+                'the file that schedulers and workers read')
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
                  self._partition, settings.pool_size,
@@ -104,12 +104,12 @@ class WorkerService(lifecycle.Lifecycle):
         return f'distperiodic: worker of {self._partition} {self.member_id}'
 
     def _accept(self, batch: message.Batch) -> None:
-        if self._grants is None:
-            self._shop.accept(batch)
+        if self._run_leases is None:
+            self._executor.accept(batch)
         else:
             self._inbox.put(events.Accepted(batch))
 
-    def _tell_report(self, report: message.Report, to_entry: str) -> None:
+    def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report; the pool's threads call this after each run."""
         self._inbox.put(events.Ran(report, to_entry))
 
@@ -117,10 +117,10 @@ class WorkerService(lifecycle.Lifecycle):
         match event:
             case events.Called(call):
                 call()
-            case events.Accepted(batch) if self._grants is not None:
-                self._grants.accept(batch)
-            case events.Ran(report, to_entry) if self._grants is not None:
-                self._grants.reported(report, to_entry)
+            case events.Accepted(batch) if self._run_leases is not None:
+                self._run_leases.accept(batch)
+            case events.Ran(report, to_entry) if self._run_leases is not None:
+                self._run_leases.reported(report, to_entry)
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Return why a run must not start; the pool asks before each run."""
@@ -149,25 +149,25 @@ class WorkerService(lifecycle.Lifecycle):
         if not self._connect(self._bus, 'the way from the schedulers'):
             return
         self._member.start()
-        signs = sweep = 0.0
+        next_heartbeat = next_sweep = 0.0
         while not self._drained.is_set():
             with contextlib.suppress(queue.Empty):
                 self._handle(self._inbox.get(timeout=lifecycle.SWEEP))
-            now = self._turned = self._clock.monotonic()
-            if now < sweep:
+            now = self._last_turn = self._clock.monotonic()
+            if now < next_sweep:
                 continue
-            sweep = now + lifecycle.SWEEP
-            self._shop.watch()
-            if self._grants is not None:
-                self._grants.sweep()
-            if now >= signs:
-                every = self._settings.lease
-                if self._grants is not None:
-                    every = min(every, self._settings.session_timeout)
-                signs = now + every / 4
-                self._shop.send_heartbeats()
-                if self._grants is not None:
-                    self._grants.renew()
+            next_sweep = now + lifecycle.SWEEP
+            self._executor.watch()
+            if self._run_leases is not None:
+                self._run_leases.sweep()
+            if now >= next_heartbeat:
+                interval = self._settings.lease
+                if self._run_leases is not None:
+                    interval = min(interval, self._settings.session_timeout)
+                next_heartbeat = now + interval / 4
+                self._executor.send_heartbeats()
+                if self._run_leases is not None:
+                    self._run_leases.renew()
 
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         self._member.stop(timeout)
@@ -178,11 +178,11 @@ class WorkerService(lifecycle.Lifecycle):
         It can be written as JSON. The keys ``member``, ``healthy``,
         ``problem`` and ``pools`` are those of a scheduler. ``partition`` is
         the name of the partition that this worker serves, and ``runs`` the
-        number of objects that it has and that have not ended.
+        number of its objects whose runs have not ended.
         """
         return super().status() | {
             'partition': self._partition,
-            'runs': self._shop.busy if self._begun.is_set() else 0,
+            'runs': self._executor.busy if self._started.is_set() else 0,
         }
 
     def start(self) -> None:
@@ -209,53 +209,53 @@ class WorkerService(lifecycle.Lifecycle):
 
         :param graceful: Ignored: oslo.service passes it.
         """
-        if not self._begun.is_set() or self._stopping.is_set():
+        if not self._started.is_set() or self._stopping.is_set():
             return
         self._stopping.set()
         # Publish zero slots, but stay visible: schedulers then send nothing
         # more and do not repeat what still runs here.
         self._member.publish(slots=0)
-        self._shop.drain()
+        self._executor.drain()
         end = self._clock.monotonic() + self._grace()
-        while self._shop.busy and self._clock.monotonic() < end:
-            self._shop.watch()
+        while self._executor.busy and self._clock.monotonic() < end:
+            self._executor.watch()
             self._pause.wait(0.02)
-        if self._shop.busy:
+        if self._executor.busy:
             LOG.warning(
                 'stopped before the end: member=%s running=%d; the '
-                'schedulers give these objects to other workers',
-                self._member_id, self._shop.busy)
-            self._shop.cancel()
+                'schedulers send these objects to other workers',
+                self._member_id, self._executor.busy)
+            self._executor.cancel()
         self._pool.stop()
         if self._store is not None and self._serving.is_set():
             self._flush(end)
         # Send the reports before leaving: schedulers treat a worker that left
         # as dead. Reserve a part of the time for leaving.
-        over = end + lifecycle.CLOSING
-        self._bus.close(timeout=self._share(0.4, over))
-        self._leave(self._share(1.0, over))
+        leave_by = end + lifecycle.CLOSING
+        self._bus.close(timeout=self._share(0.4, leave_by))
+        self._leave(self._share(1.0, leave_by))
         self._drained.set()
         self._inbox.put(events.Woken())
-        self._over.wait(1.0)
-        if self._seat is not None:
-            self._seat.leave()
+        self._ended.wait(1.0)
+        if self._slot is not None:
+            self._slot.leave()
         LOG.info('worker stopped: member=%s', self._member_id)
 
-    def _share(self, share: float, over: float) -> float:
+    def _share(self, share: float, leave_by: float) -> float:
         """Return the seconds for one step of closing: a share of the time left
-        until *over*.
+        until *leave_by*.
         """
         return min(lifecycle.CLOSING, max(
-            0.3, share * (over - self._clock.monotonic())))
+            0.3, share * (leave_by - self._clock.monotonic())))
 
     def _flush(self, end: float) -> None:
         """Record and report all results, until *end* at the latest."""
         assert self._store is not None
-        looked = threading.Event()
+        handled = threading.Event()
         for _ in range(2):
             # Two rounds: the reports in the inbox send requests to the store,
             # and the answers come back through the inbox.
-            looked.clear()
-            self._inbox.put(events.Called(looked.set))
-            looked.wait(max(0.1, end - self._clock.monotonic()))
+            handled.clear()
+            self._inbox.put(events.Called(handled.set))
+            handled.wait(max(0.1, end - self._clock.monotonic()))
             self._store.flush(max(0.1, end - self._clock.monotonic()))

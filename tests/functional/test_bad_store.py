@@ -321,7 +321,7 @@ def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
         said = running.said()
 
     assert said.count("claims of unknown jobs: jobs='ping' open=2") == 1
-    assert "its old name back with name=..." in said
+    assert "restore its old name with name=..." in said
     assert [run for run in service.ran() if run[0] == 'ping'] == (
         service.ran()[:2])
 

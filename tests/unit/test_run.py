@@ -37,7 +37,7 @@ class Service(lifecycle.Lifecycle):
         self.done.append('start')
         if self.error is not None:
             self._problem = self.error
-            self._over.set()
+            self._ended.set()
         for number in self.asked:
             os.kill(os.getpid(), number)
 
@@ -48,7 +48,7 @@ class Service(lifecycle.Lifecycle):
         self.done.append('stop')
         self.second = signal.getsignal(signal.SIGINT)
         self._stopping.set()
-        self._over.set()
+        self._ended.set()
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ class Dialect:
             sa.literal_column(
                 f'({_of_host(LEASE_NOW)})', sa.BigInteger))
 
-    def look_at_one_moment(self, connection: sa.Connection) -> None:
+    def use_snapshot(self, connection: sa.Connection) -> None:
         """Make all reads of this transaction use one snapshot.
 
         Call it before any other statement. SQLite always reads a snapshot.
