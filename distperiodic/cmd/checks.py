@@ -5,6 +5,8 @@ Each check is a function, and its docstring is shown to the operator. It
 returns what it found and, unless all is well, the remedy. The checks run in
 the order of this file, the cheap ones first. They change nothing, except that
 ``coordination_join`` joins a temporary group and leaves it again.
+
+The file is long because its order is the order of the report.
 """
 
 import contextlib

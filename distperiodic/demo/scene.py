@@ -8,6 +8,9 @@ One loop runs ten times a second. It makes the next change if that is due,
 reads the records of the handlers, handles changes of the group, and updates
 the display. The scene observes the group from outside, as ``distperiodic
 status`` does, and asks no member anything.
+
+The file is long because it has the whole story: what the loop changes, and
+what it then expects to see.
 """
 
 import contextlib

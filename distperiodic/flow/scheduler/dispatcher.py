@@ -18,6 +18,8 @@ holder is gone. Retries return this way, too.
 Every claim that was won or taken over is counted once more, by its state:
 waiting or outstanding, and then done, dead, retried, superseded or left to
 others.
+
+The file is long because an object crosses each file of the flow once.
 """
 
 import logging
