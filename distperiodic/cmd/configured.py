@@ -194,8 +194,8 @@ def check_file(connection_url: str) -> None:
 
     :raises ConfigError: the file does not exist, or the URL cannot be used.
     """
-    from distperiodic.adapters.sql import database
-    url = database.check(connection_url)
+    from distperiodic.adapters.sql import engine
+    url = engine.check(connection_url)
     if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
             not os.path.exists(url.database or '')):
         raise exceptions.ConfigError(

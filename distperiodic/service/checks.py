@@ -29,9 +29,9 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
             'find each other through it; set it, or set dispatcher = local')
     if settings.connection:
         # Load SQLAlchemy only if there is a database.
-        from distperiodic.adapters.sql import database
+        from distperiodic.adapters.sql import engine
 
-        database.check(settings.connection)
+        engine.check(settings.connection)
     return settings
 
 

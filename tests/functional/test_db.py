@@ -26,6 +26,8 @@ from distperiodic import exceptions
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.engine import IDLE
+from distperiodic.adapters.sql.engine import check
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.core.claim import Failure
@@ -356,7 +358,7 @@ def test_a_url_without_a_driver_takes_the_one_that_is_there(
         monkeypatch, lacks, driver):
     monkeypatch.setitem(sys.modules, lacks, None)
 
-    url = database.check('postgresql://me@host/db')
+    url = check('postgresql://me@host/db')
 
     assert url.drivername == f'postgresql+{driver}'
 
@@ -548,7 +550,7 @@ def test_one_that_stood_still_in_its_first_transaction_makes_it_again(
         times.append(connection.execute(
             sa.select(sa.func.count()).select_from(tables.lease)).scalar())
         if len(times) == 1:
-            time.sleep(2 * database.IDLE)
+            time.sleep(2 * IDLE)
         return len(times)
 
     with contextlib.closing(place):
@@ -710,7 +712,7 @@ def test_a_space_can_be_forgotten_and_used_anew(empty):
 
 
 def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
-    url = database.check(empty)
+    url = check(empty)
     for engine in database.make_engine(empty), sa.create_engine(url):
         with (engine.connect() as session,
               pytest.raises(exceptions.ConfigError) as raised):

@@ -15,6 +15,9 @@ points leaves no gap.
 
 Entries of dead processes in ``file://`` are not cleaned up: the driver ignores
 them by age, and each is one small file.
+
+The file is long because one thread owns the whole state: the terms, the groups
+and their views.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connections of one process to a broker, through oslo.messaging.
 
-Only this module and its server (module ``consumer``) use oslo.messaging. They
-work around some of its behaviour:
+Only this module, its transport (module ``transport``) and its server (module
+``consumer``) use oslo.messaging. They work around some of its behaviour:
 
 * A cast to a missing queue succeeds and is lost. Ours is mandatory, so the
   broker reports that the queue is missing.
@@ -11,7 +11,7 @@ work around some of its behaviour:
   thread that no other thread waits for (module ``outbox``).
 
 Importing oslo.messaging fixes the backend of oslo.service for the whole
-process, so it is imported only when a link is opened.
+process, so it is imported only when a connection opens.
 
 Limits: a process that is killed leaves its queue behind. The broker deletes
 the queue after half an hour without a consumer. A process that stops normally
@@ -21,14 +21,13 @@ deletes its own queue.
 import logging
 import re
 import threading
-import urllib.parse
 from collections.abc import Callable
 from typing import Any
 
-from oslo_utils import strutils
-
 from distperiodic.adapters.messaging import consumer
 from distperiodic.adapters.messaging.outbox import NoConsumer
+from distperiodic.adapters.messaging.transport import EXAMPLE
+from distperiodic.adapters.messaging.transport import BrokerTransport
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 
@@ -46,9 +45,6 @@ _INEQUIVALENT = re.compile(
     r"(?: of type '\w+')? but current is (?:the value )?"
     r"(?P<there>'[^']*'|\w+)")
 
-EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
-
-
 class BrokerConnection:
     """The connections of one process to the broker: one receives, one sends.
 
@@ -63,17 +59,12 @@ class BrokerConnection:
                  on_message: Callable[[Any], None],
                  on_garbage: Callable[[str, str], None],
                  monotonic: Callable[[], float]):
-        self._conf = conf
-        self._transport_url = transport_url
+        self._broker = BrokerTransport(conf, transport_url, quorum)
         self._topic = topic
         self._server_name = server
-        self._quorum = quorum
         self._on_message = on_message
         self._on_garbage = on_garbage
         self._monotonic = monotonic
-        self._url = ''  # the URL with its password
-        self._redacted_url = ''  # the URL without it
-        self._secrets: list[str] = []
         self._transport: Any = None
         self._server: Any = None
         self._clients: dict[tuple[str, str], Any] = {}
@@ -92,30 +83,30 @@ class BrokerConnection:
         :raises ConfigError: the transport URL can never work.
         :raises BusUnavailable: no login to the broker within *timeout* s.
         """
-        self._transport = self._make_transport()
+        self._transport = self._broker.open()
         deadline = self._monotonic() + timeout
-        self._connecting, failure = _within(
+        self._connecting, failure = _run_in_thread(
             timeout, 'distperiodic-connect', lambda: self._connect(deadline))
         if failure is None and self._opened.is_set():
             return
         self.close(0)
         if isinstance(failure, NotImplementedError):
             raise ConfigError(
-                f'transport_url {self._redacted_url}: this driver of '
+                f'transport_url {self._broker.redacted_url}: this driver of '
                 f'oslo.messaging cannot carry RPC; use rabbit, as in '
                 f'{EXAMPLE}')
         if failure is not None and not isinstance(failure, BusUnavailable):
-            self._last_error = self._redacted(failure)
+            self._last_error = self._broker.redacted(failure)
         if 'Configuration Error' in self._last_error:
             # The driver detects contradictions when it declares a queue.
             raise ConfigError(
-                f'transport_url {self._redacted_url} and '
+                f'transport_url {self._broker.redacted_url} and '
                 '[oslo_messaging_rabbit] contradict each other: '
                 f'{self._last_error}')
         other = _INEQUIVALENT.search(self._last_error)
         if other is not None:
             raise BusUnavailable(
-                f'{self._redacted_url} has the {other["kind"]} '
+                f'{self._broker.redacted_url} has the {other["kind"]} '
                 f'{other["name"]!r} with another {other["what"]} than this '
                 f'process would make it with (here: {other["ours"]}, there: '
                 f'{other["there"]}), and it cannot change; give all processes '
@@ -123,9 +114,10 @@ class BrokerConnection:
                 '[oslo_messaging_rabbit], or stop all of them, delete the '
                 f'{other["kind"]}, and start them again')
         raise BusUnavailable(
-            f'no broker at {self._redacted_url} accepted a login within '
-            f'{timeout:g} s ({self._last_error}); check that it runs, and the '
-            'host, port, user, password and virtual host of transport_url')
+            f'no broker at {self._broker.redacted_url} accepted a login '
+            f'within {timeout:g} s ({self._last_error}); check that it runs, '
+            'and the host, port, user, password and virtual host of '
+            'transport_url')
 
     def ended(self, timeout: float) -> bool:
         """Wait for the thread of a failed open(); return True if it ended."""
@@ -156,7 +148,7 @@ class BrokerConnection:
         except Exception as exc:
             # Besides oslo's errors there are kombu's, and a broken driver may
             # raise anything. All have the same meaning here.
-            error = self._redacted(exc)
+            error = self._broker.redacted(exc)
             self._record_failure(error)
             raise BusUnavailable(error) from None
         finally:
@@ -175,70 +167,14 @@ class BrokerConnection:
         if self._opened.is_set():
             threading.Thread(target=self._wake, name='distperiodic-wake',
                              daemon=True).start()
-        _, failure = _within(max(0.0, deadline - self._monotonic()),
-                             'distperiodic-close', self._stop_listening)
+        _, failure = _run_in_thread(
+            max(0.0, deadline - self._monotonic()), 'distperiodic-close',
+            self._stop_listening)
         if failure is not None:
             LOG.info('closing the bus was not clean (the broker will notice '
-                     'by itself): reason=%r', self._redacted(failure))
+                     'by itself): reason=%r', self._broker.redacted(failure))
 
     # Opening.
-
-    def _make_transport(self) -> Any:
-        import oslo_messaging
-        _register_missing_groups(self._conf)
-        # This registers the option.
-        oslo_messaging.TransportURL(self._conf)
-        self._url = self._transport_url or self._conf.transport_url
-        self._redacted_url = _masked(self._url)
-        if '://' not in self._url:
-            raise ConfigError(
-                f'transport_url {self._redacted_url} does not begin with a '
-                f'driver; it should look like {EXAMPLE}')
-        try:
-            url = oslo_messaging.TransportURL.parse(self._conf, self._url)
-            self._remember(url)
-            self._set_defaults(url)
-            return oslo_messaging.get_rpc_transport(self._conf, url)
-        except ConfigError:
-            raise
-        except Exception as exc:
-            # oslo.messaging has its own errors for some faults of a URL. A
-            # wrong port is a ValueError, an unknown option an error of
-            # oslo.config.
-            raise ConfigError(
-                f'transport_url {self._redacted_url} cannot be used: '
-                f'{self._redacted(exc)}; it should look like {EXAMPLE}'
-            ) from None
-
-    def _remember(self, url: Any) -> None:
-        self._secrets = [h.password for h in url.hosts if h.password]
-        hosts = ','.join(
-            f'{h.hostname}:{h.port}' if h.port else f'{h.hostname}'
-            for h in url.hosts)
-        self._redacted_url = (
-            f'{url.transport}://{hosts}/{url.virtual_host or ""}')
-
-    def _set_defaults(self, url: Any) -> None:
-        """Set our queues' options for this transport only.
-
-        A query in the URL overrides the driver's options, which belong to the
-        host service.
-        """
-        if url.transport not in ('rabbit', 'kombu'):
-            return
-        if not url.hosts:
-            # oslo.messaging would try guest:guest on this host.
-            raise ConfigError(
-                'transport_url names no broker; set it, as in '
-                f'transport_url = {EXAMPLE}')
-        if self._quorum:
-            url.query.setdefault('rabbit_quorum_queue', 'true')
-        else:
-            url.query.setdefault('amqp_durable_queues', 'true')
-        # Our listener rejects compressed messages.
-        url.query['kombu_compression'] = ''
-        # All processes that declare the shared exchange must agree on this.
-        url.query.setdefault('amqp_auto_delete', 'false')
 
     def _connect(self, deadline: float) -> None:
         import oslo_messaging
@@ -265,7 +201,7 @@ class BrokerConnection:
         Starting the server at once could block forever, and there would be no
         way to stop it.
         """
-        if self._redacted_url.startswith('fake:'):
+        if self._broker.is_fake:
             return
         while not self._closed.is_set():
             try:
@@ -319,23 +255,13 @@ class BrokerConnection:
             self._unreachable = True
             LOG.warning('the broker cannot be reached: url=%s reason=%r; '
                         'this process retries until it answers',
-                        self._redacted_url, error)
+                        self._broker.redacted_url, error)
 
     def _record_answer(self) -> None:
         if self._unreachable:
             self._unreachable = False
-            LOG.info('the broker answers again: url=%s', self._redacted_url)
-
-    def _redacted(self, exc: BaseException) -> str:
-        """Return the text of an error in one line, without passwords."""
-        text = ' '.join(f'{exc}'.split()) or type(exc).__name__
-        if self._url:
-            text = text.replace(self._url, self._redacted_url)
-        for secret in self._secrets:
-            for form in (secret, urllib.parse.quote(secret),
-                         urllib.parse.quote(secret, '')):
-                text = text.replace(form, '***')
-        return strutils.mask_password(text)
+            LOG.info('the broker answers again: url=%s',
+                     self._broker.redacted_url)
 
     # Closing.
 
@@ -355,7 +281,7 @@ class BrokerConnection:
         with self._casting:
             # The queues of the fake driver are shared by all buses of the
             # process, so keep them.
-            self._releasing = not self._redacted_url.startswith('fake:')
+            self._releasing = not self._broker.is_fake
         self._release()
 
     def _release(self) -> None:
@@ -371,34 +297,9 @@ class BrokerConnection:
         self._transport.cleanup()
 
 
-def _register_missing_groups(conf: Any) -> None:
-    """Register options that oslo.messaging misses on a private conf.
-
-    It registers some groups on the global conf only, but reads them from the
-    conf that it was given.
-    """
-    for module, name in (('_tracing', 'oslo_messaging_tracing'),
-                         ('_metrics', 'oslo_messaging_metrics')):
-        try:
-            client = __import__(f'oslo_messaging.{module}.client',
-                                fromlist=[name])
-            conf.register_opts(getattr(client, name), group=name)
-        except (ImportError, AttributeError):
-            LOG.debug('oslo.messaging has no group %s', name)
-
-
-def _masked(url: str) -> str:
-    """Return *url* with everything from '//' to the last '@' hidden."""
-    scheme, separator, rest = url.partition('://')
-    if not separator:
-        return '***'
-    return f'{scheme}://{"***@" if "@" in rest else ""}' + rest.rpartition(
-        '@')[2].partition('?')[0]
-
-
-def _within(timeout: float, name: str, act: Callable[[], None]
-            ) -> tuple[threading.Thread, Exception | None]:
-    """Run *act* in a thread of its own and wait up to *timeout* s for it.
+def _run_in_thread(timeout: float, name: str, function: Callable[[], None]
+                   ) -> tuple[threading.Thread, Exception | None]:
+    """Run *function* in a thread of its own and wait up to *timeout* s for it.
 
     :returns: The thread and its exception. None means no exception so far.
     """
@@ -406,7 +307,7 @@ def _within(timeout: float, name: str, act: Callable[[], None]
 
     def run() -> None:
         try:
-            act()
+            function()
         except Exception as exc:
             failures.append(exc)
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server that receives messages for a link.
+"""The server that receives the messages of a connection.
 
 It differs from oslo.messaging's own server:
 
 * oslo.messaging acknowledges a message before it delivers it, and accepts any
-  number of messages. Here the scheduler's flow control
-  limits them.
+  number of messages. Here the scheduler's flow control limits them.
 * oslo.messaging would reply to a forged call, and wait a minute for a missing
   caller. Our server never replies, and accepts only one method name.
 * oslo.messaging declares three queues, of which we use one, and the broker

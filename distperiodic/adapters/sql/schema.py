@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
-from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import engine
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.core import redaction
@@ -62,7 +62,7 @@ def _check_file(connection_url: str, shown: str) -> None:
 
     :raises SchemaError: it does not exist, so there are no tables.
     """
-    url = database.check(connection_url)
+    url = engine.check(connection_url)
     if url.get_backend_name() != 'sqlite' or 'uri' in url.query:
         return
     path = pathlib.Path(url.database or '')

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The transport of oslo.messaging for one URL, with our queues' options.
+
+The URL contains a password, and so do some errors of oslo.messaging. This file
+alone knows the password. It returns the texts of errors without it.
+"""
+
+import logging
+import urllib.parse
+from typing import Any
+
+from oslo_utils import strutils
+
+from distperiodic.exceptions import ConfigError
+
+LOG = logging.getLogger(__name__)
+
+EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
+
+
+class BrokerTransport:
+    """A transport of oslo.messaging, and the texts of its errors.
+
+    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param quorum: Use quorum queues instead of durable ones.
+    """
+
+    def __init__(self, conf: Any, transport_url: str | None, quorum: bool):
+        self._conf = conf
+        self._transport_url = transport_url
+        self._quorum = quorum
+        self._url = ''  # with its password
+        self._secrets: list[str] = []
+        #: The URL without its password.
+        self.redacted_url = ''
+
+    @property
+    def is_fake(self) -> bool:
+        """True if the URL names oslo.messaging's driver for tests."""
+        return self.redacted_url.startswith('fake:')
+
+    def open(self) -> Any:
+        """Return the transport of oslo.messaging; it does not connect yet.
+
+        :raises ConfigError: the URL can never work.
+        """
+        import oslo_messaging
+        _register_missing_groups(self._conf)
+        # This registers the option.
+        oslo_messaging.TransportURL(self._conf)
+        self._url = self._transport_url or self._conf.transport_url
+        self.redacted_url = _masked(self._url)
+        if '://' not in self._url:
+            raise ConfigError(
+                f'transport_url {self.redacted_url} does not begin with a '
+                f'driver; it should look like {EXAMPLE}')
+        try:
+            url = oslo_messaging.TransportURL.parse(self._conf, self._url)
+            self._remember(url)
+            self._set_defaults(url)
+            return oslo_messaging.get_rpc_transport(self._conf, url)
+        except ConfigError:
+            raise
+        except Exception as exc:
+            # oslo.messaging has its own errors for some faults of a URL. A
+            # wrong port is a ValueError, an unknown option an error of
+            # oslo.config.
+            raise ConfigError(
+                f'transport_url {self.redacted_url} cannot be used: '
+                f'{self.redacted(exc)}; it should look like {EXAMPLE}'
+            ) from None
+
+    def _remember(self, url: Any) -> None:
+        self._secrets = [h.password for h in url.hosts if h.password]
+        hosts = ','.join(
+            f'{h.hostname}:{h.port}' if h.port else f'{h.hostname}'
+            for h in url.hosts)
+        self.redacted_url = (
+            f'{url.transport}://{hosts}/{url.virtual_host or ""}')
+
+    def _set_defaults(self, url: Any) -> None:
+        """Set our queues' options for this transport only.
+
+        A query in the URL overrides the driver's options, which belong to the
+        host service.
+        """
+        if url.transport not in ('rabbit', 'kombu'):
+            return
+        if not url.hosts:
+            # oslo.messaging would try guest:guest on this host.
+            raise ConfigError(
+                'transport_url names no broker; set it, as in '
+                f'transport_url = {EXAMPLE}')
+        if self._quorum:
+            url.query.setdefault('rabbit_quorum_queue', 'true')
+        else:
+            url.query.setdefault('amqp_durable_queues', 'true')
+        # Our listener rejects compressed messages.
+        url.query['kombu_compression'] = ''
+        # All processes that declare the shared exchange must agree on this.
+        url.query.setdefault('amqp_auto_delete', 'false')
+
+    def redacted(self, exc: BaseException) -> str:
+        """Return the text of an error in one line, without passwords."""
+        text = ' '.join(f'{exc}'.split()) or type(exc).__name__
+        if self._url:
+            text = text.replace(self._url, self.redacted_url)
+        for secret in self._secrets:
+            for form in (secret, urllib.parse.quote(secret),
+                         urllib.parse.quote(secret, '')):
+                text = text.replace(form, '***')
+        return strutils.mask_password(text)
+
+
+def _register_missing_groups(conf: Any) -> None:
+    """Register options that oslo.messaging misses on a private conf.
+
+    It registers some groups on the global conf only, but reads them from the
+    conf that it was given.
+    """
+    for module, name in (('_tracing', 'oslo_messaging_tracing'),
+                         ('_metrics', 'oslo_messaging_metrics')):
+        try:
+            client = __import__(f'oslo_messaging.{module}.client',
+                                fromlist=[name])
+            conf.register_opts(getattr(client, name), group=name)
+        except (ImportError, AttributeError):
+            LOG.debug('oslo.messaging has no group %s', name)
+
+
+def _masked(url: str) -> str:
+    """Return *url* with everything from '//' to the last '@' hidden."""
+    scheme, separator, rest = url.partition('://')
+    if not separator:
+        return '***'
+    return f'{scheme}://{"***@" if "@" in rest else ""}' + rest.rpartition(
+        '@')[2].partition('?')[0]

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines: from the URL of a database to connections with bounded waits.
+
+Each database has other limits on time, and another way to let a transaction
+see what others have committed. All of that is set when a connection opens.
+"""
+
+import itertools
+import random
+import threading
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db.sqlalchemy import engines
+from sqlalchemy import exc as sa_exception
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql.host_clock import HostClock
+from distperiodic.core import redaction
+
+# Seconds that SQLite waits for another process to end its transaction.
+_SQLITE_PATIENCE = 10.0
+#: Maximum number of retries of a transaction after conflicts with others.
+CONFLICTS = 8
+
+#: Key of connection.info: True if the next transaction only reads.
+READ_ONLY = 'distperiodic read only'
+
+#: Driver to its Python module and its name for pip.
+_DRIVERS = {
+    'sqlite+pysqlite': ('sqlite3', ''),
+    'postgresql+psycopg': ('psycopg', "'psycopg[binary]'"),
+    'postgresql+psycopg2': ('psycopg2', 'psycopg2-binary'),
+    'mysql+pymysql': ('pymysql', 'PyMySQL'),
+}
+#: URL scheme to its drivers; the first that is installed is used.
+_SCHEMES = {
+    'sqlite': ('sqlite+pysqlite',),
+    # psycopg prepares repeated statements on the server.
+    'postgresql': ('postgresql+psycopg', 'postgresql+psycopg2'),
+    'mysql': ('mysql+pymysql',),
+    # oslo.db recognizes MariaDB's errors only under MySQL's name.
+    'mariadb': ('mysql+pymysql',),
+    'mariadb+pymysql': ('mysql+pymysql',),
+    **{driver: (driver,) for driver in _DRIVERS},
+}
+_NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
+         'sqlite3': 'sqlite', 'psql': 'postgresql'}
+
+#: Seconds that a transaction may stay idle before the server ends it. A
+#: process that is stopped inside a transaction must not block the others for
+#: longer. Normally only milliseconds pass between our statements. The limit
+#: must expire before the others notice that the process is gone.
+IDLE = 2
+#: Seconds to wait for a lock.
+_LOCKED = 10
+#: Maximum seconds of one statement, which changes some hundred rows.
+STATEMENT = 30
+#: The value of wsrep_sync_wait with the bits of all kinds of statements, so
+#: that the first statement of a transaction waits, whatever its kind.
+_EVERY_STATEMENT = 15
+
+#: Limits on waiting by driver: the defaults are infinite, or nearly.
+_WAITS = {
+    'postgresql': {'connect_timeout': '10', 'keepalives_idle': '10',
+                   'keepalives_interval': '5', 'keepalives_count': '3',
+                   'tcp_user_timeout': '25000'},
+    'mysql': {'connect_timeout': '10', 'read_timeout': '30',
+              'write_timeout': '30', 'charset': 'utf8mb4'},
+    'sqlite': {},
+}
+
+
+def check(connection_url: str) -> sa.URL:
+    """Return the URL as the engine takes it.
+
+    :raises ConfigError: the URL cannot work with any state of the database.
+    """
+    shown = redaction.redact(connection_url)
+    try:
+        url = sa.make_url(connection_url)
+    except (sa_exception.ArgumentError, ValueError):
+        raise exceptions.ConfigError(
+            f'connection {shown!r} is not a URL; write for example '
+            'postgresql://USER:PASSWORD@HOST/DATABASE or '
+            'sqlite:////var/lib/my-service/claims.sqlite') from None
+    known = ', '.join(['mysql', 'postgresql', 'sqlite'])
+    if url.drivername not in _SCHEMES:
+        near = _NEAR.get(url.drivername.partition('+')[0])
+        hint = f'did you mean {near!r}? use' if near else 'use'
+        raise exceptions.ConfigError(
+            f'connection {shown!r}: there is no driver '
+            f'{url.drivername!r} here; {hint} one of {known}')
+    drivers = _SCHEMES[url.drivername]
+    driver = next(filter(_is_installed, drivers), None)
+    if driver is None:
+        module, package = _DRIVERS[drivers[0]]
+        raise exceptions.ConfigError(
+            f'connection {shown!r} needs the Python module {module}; install '
+            f'it with: pip install {package}')
+    if not url.database:
+        raise exceptions.ConfigError(
+            f'connection {shown!r} names no database; claims are shared by '
+            'processes, so give it a file, as in '
+            'sqlite:////var/lib/my-service/claims.sqlite'
+            if driver.startswith('sqlite') else
+            f'connection {shown!r} names no database; add it: '
+            f'{shown.rstrip("/")}/DATABASE')
+    if url.database == ':memory:':
+        raise exceptions.ConfigError(
+            f'connection {shown!r}: a database in memory is seen by nobody '
+            'else, and it is lost with its connection; give it a file')
+    url = url.set(drivername=driver)
+    waits = _WAITS[driver.partition('+')[0]]
+    return url.update_query_dict(
+        {k: v for k, v in waits.items() if k not in url.query})
+
+
+def _is_installed(driver: str) -> bool:
+    try:
+        __import__(_DRIVERS[driver][0])
+    except ImportError:
+        return False
+    return True
+
+
+def make_engine(connection_url: str, bounded: bool = True,
+                **options: Any) -> sa.Engine:
+    """Return an engine of our own. It connects on first use.
+
+    :param bounded: True if the server must end what takes too long.
+    :param options: Options of oslo.db's engine.
+    :raises ConfigError: the URL cannot work.
+    """
+    engine = engines.create_engine(
+        check(connection_url), **{
+            'max_retries': 0,
+            # Reject values that do not fit, instead of truncating them.
+            'mysql_sql_mode': 'TRADITIONAL', **options})
+    if engine.dialect.name == 'sqlite':
+        clock = HostClock()
+        sa.event.listen(engine, 'connect', _open_sqlite)
+        sa.event.listen(engine, 'connect', lambda connection, record:
+                        clock.register(connection))
+        sa.event.listen(engine, 'before_cursor_execute', _begin_sqlite,
+                        retval=True)
+        return engine
+
+    def opened(connection: Any, record: Any) -> None:
+        if bounded:
+            with connection.cursor() as cursor:
+                cursor.execute(_bounds(engine.dialect.name))
+            connection.commit()
+        if engine.dialect.name == 'mysql':
+            _see_other_nodes(connection)
+        # Each statement must see what others have committed. Otherwise a lost
+        # race would look as if no race had happened.
+        engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
+    sa.event.listen(engine, 'connect', opened)
+    return engine
+
+
+def _bounds(dialect: str) -> str:
+    if dialect == 'postgresql':
+        # Keep values that are set for this user or in the URL. Every statement
+        # of ours can use an index. Without sequential scans, a plan that was
+        # cached for a table of a few rows cannot read a million rows later.
+        return (
+            'SELECT set_config(name, value, false) '  # noqa: S608
+            'FROM (VALUES '
+            f"('lock_timeout', '{_LOCKED}s'), "
+            f"('idle_in_transaction_session_timeout', '{IDLE}s'), "
+            f"('statement_timeout', '{STATEMENT}s'), "
+            "('enable_seqscan', 'off'), "
+            # The estimated cost of a plan with a disabled scan is so high
+            # that JIT compilation would seem worthwhile.
+            "('jit', 'off')) AS bound(name, value) "
+            "WHERE current_setting(name) IN ('0', 'on')")
+    # The rest is a comment to MySQL, which lacks this variable of MariaDB.
+    return (f'SET SESSION innodb_lock_wait_timeout = {_LOCKED} '
+            f'/*M!100300 , SESSION idle_transaction_timeout = {IDLE} */')
+
+
+def _see_other_nodes(connection: Any) -> None:
+    """On a Galera cluster, make each transaction wait until its node has
+    everything that was committed on any node.
+
+    Otherwise a worker that is faster than the replication would not find the
+    claim of its batch. It would treat the claim as lost, and the object would
+    wait until the lease expires.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+        if cursor.fetchone() == ('wsrep_on', 'ON'):
+            cursor.execute(f'SET SESSION wsrep_sync_wait = {_EVERY_STATEMENT}')
+
+
+def _open_sqlite(connection: Any, record: Any) -> None:
+    connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
+    # If two processes switch a new file to WAL at once, SQLite rejects one of
+    # them in spite of the busy timeout.
+    for attempt in itertools.count(1):
+        try:
+            connection.execute('PRAGMA journal_mode = WAL')
+        except connection.OperationalError as exc:
+            if 'locked' not in str(exc) or attempt > CONFLICTS:
+                raise
+            wait_for_others(attempt)
+        else:
+            return
+
+
+def wait_for_others(attempt: int) -> None:
+    """Sleep for a random moment, longer on average with each attempt."""
+    threading.Event().wait(random.uniform(0, 0.002 * 2 ** attempt))
+
+
+def _begin_sqlite(connection: sa.Connection, cursor: Any, statement: str,
+                  parameters: Any, context: Any, many: bool
+                  ) -> tuple[str, Any]:
+    # BEGIN IMMEDIATE makes a writing transaction wait for others. Without it,
+    # a transaction that reads first and then writes would fail if another one
+    # wrote in between. A transaction that only reads must not block writers.
+    if statement == 'BEGIN' and not connection.info.get(READ_ONLY):
+        statement = 'BEGIN IMMEDIATE'
+    return statement, parameters
