@@ -326,7 +326,7 @@ def test_a_database_without_tables_says_what_makes_them(empty):
     ('mysql://me:sesame@host:port/db', 'is not a URL'),
     ('oracle://host/db?user=me&password=sesame', 'use one of mysql'),
     ('sqlite://', 'names no database'),
-    ('sqlite:///:memory:', 'seen by nobody'),
+    ('sqlite:///:memory:', 'no other process sees'),
 ])
 def test_a_url_that_cannot_work_is_refused_in_one_line(url, told):
     with pytest.raises(exceptions.ConfigError, match=told) as raised:

@@ -289,7 +289,7 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     with took_at_most(PATIENCE):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
-    assert ends.unsent['1'].startswith('nobody has the queue')
+    assert ends.unsent['1'].startswith('there is no queue')
     assert ends.sent == []
 
 

@@ -31,7 +31,7 @@ from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.coordination.url import complete_url
 from distperiodic.core import redaction
 
-# Seconds until a failed connection is reported. Retries go on after that.
+# Seconds until a failed connection is reported. Retries continue after that.
 _CONNECT = 10
 
 _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)

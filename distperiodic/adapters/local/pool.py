@@ -165,7 +165,7 @@ class Pool:
                     source.run(chunk)
             except BaseException:
                 LOG.exception('a part of a batch failed in the library '
-                              'itself: thread=%s; the thread goes on',
+                              'itself: thread=%s; the thread continues',
                               threading.current_thread().name)
             # Drop the references, or this thread keeps the work in memory
             # while it is idle.

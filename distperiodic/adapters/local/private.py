@@ -67,8 +67,8 @@ def make_file(path: str) -> None:
     except FileExistsError as exc:
         if os.path.islink(path):
             raise exceptions.ConfigError(
-                f'{path} is a symbolic link, and so may be somebody '
-                'else\'s file; remove it') from exc
+                f'{path} is a symbolic link, so the file may belong to '
+                'another user; remove it') from exc
     except OSError as exc:
         raise exceptions.ConfigError(
             f'{path} cannot be made: {exc}; {_REMEDY}') from exc

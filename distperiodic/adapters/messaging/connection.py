@@ -144,7 +144,7 @@ class BrokerConnection:
         except oslo_messaging.MessageUndeliverable:
             self._record_answer()
             raise NoConsumer(
-                f'nobody has the queue {topic}.{identity}') from None
+                f'there is no queue {topic}.{identity}') from None
         except Exception as exc:
             # Besides oslo's errors there are kombu's, and a broken driver may
             # raise anything. All have the same meaning here.

@@ -4,7 +4,7 @@
 In the steady state the claims of the last tick have all ended, and one UPDATE
 claims all objects. The rows of the remaining objects are read and handled by
 their state: not listed, ended meanwhile, or claimed and not started. If
-several members try to claim an object, the fastest gets it.
+several members try to claim an object, the first one wins it.
 """
 
 import collections
@@ -42,8 +42,8 @@ _ATTEMPTS = 20
 
 def take(tx: transaction.Transaction, number: int, tick: int,
          keys: list[str], lease: str, *, supersede: bool, due_at: int,
-         include_new: bool, until: int = LAST, least: int = FIRST,
-         most: int = UNBOUNDED, rule: str = '', schedule: str = '',
+         include_new: bool, until: int = LAST, min_watermark: int = FIRST,
+         max_attempts: int = UNBOUNDED, rule: str = '', schedule: str = '',
          settle: bool = True, won: dict[str, Claim] | None = None
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim those of *keys* that may be claimed; do not create the lease.
@@ -55,7 +55,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     The parameters without a description are those of
     :meth:`distperiodic.ports.ClaimStore.claim`.
 
-    :param least: Objects with an earlier watermark are reported as behind.
+    :param min_watermark: Objects with an earlier watermark are reported as
+        behind.
     :param settle: True settles *tick* and all earlier ticks, so that they can
         no longer be claimed. False is for a tick outside the schedule: earlier
         ticks that are due stay due.
@@ -69,10 +70,11 @@ def take(tx: transaction.Transaction, number: int, tick: int,
     behind: list[due.Row] = []
     unlisted: list[str] = []
     superseded: collections.Counter[int] = collections.Counter()
-    into = {'into': lease, 'of_tick': tick, 'most': most, 'of_rule': rule,
-            'of_schedule': schedule, 'first': first_fence(tick)}
+    into = {'into': lease, 'of_tick': tick, 'most': max_attempts,
+            'of_rule': rule, 'of_schedule': schedule,
+            'first': first_fence(tick)}
     ended_into = (
-        {**into, 'least': least, 'of_due': due_at, 'of_end': until}
+        {**into, 'least': min_watermark, 'of_due': due_at, 'of_end': until}
         if settle else into)
     step = tx.sql.claim_ended if settle else tx.sql.trigger
     if won is None:
@@ -121,7 +123,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
                   or not settle and row.tick >= tick
                   or settle and not follows(row, rule)):
                 continue
-            elif row.settled < least:
+            elif row.settled < min_watermark:
                 behind.append(listing.row_of(row))
             elif row.state in CLOSED:
                 ended.append(key)

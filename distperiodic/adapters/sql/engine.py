@@ -50,14 +50,14 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 #: Seconds that a transaction may stay idle before the server ends it. A
 #: process that is stopped inside a transaction must not block the others for
 #: longer. Normally only milliseconds pass between our statements. The limit
-#: must expire before the others notice that the process is gone.
+#: must expire before other processes notice that this one is gone.
 IDLE = 2
 #: Seconds to wait for a lock.
 _LOCKED = 10
 #: Maximum seconds of one statement, which changes some hundred rows.
 STATEMENT = 30
 #: The value of wsrep_sync_wait with the bits of all kinds of statements, so
-#: that the first statement of a transaction waits, whatever its kind.
+#: that the first statement of a transaction waits in any case.
 _EVERY_STATEMENT = 15
 
 #: Limits on waiting by driver: the defaults are infinite, or nearly.
@@ -108,8 +108,8 @@ def check(connection_url: str) -> sa.URL:
             f'{shown.rstrip("/")}/DATABASE')
     if url.database == ':memory:':
         raise exceptions.ConfigError(
-            f'connection {shown!r}: a database in memory is seen by nobody '
-            'else, and it is lost with its connection; give it a file')
+            f'connection {shown!r}: no other process sees a database in '
+            'memory, and it is lost with its connection; give it a file')
     url = url.set(drivername=driver)
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(

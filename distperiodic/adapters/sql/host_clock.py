@@ -10,8 +10,8 @@ after a restart:
 * The lease clock starts at the wall clock on its first use after a boot, and
   ignores the wall clock from then on.
 * The other clock serves everything else. It follows the wall clock forward at
-  once. If the wall clock is set back, this clock goes on at half speed until
-  the wall clock has caught up. So it neither stops nor shows a time twice.
+  once. If the wall clock is set back, this clock runs at half speed until the
+  wall clock has caught up. So it neither stops nor shows a time twice.
 
 ::
 

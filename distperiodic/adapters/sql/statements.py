@@ -3,7 +3,7 @@
 
 The statements are built once, and each call binds values: ``of_job`` and
 ``keys`` select the rows, ``stands_in`` names the lease in which the claims
-must stand, and ``into`` the lease to which they move.
+must be, and ``into`` the lease to which they move.
 """
 
 from collections.abc import Iterable
@@ -317,7 +317,7 @@ class Statements:
         # One row if all were moved, else none.
         every = sa.select(dialect.now.label('now')).select_from(
             moved).having(
-                sa.func.count() == sa.bindparam('its_remaining')).cte('every')
+                sa.func.count() == sa.bindparam('new_remaining')).cte('every')
         made = _made(every.c.now)
         counted = self._count(dialect, sa.bindparam('runner'),
                               counted=('due',), given=every)
@@ -367,7 +367,7 @@ def _made(now: Any) -> dict[str, Any]:
     # The parameters must not have the columns' own names: SQLAlchemy would
     # then also set these columns in an UPDATE of the same statement.
     return {column.name: sa.bindparam(
-        f'its_{column.name}', type_=column.type)
+        f'new_{column.name}', type_=column.type)
             for column in _lease.c if column.name not in ('until', 'made')
             } | {'made': now, 'until': now + sa.bindparam(
                 'microseconds', type_=sa.BigInteger)}

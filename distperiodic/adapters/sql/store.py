@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in a database: SQLite, PostgreSQL, MySQL or MariaDB.
 
-Each move is one UPDATE. Its condition is that the claim stands in the lease
-that the mover holds, in a state that the move may leave; core.claim defines
-these states. The claims that were won are found by the mark that the move
+Each move is one UPDATE. Its condition is that the claim is in the lease that
+the mover holds, in a state that the move may leave; core.claim defines these
+states. The claims that were won are found by the mark that the move
 leaves: the name of the new lease, which no other call uses. The lease itself
 is inserted last. If a call is repeated because its answer was lost, the insert
 fails since the lease exists. The repeated call is then rolled back, and reads
 the result of the first one.
 
-Each lease counts the claims that stand in it, and is deleted with the last
-one. A move changes claims before leases. A take-over changes the lease first:
+Each lease counts the claims that are in it, and is deleted with the last one.
+A move changes claims before leases. A take-over changes the lease first:
 otherwise a lease could be taken over although its holder renews it at the same
 moment. If a move and a take-over collide, the database aborts one of them, and
 that one is repeated.
@@ -191,7 +191,8 @@ class SqlClaimStore:
         if not keys:
             return Claimed([], [], 0, [], [])
         number = self._number(job)
-        least = claiming.FIRST if previous_tick is None else previous_tick
+        min_watermark = (
+            claiming.FIRST if previous_tick is None else previous_tick)
         due_at = tick if due_at is None else due_at
         until = claiming.LAST if until is None else until
 
@@ -199,15 +200,15 @@ class SqlClaimStore:
             at_once = None
             if self._sql.claim_at_once is not None:
                 at_once = tx.claim_at_once(
-                    number, tick, keys, lease, due_at, until, least,
+                    number, tick, keys, lease, due_at, until, min_watermark,
                     max_attempts, rule, schedule, holder, seconds)
                 if len(at_once) == len(keys):
                     return Claimed(in_order(keys, at_once), [], 0, [], [])
             claimed, superseded = claiming.take(
                 tx, number, tick, keys, lease, supersede=supersede,
                 due_at=due_at, until=until, include_new=include_new,
-                least=least, most=max_attempts, rule=rule, schedule=schedule,
-                won=at_once)
+                min_watermark=min_watermark, max_attempts=max_attempts,
+                rule=rule, schedule=schedule, won=at_once)
             for old in sorted(superseded):
                 history.count(tx, number, old, holder,
                               superseded=superseded[old])
@@ -227,7 +228,7 @@ class SqlClaimStore:
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]
-            current = [row for row in left if row.settled >= least]
+            current = [row for row in left if row.settled >= min_watermark]
             return Claimed(
                 [claim_of(row) for row in existing
                  if row.lease == lease and row.state in _WAITS_FROM],
@@ -237,7 +238,7 @@ class SqlClaimStore:
                     sa.select(_lease.c.superseded)
                     .where(_lease.c.id == lease)) or 0,
                 [listing.row_of(row) for row in left
-                 if row.settled < least],
+                 if row.settled < min_watermark],
                 [row.object for row in current if row.state in _WAITS_FROM],
                 unlisted=() if include_new else tuple(
                     key for key in keys
@@ -503,7 +504,7 @@ def _usable(objects: Iterable[str]) -> list[str]:
 def _end(tx: Transaction, number: int, keys: list[str], lease: str,
          ending: State, failures: dict[str, Failure],
          reason: str = '') -> set[str]:
-    """End claims that stand in *lease*.
+    """End claims in *lease*.
 
     :returns: the objects in the lease that have this end now.
     """

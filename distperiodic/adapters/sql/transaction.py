@@ -68,8 +68,8 @@ class Transaction:
         return len(moved) - before
 
     def claim_at_once(self, number: int, tick: int, keys: list[str],
-                      name: str, due_at: int, until: int, least: int,
-                      most: int, rule: str, schedule: str, holder: str,
+                      name: str, due_at: int, until: int, min_watermark: int,
+                      max_attempts: int, rule: str, schedule: str, holder: str,
                       seconds: float) -> dict[str, Claim]:
         """Claim objects whose last tick has ended, in one statement.
 
@@ -80,7 +80,8 @@ class Transaction:
         :meth:`distperiodic.ports.ClaimStore.claim`.
 
         :param name: Name of the lease.
-        :param least: Objects with an earlier watermark are not claimed.
+        :param min_watermark: Objects with an earlier watermark are not
+            claimed.
         :returns: the claims that were won, by object.
         :raises DBDuplicateEntry: the lease exists, so an earlier call has done
             all of this.
@@ -91,7 +92,7 @@ class Transaction:
                           seconds),
             'of_job': number, 'of_tick': tick, 'of_due': due_at,
             'of_end': until,
-            'least': least, 'most': most,
+            'least': min_watermark, 'most': max_attempts,
             'of_rule': rule, 'of_schedule': schedule,
             'first': first_fence(tick),
             'keys': self.dialect.keys(keys), 'into': name,
@@ -180,14 +181,14 @@ class Transaction:
                objects: list[str], holder: str, seconds: float,
                superseded: int = 0) -> dict[str, Any]:
         return {
-            'its_id': name, 'its_job': number, 'its_tick': tick,
-            'its_state': state, 'its_holder': holder,
-            'its_remaining': len(objects), 'its_superseded': superseded,
-            'its_objects': json.dumps(objects),
+            'new_id': name, 'new_job': number, 'new_tick': tick,
+            'new_state': state, 'new_holder': holder,
+            'new_remaining': len(objects), 'new_superseded': superseded,
+            'new_objects': json.dumps(objects),
             'microseconds': round(seconds * 1e6)}
 
     def leave(self, name: str, count: int) -> None:
-        """Subtract *count* from the claims that stand in the lease *name*.
+        """Subtract *count* from the number of claims in the lease *name*.
 
         The lease is deleted if none are left.
         """
