@@ -20,11 +20,11 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
-from distperiodic.cmd.findings import CHECKS
-from distperiodic.cmd.findings import Check
+from distperiodic.cmd.check import CHECKS
+from distperiodic.cmd.check import Check
+from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
 from distperiodic.cmd.findings import NotNow
-from distperiodic.cmd.findings import check
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip

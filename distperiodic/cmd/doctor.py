@@ -21,6 +21,7 @@ from distperiodic.cmd import findings
 from distperiodic.cmd import listed
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
 from distperiodic.cmd.case import Case
+from distperiodic.cmd.check import Check
 
 _CODES = {findings.Result.WARN: 1, findings.Result.FAIL: 2}
 _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
@@ -84,7 +85,7 @@ class Doctor(display.Display, lister.Lister):
         finally:
             case.close()
 
-    def _print(self, check: findings.Check, finding: findings.Finding) -> None:
+    def _print(self, check: Check, finding: findings.Finding) -> None:
         out = self.app.stdout
         mark = f'{finding.result:<4}'
         if out.isatty() and not os.environ.get('NO_COLOR'):

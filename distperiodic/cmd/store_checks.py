@@ -8,8 +8,8 @@ operator. No check changes a row.
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.cmd import configured
 from distperiodic.cmd.case import Case
+from distperiodic.cmd.check import check
 from distperiodic.cmd.findings import Finding
-from distperiodic.cmd.findings import check
 from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip

@@ -15,6 +15,7 @@ from distperiodic.cmd import display
 from distperiodic.cmd import doctor
 from distperiodic.cmd import findings
 from distperiodic.cmd import shell
+from distperiodic.cmd.check import Check
 from tests.unit import test_documentation
 
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
@@ -143,7 +144,7 @@ def test_no_color_is_respected(value, coloured, monkeypatch):
     monkeypatch.setenv('NO_COLOR', value)
     application = shell.Shell()
     application.stdout = _Terminal()
-    check = findings.Check('x', 'ring', True, lambda case: None)
+    check = Check('x', 'ring', True, lambda case: None)
 
     monkeypatch.setattr(checks, 'run_all', lambda case, offline: [
         (check, findings.ok('fine'))])

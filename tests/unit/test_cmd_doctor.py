@@ -8,6 +8,7 @@ import pytest
 from distperiodic.cmd import checks
 from distperiodic.cmd import findings
 from distperiodic.cmd import shell
+from distperiodic.cmd.check import Check
 
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
 
@@ -143,7 +144,7 @@ def test_a_check_that_raises_our_error_found_something():
         """It works."""
         from distperiodic import exceptions
         raise exceptions.BusUnavailable('it is away; start it')
-    check = findings.Check('broken', 'test', True, broken)
+    check = Check('broken', 'test', True, broken)
 
     found = check.run(None)
 

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The list of the checks of ``distperiodic doctor``, in the order of the
+report.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+from distperiodic.cmd import findings
+from distperiodic.cmd.case import Case
+from distperiodic.cmd.findings import Finding
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    area: str
+    offline: bool
+    function: Callable[[Case], Finding]
+
+    @property
+    def text(self) -> str:
+        """The first paragraph of the function's docstring."""
+        return ' '.join((inspect.getdoc(self.function) or '').partition(
+            '\n\n')[0].split())
+
+    def run(self, case: Case) -> Finding:
+        """Run the check; errors of this library become findings."""
+        try:
+            return self.function(case)
+        except findings.NotNow as exc:
+            return findings.skip(str(exc))
+        except exceptions.DistperiodicError as exc:
+            found, _, remedy = configured.one_line(exc).rpartition('; ')
+            return findings.fail(found or remedy, remedy if found else '')
+
+
+CHECKS: list[Check] = []
+
+
+def check(area: str, offline: bool = False
+          ) -> Callable[[Callable[[Case], Finding]], Any]:
+    def add(function: Callable[[Case], Finding]) -> Any:
+        CHECKS.append(Check(function.__name__, area, offline, function))
+        return function
+    return add
