@@ -432,8 +432,8 @@ class PeriodicTasks:
         if not _takes(found, len(wanted), follow_wrapped=True):
             raise InvalidJob(
                 f'{job.defined_at}: job {job.name!r}: {method}() is called '
-                f'as {method}({", ".join(wanted)}), and has other '
-                f'parameters: {_defined_at(found)}'
+                f'as {method}({", ".join(wanted)}), but its parameters '
+                f'differ: {_defined_at(found)}'
             )
 
     def _take_due(self, job: Job) -> tuple[Instant, ...]:

@@ -49,9 +49,9 @@ SENTENCES = {
     Reason.PASSED_OVER:
         'it was passed over for {settled}, by misfire: {told}',
     Reason.LOST:
-        'it was due for {settled}, schedulers attended the job, and it was '
-        'not claimed: {told}; please report it, with distperiodic audit '
-        '--ticks',
+        'it was due for {settled} and schedulers were serving the job, but '
+        'none claimed it: {told}; this is a bug, please report it with the '
+        'output of distperiodic audit --ticks',
     Reason.SKIPPED_BY_OVERLAP:
         'it was skipped for {settled}, by overlap: its tick {tick} was not '
         'over{standing}',

@@ -73,7 +73,7 @@ class Audit(display.Table, lister.Lister):
             help='a line for each tick, the newest first')
         listed.add_option(
             parser, 'it has the policies and lists the objects, and without '
-            'it what is not listed is not known')
+            'it the command cannot tell which objects are not listed')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -197,7 +197,8 @@ def _not_listed(accounts: 'StoreQueries',
 
     :return: A text that gives the reason if these objects are unknown.
     """
-    unknown = 'what is not listed, and what misfire gives up, is not known: '
+    unknown = ('cannot tell which objects are not listed, and which ticks '
+               'misfire gives up: ')
     if tasks is None:
         return unknown + '--tasks is not given'
     if job is None:
@@ -206,7 +207,7 @@ def _not_listed(accounts: 'StoreQueries',
         return set()
     found = listed.read(tasks, job, now)
     if isinstance(found, str):
-        return f'what is not listed is not known: {found}'
+        return f'cannot tell which objects are not listed: {found}'
     return accounts.not_listed(job.name, found.ids)
 
 
@@ -239,9 +240,9 @@ def _sentence(audited: Sequence[_Audited],
                     f'{fate.capitalize()} of {one.job}: '
                     f'{one.total[fate]:,}, at {where}.')
     if missing:
-        lines.append('Nobody has ever claimed anything of '
-                     f'{configured.listed(missing)}.')
+        lines.append('No scheduler has claimed an object of '
+                     f'{configured.listed(missing)} yet.')
     for one in audited:
         if one.unknown:
-            lines.append(f'Of {one.job}, {one.unknown}.')
+            lines.append(f'{one.job}: {one.unknown}.')
     return '\n'.join(lines)

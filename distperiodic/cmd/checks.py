@@ -434,8 +434,8 @@ def broker_queues(case: Case) -> Finding:
                 (missing, f'no queue: {configured.listed(missing)}'),
                 (deaf, f'nobody listens to: {configured.listed(deaf)}'))
                 if names),
-            'those processes use another broker or vhost, or just lost it: '
-            'compare transport_url, and look at their logs')
+            'those processes use another broker or vhost, or have just lost '
+            'their connection: compare transport_url, and read their logs')
     waiting = sum(told.messages for told in found.values() if told)
     return ok(f'{configured.plural(len(found), "queue")}, each with a '
               f'listener; {configured.plural(waiting, "message")} waiting')

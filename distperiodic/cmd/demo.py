@@ -41,7 +41,7 @@ class Demo(configured.Configured, command.Command):
                  'Default: SQLite in a directory of its own')
         parser.add_argument(
             '--seconds', type=configured.seconds, default=55.0, metavar='S',
-            help='how long it takes, 30 at the least. Default: 55')
+            help='duration in seconds, at least 30. Default: 55')
         parser.add_argument(
             '--members', type=configured.positive, default=3, metavar='N',
             help='members at the beginning, 2 to 12. Default: 3')

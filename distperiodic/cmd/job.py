@@ -247,8 +247,8 @@ class JobTrigger(_OfJob):
         found = listed.read(tasks, job, group.now())
         if isinstance(found, str):
             raise exceptions.ConfigError(
-                f'job {job.name!r}: {found}; without --tasks those run that '
-                'schedulers have listed')
+                f'job {job.name!r}: {found}; omit --tasks to run the objects '
+                'that schedulers have already listed')
         if parsed.object is not None and parsed.object not in found.ids:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} of job {job.name!r} cannot run '

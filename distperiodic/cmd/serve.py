@@ -185,9 +185,9 @@ class _Serve(configured.Configured, command.Command):
                 'schedulers only')
         elif workers > 1:
             raise exceptions.ConfigError(
-                f'--workers {workers} with an empty [distperiodic] '
-                'backend_url would run everything in each process; set it, '
-                'for example to file:///var/lib/my-service, or run one')
+                f'--workers {workers} needs [distperiodic] backend_url: '
+                'without it each process would run everything; set it, for '
+                'example to file:///var/lib/my-service, or give --workers 1')
         if settings.member_id is not None:
             member.check_identity(settings.member_id)
             if workers > 1:
@@ -281,8 +281,8 @@ class Worker(_Serve):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--partition', default='default', metavar='P',
-            help='take the work of the jobs with this topic. Default: '
-                 'default')
+            help='partition whose jobs this worker runs, as in topic= of '
+                 'the jobs. Default: default')
         return parser
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:

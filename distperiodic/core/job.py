@@ -117,7 +117,8 @@ class Job:
             'topic',
             isinstance(self.topic, str)
             and TOPIC.fullmatch(self.topic) is not None,
-            'the name of a partition: 1 to 100 of A-Z a-z 0-9 . _ -',
+            'the name of a partition: 1 to 100 characters from A-Z a-z 0-9 '
+            '. _ -',
         )
         self._check(
             'max_in_flight',

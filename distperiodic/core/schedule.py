@@ -71,8 +71,8 @@ class Every:
         seconds = finite_number(spacing)
         if seconds is None or not 0.001 <= seconds <= _LONGEST_S:
             raise InvalidSchedule(
-                f'spacing is {spacing!r}; give a number of seconds of at '
-                'least 0.001 and at most a hundred years'
+                f'spacing is {spacing!r}; give a number of seconds from '
+                '0.001 to 3162240000 (a hundred years)'
             )
         shift = finite_number(offset)
         if shift is None:
