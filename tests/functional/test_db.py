@@ -802,6 +802,21 @@ def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
     assert [path.name for path in tmp_path.iterdir()] == [config.name]
 
 
+def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
+    """It would log a traceback for each attempt to connect."""
+    path = tmp_path / 'claims.sqlite'
+    path.write_text('no more than a text\n' * 99)
+
+    with pytest.raises(exceptions.SchemaError, match=(
+            f'^database {sqlite_url}: file is not a database; give ')):
+        schema.check(sqlite_url)
+
+    # An empty file is a database without tables.
+    path.write_bytes(b'')
+    with pytest.raises(exceptions.SchemaError, match='distperiodic db sync$'):
+        schema.check(sqlite_url)
+
+
 @pytest.mark.parametrize('command', [
     ['db', 'sync'], ['db', 'version'], ['history'], ['audit']],
     ids=' '.join)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Version that this release works with: that of the newest migration.
 VERSION = '0007'
+# First bytes of each database of SQLite that is not empty.
+_SQLITE = b'SQLite format 3\0'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
@@ -58,9 +60,12 @@ def check(connection_url: str) -> None:
 
 
 def _check_file(connection_url: str, shown: str) -> None:
-    """Check that a file of SQLite exists, since connecting would create it.
+    """Check that a file of SQLite exists and is a database.
 
-    :raises SchemaError: it does not exist, so there are no tables.
+    Connecting would create a missing file, and oslo.db logs a traceback for
+    each attempt to connect to a file of another format.
+
+    :raises SchemaError: it does not exist, or is not a database.
     """
     url = engine.check(connection_url)
     if url.get_backend_name() != 'sqlite' or 'uri' in url.query:
@@ -72,6 +77,11 @@ def _check_file(connection_url: str, shown: str) -> None:
             'create it, then make the tables with: distperiodic db sync')
     if not path.exists():
         raise _no_tables(shown)
+    with contextlib.suppress(OSError), path.open('rb') as file:
+        if file.read(len(_SQLITE)) not in (b'', _SQLITE):
+            raise exceptions.SchemaError(
+                f'database {shown}: file is not a database; give the path of '
+                'a database of SQLite, or of a new file')
 
 
 def _no_tables(shown: str) -> exceptions.SchemaError:
