@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive share of a limit that several schedulers use.
+"""Adaptive share of a limit that several schedulers share.
 
 Each scheduler has an equal share, which always fits. If a store counts the
 runs of all schedulers, a scheduler with more work exceeds its share, one run
 at a time, until a run is refused: then the whole limit is in use. After a
-refusal it stays at the runs that it has, and asks for more later. So a
+refusal the scheduler keeps the runs that it has, and asks for more later. So a
 refusal costs one place for a moment.
 
 Short runs are sent a little ahead of a free place. They wait at the worker,
@@ -44,7 +44,7 @@ class AdaptiveLimit:
         #: True if the last call of :meth:`room` found no room.
         self._more = False
         self._grow_at = 0.0
-        #: Seconds of the pause after the last refusal. 0.0: there was none.
+        #: Seconds of the pause after the last refusal. 0.0 means no pause.
         self._pause = 0.0
 
     def room(self, schedulers: int, now: float) -> int:

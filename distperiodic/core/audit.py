@@ -7,7 +7,7 @@ ticks after the watermark from the row of the object::
 
     since                      watermark                          now
       |---- tick ---- tick ---- tick |---- tick ---- tick ---------|
-            recorded in the history         due and undecided
+            recorded in the history         due but undecided
 
 Each pair of an object and a tick belongs to one class. Two of the classes,
 lost and unexplained, are findings::
@@ -20,10 +20,10 @@ lost and unexplained, are findings::
                        or because the job was paused
     passed over        given up by the misfire policy
     lost               due while schedulers attended the job, but not run
-    pending            claimed and not ended, or due and undecided
-    not listed         in the catalogue, but not in the store's listing
-    unexplained        the numbers contradict each other: there is one end
-                       too few or too many
+    pending            claimed but not ended, or due but undecided
+    not listed         in the catalogue but not in the store's listing
+    unexplained        the numbers contradict each other: an end is missing,
+                       or there is one too many
 
 The rows verify the history. If the row of an object says that the object was
 due for a tick and that the tick is settled, the history must count the object
@@ -192,7 +192,7 @@ class Job(NamedTuple):
     attended: Attendance | None = None
     #: Instant since which the job is paused. None means not paused.
     paused: Instant | None = None
-    #: Microseconds within which attending schedulers claim what is due.
+    #: Microseconds within which attending schedulers claim due objects.
     patience: int = 0
 
     def plan_of(self, rule: str) -> Plan:
@@ -240,10 +240,10 @@ def judge(ticks: Mapping[Instant, Counts], alike: Iterable[tuple[Row, int]],
 
     :param ticks: History from *since* on.
     :param alike: Rows of listed objects, each with the number of objects that
-        it stands for. Events before *since* may be left out.
+        it represents. Events before *since* may be left out.
     :param placed: Rows of listed objects that differ only in their positions
         on the ring, where positions matter: one row, and the positions of all
-        objects that it stands for.
+        objects that it represents.
     :param since: First tick to judge.
     """
     due = _Due(job, since)
@@ -298,7 +298,7 @@ def _by_phase(job: Job, row: Row, positions: Sequence[int],
 
 
 class _Due:
-    """Count of everything that was due from an instant on."""
+    """Counts of the objects that were due from an instant on, by tick."""
 
     def __init__(self, job: Job, since: Instant):
         self._job = job
@@ -314,7 +314,7 @@ class _Due:
     def expect(self, row: Row, number: int) -> None:
         """Count the ticks up to the watermark of *row* that were due.
 
-        :param number: Number of objects that *row* stands for.
+        :param number: Number of objects that *row* represents.
         """
         plan = self._job.plan_of(row.rule)
         last = row.settled
@@ -348,7 +348,7 @@ class _Due:
              number: int) -> None:
         """Count the ticks of *row* that are due after its watermark.
 
-        :param number: Number of objects that *row* stands for.
+        :param number: Number of objects that *row* represents.
         """
         for tick in verdict.run:
             self._count(plan, tick, row, number, False)

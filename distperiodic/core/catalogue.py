@@ -126,7 +126,7 @@ class Catalogue:
             for obj in self.objects:
                 id_of(obj)
             raise
-        #: True hides :attr:`duplicate`, which was reported before.
+        #: True hides :attr:`duplicate`, which was already reported.
         self.told = False
         self._order: array[int] | None = None
         self._sorted: array[int] | None = None
@@ -152,7 +152,7 @@ class Catalogue:
         return None
 
     def index(self) -> None:
-        """Sort the objects by position now, instead of at the first need.
+        """Sort the objects by position now, instead of at the first use.
 
         The sort works in 256 parts. Otherwise a million objects would block
         the other threads of the interpreter for a second.
@@ -265,7 +265,7 @@ class Catalogue:
         """Derive the result for *ring* from the result for the old ring.
 
         If one of many members joins or leaves, few or no objects of the
-        others move. To sort all of them again would be the largest cost.
+        others move. Sorting all of them again would be the largest cost.
         """
         before, after = old.ring.arcs(old.member), ring.arcs(old.member)
         lost = set(self._cut(set(before) - set(after)))
@@ -302,7 +302,7 @@ class Reading(NamedTuple):
     """Result of a catalogue method."""
 
     catalogue: Catalogue
-    #: Own schedules of the objects that carry one, by id.
+    #: Schedules of the objects that have their own, by id.
     schedules: Mapping[str, schedule.Schedule]
     #: True if the result holds only the objects of the requested arcs.
     partial: bool = False

@@ -3,12 +3,12 @@
 
 Each pair of a job and an object has one claim. Its tick, fence and state
 change; its row stays. Each move below names the states that it may leave and
-the state that it enters. A store makes a move only if the claim is in one of
+the state that it enters. A store applies a move only if the claim is in one of
 those states and in the lease that the caller names.
 
 A *lease* holds claims of one job and tick for one holder, until an instant of
 the store's clock. A claim is in one lease at a time, and each grant creates a
-lease of its own. So presence in a lease proves the same as the newest
+new lease. So a claim's presence in a lease proves as much as the newest
 fence::
 
     scheduler's lease          worker's lease        lease without a holder
@@ -34,13 +34,13 @@ class State(enum.Enum):
     # be called twice for each move of each object.
     __hash__ = object.__hash__
 
-    #: Listed by its job's catalogue, and never claimed.
+    #: Listed by its job's catalogue, but never claimed.
     LISTED = 'listed'
-    #: Claimed by a scheduler; not granted to a worker.
+    #: Claimed by a scheduler, but not granted to a worker.
     CLAIMED = 'claimed'
     #: Granted to a worker.
     RUNNING = 'running'
-    #: Ended in the handler's own transaction; not counted yet.
+    #: Ended in the handler's own transaction, but not counted yet.
     COMMITTED = 'committed'
     #: Failed; waits for its next attempt.
     RETRY = 'retry'
@@ -48,7 +48,7 @@ class State(enum.Enum):
     DONE = 'done'
     #: Failed for the last time; kept for an operator.
     DEAD = 'dead'
-    #: Not run, by the job's own misfire or overlap policy.
+    #: Not run, because of the job's misfire or overlap policy.
     SKIPPED = 'skipped'
     #: Not run, because a later tick replaced it.
     SUPERSEDED = 'superseded'
@@ -128,7 +128,7 @@ MOVES: dict[Move, tuple[frozenset[State], State]] = {
     Move.REQUEUE: (frozenset([State.DEAD]), State.CLAIMED),
 }
 
-#: For each final state, the move by which the holder of a claim ends it so.
+#: For each final state, the move by which the holder of a claim enters it.
 ENDING_MOVES = {state: move for move, (_, state) in MOVES.items()
                 if state in ENDINGS and move is not Move.COUNT}
 
@@ -164,7 +164,7 @@ class Claimed(NamedTuple):
     superseded: int
     #: Objects that have missed more than this tick.
     behind: list[due.Row]
-    #: Objects whose earlier tick is claimed and not started.
+    #: Objects whose earlier tick is claimed but not started.
     waiting: list[str]
     #: Microseconds until the tick may be claimed by the store's clock. If not
     #: 0, nothing was claimed.
@@ -207,16 +207,17 @@ EARLIEST = 1_000_000
 #: A limit on attempts that no tick reaches.
 UNBOUNDED = 2 ** 31 - 1
 
-#: Number of fences of one tick before those of a tick 1 ms later begin.
+#: Number of fences that one tick can use before the first fence of a tick 1 ms
+#: later.
 FENCES = 1 << 8
 
 
 def first_fence(tick: int) -> int:
     """Return the first fence for *tick* of an object without earlier claims.
 
-    It is derived from the time of the tick. So the fences of an object grow
-    even from one member to another without a common store, and from an old
-    store to a new one, although neither knows the claims of the other.
+    It is derived from the time of the tick. So the fences of an object also
+    grow between members that share no store, and between an old store and a
+    new one, although neither knows the claims of the other.
     """
     return (tick // 1000) * FENCES
 

@@ -7,7 +7,7 @@ window is measured in seconds of work, from the average duration of the runs
 of each job at that worker.
 
 For a job that was not measured at that worker, the average of all workers
-counts. A job that was not measured at any worker may fill the slots of the
+applies. A job that was not measured at any worker may fill the slots of the
 worker once, in addition to other jobs, so that a long backlog of those jobs
 cannot block it.
 """
@@ -41,7 +41,7 @@ class RunTimeAverage:
 class CreditWindow:
     """Credit window of one scheduler for one worker.
 
-    It counts the runs that were sent and not yet reported.
+    It counts the runs that were sent but not yet reported.
 
     :param slots: Number of runs that the worker accepts at a time from this
         scheduler.
@@ -55,9 +55,9 @@ class CreditWindow:
         self.slots = max(1, slots)
         #: Number of runs that the worker holds.
         self.held = 0
-        #: Number of those whose job was not measured when they were sent.
+        #: Number of held runs whose job was not measured when they were sent.
         self.unmeasured = 0
-        #: Seconds of work in the others.
+        #: Seconds of work in the other held runs.
         self.seconds = 0.0
         self._here = RunTimeAverage()
         self._elsewhere = elsewhere

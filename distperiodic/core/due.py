@@ -43,9 +43,10 @@ UNRECORDED = '?'
 #: Maximum number of missed ticks of one object that ``misfire='all'`` runs.
 CATCH_UP = 100
 # Seconds. The default grace of ``misfire='skip'`` is one period, at most this.
-# With a whole period of a day, 'skip' would run whatever 'latest' runs.
+# If the grace of a daily job were a whole day, 'skip' would run everything
+# that 'latest' runs.
 _LONGEST_GRACE = 60
-# Number of rows from which on it is faster to cache verdicts.
+# Minimum number of rows for which caching the verdicts is faster.
 _MANY = 4
 
 
@@ -219,7 +220,7 @@ class Plan:
         """Return the instant at which *row* was listed, if it is a due tick.
 
         The listing is a tick only with :attr:`immediate`. None means that it
-        is no tick, or that it is settled or in the future.
+        is not a tick, or that it is settled or in the future.
         """
         if self.immediate and row.settled < row.since <= until:
             return row.since
@@ -277,12 +278,12 @@ class Plan:
 
 def listed_again(readings: Sequence[Instant],
                  delisted: Instant | None) -> Instant:
-    """Return the instant from which an object counts that is listed again.
+    """Return the instant from which a relisted object counts.
 
     :param readings: Instants of readings that list it, in ascending order.
-    :param delisted: Instant of a reading that left it out; readings before
-        that one say nothing about the time since. None means that there is
-        none.
+    :param delisted: Instant of a reading that left it out. Earlier readings
+        do not show whether the object was listed afterwards. None means that
+        no reading left it out.
     """
     if delisted is None:
         return readings[0]

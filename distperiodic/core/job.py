@@ -55,7 +55,7 @@ _LOSSES = 5
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One periodic job, equal on all members that load the same code.
+    """One periodic job, identical on all members that load the same code.
 
     The constructor accepts text for enum options (``misfire='all'``), and
     stores enum members.
@@ -152,8 +152,8 @@ class Job:
 
         :param since: Instant since which the job has its schedule.
         :param own: Schedule of the objects that have their own. Their rows
-            record since when. Such objects have no phase. None means the
-            plan of the job.
+            record the instant since which they follow it. Such objects have
+            no phase. None means the plan of the job.
         """
         if own is not None:
             return due.Plan(own, self.misfire, self.grace,
@@ -236,7 +236,7 @@ def own_schedule(obj: object) -> Schedule | None:
 
 
 def check_ended(name: str, returned: object) -> None:
-    """Check that a handler did its work and did not return a coroutine.
+    """Check that a handler did its work, and returned no coroutine.
 
     :param returned: The value that the handler returned.
     :raises InvalidJob: It is a coroutine, so the body of the handler did not

@@ -48,7 +48,8 @@ def check_identity(identity: str, what: str = 'member id') -> str:
     One id that is not ASCII breaks the listing for all members of the group.
 
     :param what: Name of the value, for the error message.
-    :raises InvalidMemberId: They cannot. The message gives the rule.
+    :raises InvalidMemberId: A coordination service cannot store it. The
+        message states the rule.
     """
     if not isinstance(identity, str) or not _IDENTITY.match(identity):
         size = (f'{len(identity)} characters' if isinstance(identity, str)
@@ -94,7 +95,7 @@ class Member:
                 f'~{".".join(attributes)}')
 
     def next_term(self, broken: bool) -> 'Member':
-        """Return the same process with its next entry.
+        """Return the member of the same process under its next entry.
 
         :param broken: True if other members may have seen a gap in its
             membership. A new tenure then begins.
@@ -117,8 +118,8 @@ class Member:
         return (self.identity, self.nonce) == (other.identity, other.nonce)
 
 
-# Each change of a group lists all of its entries, and nearly all of them are
-# old ones.
+# After each change of a group all of its entries are listed again, and nearly
+# all of them are unchanged.
 @functools.lru_cache(maxsize=16384)
 def parse_entry(entry: str) -> Member | None:
     """Return the member that *entry* describes.
@@ -166,7 +167,7 @@ def holder_of(entry: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class View:
-    """One process's knowledge of a group. Immutable."""
+    """Immutable snapshot of a group, as one process knows it."""
 
     group: str
     #: One per identity, in order of identity.
@@ -176,7 +177,7 @@ class View:
     version: int
     #: Monotonic seconds at which these members were first seen.
     since: float
-    #: Own entry of this process. None means that it is not in the group.
+    #: This process's own entry. None means that it is not in the group.
     me: Member | None
     #: Monotonic seconds until which this view can be trusted. Until then no
     #: other member can take over the objects of this process.

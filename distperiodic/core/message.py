@@ -21,7 +21,8 @@ as JSON with sorted keys and without whitespace.
 Limit: a signature does not prevent a replay. The address prevents most
 replays, because it names one term of one process. The fence prevents all.
 
-The file is long because each format is written and read side by side.
+The file is long because it holds the writer and the reader of each format side
+by side.
 """
 
 import dataclasses

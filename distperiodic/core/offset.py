@@ -36,7 +36,7 @@ def seconds_east(zone: tzinfo, second: int) -> int:
 
 
 def change_after(zone: tzinfo, low: int, high: int) -> int:
-    """Return the first second in (*low*, *high*] with another offset.
+    """Return the first second in (*low*, *high*] with a different offset.
 
     The offset at *high* must differ from the one at *low*.
     """

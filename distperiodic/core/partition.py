@@ -13,7 +13,7 @@ from distperiodic.core.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition, equal on all members that read the same options."""
+    """One partition, identical on all members that read the same options."""
 
     name: str
     max_in_flight: int | None = None  # objects at once; None: no limit
@@ -26,7 +26,10 @@ NONE: Partitions = types.MappingProxyType({})
 
 
 class Limit(NamedTuple):
-    """Limit on the number of simultaneous runs of some jobs, everywhere."""
+    """Limit on the number of concurrent runs of a set of jobs.
+
+    It applies across the whole group.
+    """
 
     #: Number of runs of all *jobs* together.
     most: int
@@ -37,7 +40,7 @@ class Limit(NamedTuple):
 
 def limits_of(jobs: Mapping[str, Job],
               partitions: Partitions) -> dict[str, tuple[Limit, ...]]:
-    """Return the limits of each job: its own and that of its partition.
+    """Return the limits of each job: its own and its partition's.
 
     Jobs with scope ``'member'`` run in each member itself, so the limit of a
     partition does not apply to them.

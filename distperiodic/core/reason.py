@@ -2,7 +2,7 @@
 """Reasons why an object did not run for its last due tick.
 
 The reasons are a closed list. For every state of the store, the tasks and the
-members, one of them is the answer. The reference documents each of them.
+members, one of them applies. The reference documents each of them.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ class Reason(enum.StrEnum):
     RUNNING = 'still running'
     HOLDER_GONE = 'holder gone'
     LEASE_ENDED = 'lease ended'
-    # The object is due, and not claimed yet.
+    # The object is due, but not claimed yet.
     PAUSED = 'job paused'
     NOT_LATE_YET = 'not late yet'
     NO_SCHEDULER = 'no scheduler'
@@ -166,7 +166,10 @@ def reason_of(facts: Facts) -> Reason:
 
 
 def _kept_from_it(facts: Facts) -> Reason | None:
-    """Return what prevents a claim of a due object; None means nothing."""
+    """Return the reason that prevents a claim of a due object.
+
+    None means that there is none.
+    """
     if facts.listed is False:
         return Reason.NOT_LISTED
     if not facts.enabled:
@@ -183,7 +186,8 @@ def _unclaimed(facts: Facts) -> Reason:
         return kept
     if not facts.stored:
         return Reason.NEVER_SCHEDULED
-    # The store has an object from its first tick in the catalogue on.
+    # The store has a row for an object from the first tick for which the
+    # catalogue lists it.
     return Reason.NOT_DUE_YET if facts.listed else Reason.OBJECT_UNKNOWN
 
 
@@ -206,7 +210,7 @@ def _open(claim: Standing, facts: Facts) -> Reason:
 
 
 def _undecided(due: Instant, facts: Facts) -> Reason:
-    """Return the reason for an object that is due, and undecided."""
+    """Return the reason for an object that is due but undecided."""
     kept = _kept_from_it(facts)
     if kept is not None:
         return kept
@@ -268,7 +272,8 @@ def reasons_of(past: Past) -> tuple[Reason, ...]:
     if tick in (claim.tick, past.previous):
         possible &= _CLAIMED
     elif past.previous is None or tick > past.previous:
-        # The object was claimed for no tick between the last two claimed ones.
+        # The object was not claimed for any tick between the last two claimed
+        # ones.
         possible -= _CLAIMED
     if past.served is None or past.served < tick:
         possible.discard(Reason.RAN)

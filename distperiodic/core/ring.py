@@ -145,14 +145,14 @@ class Ring:
         #: The placed points. None means not placed yet. Threads may place them
         #: at the same time, with the same result.
         self._known: _Placed | None = None
-        #: A ring with placed points to start from. None: start from nothing.
+        #: A ring with placed points to start from. None: start from scratch.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':
         """Return the ring of *members*, built from this one.
 
         This copies the points, and hashes only the points of members that
-        joined or left. A ring from nothing hashes and sorts all points.
+        joined or left. A new ring hashes and sorts all points.
         """
         if self.members == members:
             return self

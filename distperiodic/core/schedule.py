@@ -46,7 +46,7 @@ def datetime_of(instant: Instant) -> datetime:
 
 
 def finite_number(value: object) -> float | None:
-    """Return *value* as a float, or None if it is no finite number."""
+    """Return *value* as a float, or None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -151,9 +151,9 @@ class Remembered:
 
     def __init__(self, schedule: Schedule) -> None:
         self._schedule = schedule
-        #: Begins of the cached periods, in order.
+        #: Start instants of the cached periods, in order.
         self._begins: list[Instant] = []
-        #: End of each cached period, by its begin.
+        #: End of each cached period, by its start.
         self._periods: dict[Instant, Instant] = {}
         self._counts: dict[tuple[Instant, Instant], int] = {}
 

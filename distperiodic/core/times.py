@@ -2,8 +2,8 @@
 """Times of a service that limit each other, all in seconds.
 
 Defaults adapt to the times that the operator sets, so that each time can be
-set alone. Contradictions between times that are set remain. All of them are
-reported together.
+set alone. Contradictions between times that the operator sets are errors, and
+are all reported together.
 """
 
 import dataclasses
