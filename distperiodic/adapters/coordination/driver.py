@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tooz's drivers, with our namespace and with error messages that help.
+"""tooz's drivers, with distperiodic's namespace and helpful error messages.
 
-kazoo retries until its timeout, and then reports that the connection timed
-out, whatever the cause was. So this module records the error of each attempt,
-and reports the last one.
+kazoo retries until its timeout, and then always reports that the connection
+timed out. So this module records the error of each attempt, and reports the
+last one.
 """
 
 import logging
@@ -16,9 +16,9 @@ from typing import Any
 
 # Imported here, by the main thread. tooz imports futurist, which imports
 # eventlet if it is installed. eventlet then replaces the object on which other
-# threads join the importing thread: a thread of ours that imported it could
-# never be joined. eventlet also warns that it is deprecated, which is no
-# concern of our users.
+# threads join the importing thread: if a thread of distperiodic imported it,
+# that thread could never be joined. eventlet also warns that it is deprecated,
+# which does not concern the users of distperiodic.
 with warnings.catch_warnings():
     warnings.filterwarnings('ignore', message=r'\s*Eventlet is deprecated')
     from kazoo import exceptions as kazoo
@@ -38,7 +38,7 @@ _NO_RIGHT = (kazoo.NoAuthError, kazoo.AuthFailedError, kazoo.InvalidACLError)
 
 
 def make(url: str, entry: bytes, seconds: float) -> Any:
-    """Return tooz's coordinator for *url*, confined to our namespace.
+    """Return tooz's coordinator for *url*, confined to distperiodic's groups.
 
     This does not connect.
 
@@ -74,7 +74,8 @@ class _Masking(logging.Filter):
     """A filter that removes credentials from log lines.
 
     kazoo logs its requests unmasked. They contain user and password, their
-    digest (in the access rights of our nodes) and the session's password.
+    digest (in the access rights of this process's nodes) and the session's
+    password.
     """
 
     _SECRETS = tuple(re.compile(pattern) for pattern in (
@@ -126,7 +127,7 @@ class Explainer:
 
     def explain(self, exc: BaseException
                 ) -> exceptions.CoordinationUnavailable:
-        """Return an error that says what *exc* means and what to do."""
+        """Return an error that explains *exc* and states the remedy."""
         causes = [*_causes(exc), *_causes(self._last)]
         return exceptions.CoordinationUnavailable(
             self._permission(causes) or self._tls(causes)

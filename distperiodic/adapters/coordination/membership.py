@@ -60,7 +60,7 @@ class _Group:
     name: str
     #: True if this process is a member, False if it only watches.
     member: bool
-    #: True if our entry is, or may be, in the group.
+    #: True if this process's entry is, or may be, in the group.
     standing: bool = False
     view: View | None = None
     entries: frozenset[str] = frozenset()
@@ -116,7 +116,8 @@ class Membership:
         self._republish = False
         self._connected = False
         self._thread: threading.Thread | None = None
-        #: Why this process is not in its groups. None means it is in them.
+        #: Error that keeps this process out of its groups. None means that it
+        #: is in them.
         self.problem: exceptions.DistperiodicError | None = None
         #: Seconds that the server granted. None means not connected yet.
         self.session_timeout: float | None = None
@@ -167,10 +168,10 @@ class Membership:
         self._thread.start()
 
     def wait_joined(self, timeout: float) -> None:
-        """Wait until we are connected and have a view of every group. The
-        views of joined groups must be trusted.
+        """Wait until this process is connected and has a view of every group.
+        The views of joined groups must be trusted.
 
-        :raises DuplicateMember: another live process has our identity.
+        :raises DuplicateMember: another live process has this identity.
         :raises CoordinationUnavailable: no answer within *timeout* seconds.
         """
         with self._changed_condition:
@@ -186,8 +187,8 @@ class Membership:
                     exceptions.DuplicateMember, exceptions.ConfigError)))
 
     def joined(self) -> bool:
-        """Return whether we are connected and have a view of every group. The
-        views of joined groups must be trusted.
+        """Return whether this process is connected and has a view of every
+        group. The views of joined groups must be trusted.
         """
         now = self._clock.monotonic()
         return self._connected and all(
@@ -204,7 +205,7 @@ class Membership:
 
     def publish(self, *, points: int | None = None,
                 slots: int | None = None) -> None:
-        """Change the points or slots that we publish to other members."""
+        """Change the points or slots that other members see."""
         with self._lock:
             was = self._points, self._slots
             if points is not None:
@@ -229,8 +230,8 @@ class Membership:
                 or not self._groups[group].standing, timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
-        """Leave all groups. While ZooKeeper is down our entries stay until
-        the session expires.
+        """Leave all groups. While ZooKeeper is down, the entries of this
+        process stay until its session expires.
 
         :param timeout: Maximum seconds to wait.
         """
@@ -375,7 +376,7 @@ class Membership:
         for group in groups:
             if group.standing and not group.member:
                 if group.view is not None:
-                    # We must give up our part before another member owns it.
+                    # Give up the objects before another member owns them.
                     group.view = dataclasses.replace(
                         group.view, me=None, trusted_until=0.0)
                 term.leave(group.name)
@@ -384,7 +385,7 @@ class Membership:
                 self._notify()
 
     def _join(self, term: Term, group: _Group) -> None:
-        """Join *group* once no other process in it has our identity."""
+        """Join *group* once no other process in it has this identity."""
         waited_from = self._clock.monotonic()
         while group.member and not self._stopping.is_set():
             rivals = self._rivals(term.read(group.name))
@@ -446,7 +447,8 @@ class Membership:
                 self._notify_listeners(group)
         else:
             self._changed(group, entries, me, until)
-        # One answer proves the session, hence our trust in all its groups.
+        # One answer proves that the session is alive, so the views of all its
+        # groups can be trusted.
         for other in self._groups.values():
             if other is not group and other.view is not None:
                 if other.view.me is not None or not other.member:

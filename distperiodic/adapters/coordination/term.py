@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One term of membership: a tooz coordinator under one entry.
 
-This file adds what tooz lacks. It detects the loss of the session, knows the
-session timeout that the server granted, and receives notifications of group
-changes instead of polling ten times a second. It also closes within a limited
-time while the service is unreachable. The first three use the kazoo client
-inside tooz's driver; with any other driver this file polls at an interval.
+This file adds features that tooz lacks. It detects the loss of the session,
+knows the session timeout that the server granted, and receives notifications
+of group changes instead of polling ten times a second. It also closes within a
+limited time while the service is unreachable. The first three features use the
+kazoo client inside tooz's driver; with any other driver this file polls at an
+interval.
 """
 
 import contextlib
@@ -37,7 +38,7 @@ _LONGEST_PAUSE = 1.0
 
 
 class TermLost(Exception):
-    """The term is over; the text says why."""
+    """The term is over; the text gives the reason."""
 
 
 class Term:
@@ -55,8 +56,8 @@ class Term:
         self._requested_timeout = requested_timeout
         self._interval = interval
         self.next_probe = 0.0
-        #: Monotonic time at which the last request was sent whose answer
-        #: proved that the session is alive.
+        #: Monotonic time at which this process sent the last request whose
+        #: answer proved that the session is alive.
         self.heard = clock.monotonic()
         self._closed = False
         #: Attributes of the entry that others may read.
@@ -69,7 +70,7 @@ class Term:
 
     @property
     def timeout(self) -> float:
-        """Session timeout in seconds: after it others take us for dead."""
+        """Session timeout: seconds of silence before others take over."""
         for name in ('_timeout', 'membership_timeout', 'timeout'):
             value = getattr(self._coordinator, name, None)
             if isinstance(value, (int, float)) and value > 0:
@@ -99,9 +100,10 @@ class Term:
         return False
 
     def confirm(self) -> None:
-        """Get the server's confirmation that our session is alive.
+        """Get the server's confirmation that the session is alive.
 
-        If this term pushes, all earlier changes are known afterwards.
+        If the service pushes changes, all earlier changes are known
+        afterwards.
         """
         now = self._clock.monotonic()
         self._request(self._coordinator.heartbeat)
@@ -186,7 +188,7 @@ class KazooTerm(Term):
     other servers and their leader expires the sessions of its clients. So
     trust is based on a write, to which a quorum has to agree::
 
-        set our own entry ──► answer: a quorum knows our session
+        set its own entry ──► answer: a quorum knows the session
         └── sent: trust     └── watches have reported all
             counts from here    changes before this
 
@@ -244,7 +246,8 @@ class KazooTerm(Term):
         return self._granted or self._requested_timeout
 
     def _on_state(self, state: str) -> None:
-        # This runs in kazoo's thread: record the state, and let ours act.
+        # This runs in kazoo's thread: record the state only, and let the
+        # membership thread act on it.
         if state == 'LOST':
             self._lost = True
         self._wake.set()
@@ -310,7 +313,7 @@ class KazooTerm(Term):
             raise TermLost('our entry is not in its group any more') from None
         # kazoo has received the notifications of all earlier changes before
         # this answer. Their callbacks may still be queued, so wait until
-        # the queue has reached a callback of ours.
+        # the queue has reached the callback that is added here.
         delivered = threading.Event()
         self._client.handler.dispatch_callback(
             states.Callback('watch', delivered.set, ()))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Validation and completion of coordination service URLs.
 
-tooz and its drivers ignore what they do not know: a path, a misspelt option,
-a certificate without ``use_ssl``. Then two services that should be separate
-would share one group, or traffic would not be encrypted. So such a URL is
-rejected here.
+tooz and its drivers ignore any part of a URL that they do not know: a path, a
+misspelt option, a certificate without ``use_ssl``. Then two services that
+should be separate would share one group, or traffic would not be encrypted. So
+such a URL is rejected here.
 """
 
 import difflib
@@ -18,8 +18,8 @@ from oslo_utils import strutils
 from distperiodic import exceptions
 from distperiodic.core import redaction
 
-#: The namespace of our groups. It separates them from groups that a service
-#: may keep in the same place.
+#: The namespace of distperiodic's groups. It separates them from groups that
+#: a service may keep in the same place.
 NAMESPACE = 'distperiodic'
 
 #: Drivers with group membership, and the option that sets their timeout.
@@ -69,7 +69,7 @@ def check_backend_url(backend_url: str) -> str:
 
 def _place(scheme: str, url: urllib.parse.SplitResult,
            whole: str) -> str | None:
-    """Return what is wrong with the URL before its options, or None."""
+    """Return the error in the URL before its options, or None."""
     if '#' in whole:
         return ('holds a "#", which ends a URL for its driver; give the '
                 'service a password without one')
@@ -101,7 +101,7 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
     return None
 
 
-# -- options; each function returns what is wrong with a value, or None
+# -- options; each function returns the error in a value, or None
 
 def _text(value: str) -> str | None:
     return None
@@ -175,7 +175,7 @@ _NEEDS = {
 
 
 def _options(scheme: str, query: str) -> str | None:
-    """Return what is wrong with the options after the '?', or None."""
+    """Return the error in the options after the '?', or None."""
     known = _OPTIONS[scheme]
     given = urllib.parse.parse_qs(query, keep_blank_values=True)
     for name, values in given.items():
@@ -220,7 +220,7 @@ def has_tls(backend_url: str) -> bool:
 
 
 def complete_url(url: str, seconds: float) -> str:
-    """Return *url* with our namespace and the session timeout added.
+    """Return *url* with the namespace and the session timeout added.
 
     Options that *url* already has are kept.
 

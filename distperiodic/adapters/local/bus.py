@@ -16,8 +16,8 @@ class LocalBus:
     :class:`distperiodic.ports.WorkBus`.
 
     :param here: Jobs that run in this process.
-    :param remote: The bus for batches of all other jobs. None means there
-        are no others.
+    :param remote: The bus for batches of all other jobs. None means that
+        there are no other jobs.
     """
 
     def __init__(self, accept: Callable[[message.Batch], None],

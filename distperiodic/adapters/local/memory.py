@@ -50,14 +50,14 @@ _RECLAIMED_FROM = MOVES[Move.RECLAIM][0]
 class MemoryClaimStore:
     """A store in memory; see :class:`distperiodic.ports.ClaimStore`.
 
-    Objects whose claims ended alike share their data, so a million objects
-    cost one dictionary. Delisted objects are forgotten in time. Not
+    Objects whose claims ended in the same way share their data, so a million
+    objects cost one dictionary. Delisted objects are forgotten in time. Not
     thread-safe: only the thread of its flow may use it.
 
     Only one member uses the store. So a claim for an earlier tick than the
-    last one means that the clock was set back. The claim is granted, or the
-    object would not run until the clock has caught up. Leases expire by a
-    clock that does not jump.
+    last one means that the clock was set back. The claim is granted, because
+    otherwise the object would not run until the clock has caught up. Leases
+    expire by a clock that does not jump.
     """
 
     def __init__(self, clock: ports.Clock | None = None) -> None:
@@ -163,7 +163,8 @@ class MemoryClaimStore:
         rows = self._rows_of(job)
         lease_row = self._leases.get(lease)
         if not self._in_force(job, schedule):
-            # Return what an earlier call has won: its answer may be lost.
+            # Return the claims that an earlier call won: its answer may have
+            # been lost.
             return Claimed([_claim_of(key, row) for key, row in (
                 lease_row.rows.items() if lease_row else ())], [], 0, [], [],
                 outdated=True)
@@ -340,8 +341,9 @@ class MemoryClaimStore:
     def _end(self, objects: Sequence[str], lease: str,
              move: Move) -> set[str]:
         after = MOVES[move][1]
-        # A call is repeated before any other call is made, so remembering the
-        # last one is enough. Its answer includes what it ended before.
+        # A caller repeats a call before it makes any other, so remembering
+        # the last one is enough. The answer of the repeated call includes the
+        # claims that the first one ended.
         last, ending, ended = self._ended
         if last != lease or ending is not after:
             self._ended = lease, after, (ended := set())

@@ -16,7 +16,7 @@ from distperiodic.core.claim import first_fence
 from distperiodic.core.ring import positions_of
 
 new_tuple = tuple.__new__
-# Number of delisted objects up to which none is forgotten: so few need little
+# Number of delisted objects that are kept in any case. They need little
 # memory, and forgetting takes a pass over all rows.
 KEPT = 10_000
 # Maximum number of ticks of a job for which objects are counted.
@@ -41,11 +41,12 @@ class LeaseRow:
 class EndedClaim(NamedTuple):
     """An object without an open claim.
 
-    Objects whose claims ended alike at the same time share one instance.
+    Objects whose claims ended in the same way at the same time share one
+    instance.
     """
 
-    #: The last tick that it was claimed for. Its first watermark, if it never
-    #: was claimed.
+    #: The last tick that it was claimed for. Its first watermark, if it was
+    #: never claimed.
     tick: int
     settled: int
     #: None means not listed.

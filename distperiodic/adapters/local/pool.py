@@ -43,7 +43,10 @@ class Source(Protocol):
 
 
 class OfPartition(Source, Protocol):
-    """Work of one job."""
+    """A source whose chunks all belong to one job.
+
+    The job's topic selects the pool.
+    """
 
     job: Job
 
@@ -61,11 +64,11 @@ class Pool:
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
         self._threads: set[int] = set()
-        #: Threads that were written off and still run.
+        #: Threads that were written off but still run.
         self._hanging: set[int] = set()
         #: Number of idle threads that were not woken yet.
         self._waiting = 0
-        #: Number of threads that were woken or started, and have not reached
+        #: Number of threads that were woken or started, but have not reached
         #: the queue yet.
         self._coming = 0
         self._stopping = False
@@ -109,8 +112,8 @@ class Pool:
                 self._wake_one()
 
     def status(self) -> dict[str, int]:
-        """Return the number of threads that there may be (``size``), that run
-        something (``busy``), and that were written off (``hanging``).
+        """Return the maximum number of threads (``size``), and the numbers of
+        threads that run a chunk (``busy``) or were written off (``hanging``).
         """
         with self._lock:
             return {
@@ -207,7 +210,7 @@ class Pool:
 class Pools:
     """One pool per partition, with the interface of :class:`Pool`.
 
-    Handlers of one partition that hang take no thread from the others.
+    Hanging handlers of one partition take no threads from other partitions.
 
     :param size: Maximum number of threads of each pool.
     """

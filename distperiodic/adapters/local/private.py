@@ -57,8 +57,8 @@ def _open_to(found: os.stat_result) -> str:
 def make_file(path: str) -> None:
     """Create the file *path* if it is missing, accessible to this user only.
 
-    An existing file is not opened: to close a SQLite file releases all locks
-    that this process holds on it.
+    An existing file is not opened: closing a SQLite file would release all
+    locks that this process holds on it.
 
     :raises ConfigError: *path* cannot be created, or is a symbolic link.
     """

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 def host_name() -> str:
-    """Return this host's name in characters that a member id may have."""
+    """Return this host's name in characters that are legal in a member id."""
     name = ''.join(c if c.isalnum() or c in '.-' else '-'
                    for c in socket.gethostname() if c.isascii())
     return name.lstrip('.-') or 'host'
@@ -38,7 +38,7 @@ class ProcessSlot:
         try:
             for number in range(10000):
                 # POSIX locks instead of flock: a forked child does not
-                # inherit them, so it cannot keep the seat of a dead parent.
+                # inherit them, so it cannot keep the slot of a dead parent.
                 handle = private.open_file(
                     os.path.join(path, f'{kind}.{number}.lock'))
                 try:

@@ -21,13 +21,13 @@ LOG = logging.getLogger(__name__)
 
 
 class CatalogueMethods:
-    """Calls catalogue methods, in the thread of the caller.
+    """Runner of catalogue methods in the thread of the caller.
 
     Objects that cannot be used are left out and logged; the others run.
 
     :param method: Returns the catalogue method of a job, by the job's name.
-    :param sort: Whether to sort the catalogue for the scheduler; a million
-        objects take seconds.
+    :param sort: True sorts the catalogue for the scheduler; a million objects
+        take seconds.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],
@@ -119,8 +119,8 @@ class ThreadReader:
     :param answer: Called with job, ticket, and either an exception or the
         tuple (catalogue, own schedules, True if the catalogue has only the
         requested arcs), in the thread that read.
-    :param sort: Whether to sort the catalogue for the scheduler; a million
-        objects take seconds.
+    :param sort: True sorts the catalogue for the scheduler; a million objects
+        take seconds.
     """
 
     def __init__(self, method: Callable[[str], Callable[..., Any] | None],

@@ -186,6 +186,7 @@ class _CallQueue:
         return None
 
     def _other_is_away(self) -> bool:
-        """Return whether the other queue has logged that the store is away.
+        """Return whether the other queue has logged that the store is
+        unreachable.
         """
         return self.other is not None and self.other.problem is not None

@@ -14,9 +14,8 @@ with the same member id therefore never receive each other's messages. That
 matters when the group rejects a second process, or when a process replaces
 one that hangs.
 
-The modules ``connection`` and ``outbox`` of this package deal with the
-failures of the broker. Nothing here imports oslo.messaging before
-``start()``.
+The modules ``connection`` and ``outbox`` of this package handle failures of
+the broker. Nothing here imports oslo.messaging before ``start()``.
 """
 
 import abc
@@ -123,7 +122,7 @@ class _Bus(abc.ABC):
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
-        #: Our membership entry; it may be of any term of this process.
+        #: Membership entry of this process, from any of its terms.
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
@@ -136,7 +135,7 @@ class _Bus(abc.ABC):
         return self._drops.counts()
 
     def start(self, timeout: float = 30.0) -> None:
-        """Connect, listen, and start our threads.
+        """Connect, listen, and start the threads of the bus.
 
         :param timeout: Maximum seconds that this takes.
         :raises ConfigError: the transport URL can never work, or the bus is
@@ -160,8 +159,8 @@ class _Bus(abc.ABC):
             server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
             monotonic=self._monotonic)
-        # In a forked child, do not touch what the parent has started: the
-        # parent's threads do not run here, and its sockets are still in use.
+        # In a forked child, do not touch the parent's connection: its threads
+        # do not run here, and its sockets are still in use.
         self._pid, self._connection = os.getpid(), None
         self._failed_connection = connection
         connection.open(max(0.1, timeout))
@@ -174,7 +173,10 @@ class _Bus(abc.ABC):
         """Start to send through *connection*, which is open."""
 
     def _unusable(self) -> str | None:
-        """Return why nothing can be sent now; None means that it can."""
+        """Return why no message can be sent now.
+
+        None means that messages can be sent.
+        """
         if self._connection is None:
             return 'the bus is not started'
         if self._pid != os.getpid():
@@ -292,8 +294,8 @@ class MessagingWorkBus(_Bus):
         elif member.process_of(
                 received.to) != member.process_of(self.me):
             # Only the process must match. A report to an earlier term of this
-            # process is accepted: we may still track its batch, and the fence
-            # decides whether the report counts.
+            # process is accepted: the scheduler may still track its batch, and
+            # the fence decides whether the report counts.
             self._drops.note(received.reports[0].worker,
                              'reports for another process', logging.INFO)
         else:

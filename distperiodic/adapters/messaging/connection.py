@@ -4,11 +4,12 @@
 Only this module, its transport (module ``transport``) and its server (module
 ``consumer``) use oslo.messaging. They work around some of its behaviour:
 
-* A cast to a missing queue succeeds and is lost. Ours is mandatory, so the
+* A cast to a missing queue succeeds and is lost. Our cast is mandatory, so the
   broker reports that the queue is missing.
 * A cast during an outage, or to a broker that is out of memory, blocks
-  forever. In the first case ours fails at once. In the second it blocks a
-  thread that no other thread waits for (module ``outbox``).
+  forever. Our cast fails immediately during an outage. If the broker is out of
+  memory, it blocks a thread that no other thread waits for (module
+  ``outbox``).
 
 Importing oslo.messaging fixes the backend of oslo.service for the whole
 process, so it is imported only when a connection opens.
@@ -35,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 EXCHANGE = 'distperiodic'
 _METHOD = 'hear'
-#: AMQP's limit in characters; our keys are ASCII.
+#: AMQP's limit in characters. The keys used here are ASCII.
 ROUTING_KEY_LIMIT = 255
 
 # The broker's error for a queue or an exchange that exists with other options.
@@ -160,7 +161,7 @@ class BrokerConnection:
     def close(self, timeout: float) -> None:
         """Stop listening and close the connections.
 
-        What takes longer than *timeout* s continues in the background.
+        Steps that take longer than *timeout* s continue in the background.
         """
         self._closed.set()
         deadline = self._monotonic() + timeout

@@ -7,8 +7,8 @@ It differs from oslo.messaging's own server:
   number of messages. Here the scheduler's flow control limits them.
 * oslo.messaging would reply to a forged call, and wait a minute for a missing
   caller. Our server never replies, and accepts only one method name.
-* oslo.messaging declares three queues, of which we use one, and the broker
-  keeps that one forever if its process is killed.
+* oslo.messaging declares three queues. Our server needs only one, which the
+  broker would keep forever if its process is killed.
 * oslo.messaging logs a traceback for each invalid message, and some of these
   close the channel. Our server counts them and continues.
 * oslo.messaging decompresses every message, so a small compressed message can
@@ -26,14 +26,15 @@ LOG = logging.getLogger(__name__)
 # Milliseconds without a consumer after which the broker deletes a queue. By
 # then the senders have reclaimed the work in it.
 _EXPIRES = 30 * 60 * 1000
-#: Maximum bytes of a message: our longest one, encoded twice in JSON, with
-#: ids whose characters all lie outside the 16-bit range of Unicode.
+#: Maximum bytes of a message: the longest one that distperiodic sends, encoded
+#: twice in JSON, with ids whose characters are all outside the 16-bit range of
+#: Unicode.
 LONGEST = 20 * 2 ** 20
 
 
 @functools.cache
 def server_class() -> type:
-    """Return our server class; import its base only when called."""
+    """Return the class of the server; import its base only when called."""
     from oslo_messaging.rpc import server
 
     class _Server(server.RPCServer):
@@ -69,7 +70,8 @@ def server_class() -> type:
             raise NotImplementedError('nothing is handed to the pool')
 
         def forget_queue(self, name):
-            """Delete our queue, unless another process listens to it.
+            """Delete the queue of this server, unless another process listens
+            to it.
 
             Call it between stop() and wait(), while the connection is idle.
             """
@@ -84,7 +86,7 @@ def server_class() -> type:
                             consumer.queue.delete()
             except Exception as exc:
                 # The broker is unreachable, or it is another driver. The
-                # queue stays, and its next consumer rejects what is in it.
+                # queue stays, and its next consumer rejects its messages.
                 LOG.debug('queue left behind: queue=%s reason=%r', name, exc)
 
     return _Server
@@ -95,7 +97,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
     """Listen to the queue of *target*'s server, and declare no other.
 
     The driver itself would also declare queues that all servers of a topic
-    share; nothing is ever sent to those. The broker deletes our queue if its
+    share; nothing is ever sent to those. The broker deletes the queue if its
     process does not come back.
     """
     from oslo_messaging._drivers import amqpdriver
@@ -125,10 +127,10 @@ def _connection_of(listener: Any) -> Any:
 def _quiet_callback(consumer: Any,
                     on_garbage: Callable[[str, str], None]
                     ) -> Callable[[Any], None]:
-    """Return the driver's callback, with other treatment of invalid messages.
+    """Return a callback that reports invalid messages without a traceback.
 
-    The original logs a traceback for each invalid message, and for each
-    repeated message id. It also rejects messages that may be acknowledged
+    The driver's callback logs a traceback for each invalid message, and for
+    each repeated message id. It also rejects messages that may be acknowledged
     already, which closes the channel.
     """
     from oslo_messaging._drivers import impl_rabbit

@@ -17,7 +17,7 @@ keeps confirming messages, however slowly, no waiting batch is given up.
 A batch that was reported as unsent may still arrive once the broker recovers.
 That does no harm: a message is only a hint, and the claim decides.
 
-This file uses no foreign library; the publish function is passed in.
+This file uses no third-party library; the publish function is passed in.
 """
 
 import collections
@@ -38,7 +38,7 @@ _LONGEST_PAUSE = 1.0
 
 
 class NoConsumer(BusUnavailable):
-    """The broker has no queue of that name, so a retry is of no use now."""
+    """The broker has no queue of that name, so a retry now would fail."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class BatchOutbox:
     Exactly one of *on_sent* and *on_unsent* is called, once, for each batch.
 
     :param publish: Sends one batch and returns once the broker has confirmed
-        it. It raises NoConsumer or InvalidMessage if a retry is of no use;
+        it. It raises NoConsumer or InvalidMessage if a retry would fail too;
         after any other exception the batch is retried.
     :param on_sent: Called with each batch that was confirmed in time.
     :param on_unsent: Called with every other batch, and the reason. Threads of

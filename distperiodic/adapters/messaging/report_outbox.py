@@ -211,5 +211,6 @@ class ReportOutbox:
 
 
 def _size(report: Report) -> int:
-    # An empty report counts as one, or any number of them could wait.
+    # An empty report counts as one object; otherwise any number of them could
+    # wait.
     return report.size or 1

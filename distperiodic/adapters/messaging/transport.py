@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The transport of oslo.messaging for one URL, with our queues' options.
+"""The transport of oslo.messaging for one URL, with the queues' options.
 
 The URL contains a password, and so do some errors of oslo.messaging. This file
 alone knows the password. It returns the texts of errors without it.
@@ -79,7 +79,7 @@ class BrokerTransport:
             f'{url.transport}://{hosts}/{url.virtual_host or ""}')
 
     def _set_defaults(self, url: Any) -> None:
-        """Set our queues' options for this transport only.
+        """Set the options of the queues for this transport only.
 
         A query in the URL overrides the driver's options, which belong to the
         host service.
@@ -95,7 +95,7 @@ class BrokerTransport:
             url.query.setdefault('rabbit_quorum_queue', 'true')
         else:
             url.query.setdefault('amqp_durable_queues', 'true')
-        # Our listener rejects compressed messages.
+        # The listener rejects compressed messages.
         url.query['kombu_compression'] = ''
         # All processes that declare the shared exchange must agree on this.
         url.query.setdefault('amqp_auto_delete', 'false')

@@ -3,7 +3,7 @@
 
 In the steady state the claims of the last tick have all ended, and one UPDATE
 claims all objects. The rows of the remaining objects are read and handled by
-their state: not listed, ended meanwhile, or claimed and not started. If
+their state: not listed, ended meanwhile, or claimed but not started. If
 several members try to claim an object, the first one wins it.
 """
 
@@ -48,8 +48,8 @@ def take(tx: transaction.Transaction, number: int, tick: int,
          ) -> tuple[Claimed, collections.Counter[int]]:
     """Claim those of *keys* that may be claimed; do not create the lease.
 
-    This waits for no row that a handler's open transaction has locked: only
-    closed and waiting claims are changed, and none of them has a running
+    This does not wait for rows that a handler's open transaction has locked:
+    only closed and waiting claims are changed, and none of them has a running
     handler.
 
     The parameters without a description are those of
@@ -170,7 +170,7 @@ def take(tx: transaction.Transaction, number: int, tick: int,
 def follows(row: Any, rule: str) -> bool:
     """Return whether the object follows the schedule *rule*.
 
-    An object whose schedule is not recorded yet follows any.
+    An object whose schedule is not recorded yet follows any schedule.
     """
     return row.rule is None or row.rule == rule
 

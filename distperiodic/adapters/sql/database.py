@@ -40,7 +40,7 @@ _NO_RIGHTS = '42501'
 # MySQL's error codes for the same, on a database, a table and a column.
 _MYSQL_NO_RIGHTS = (1044, 1142, 1143)
 #: PostgreSQL's error codes for a stale prepared statement: its tables have
-#: changed, or a connection pooler has given us another session.
+#: changed, or a connection pooler has switched to another session.
 _UNPREPARED = '0A000', '26000'
 
 #: Maximum seconds of a transaction on PostgreSQL. This process enforces the
@@ -54,7 +54,7 @@ class Database:
 
     Error messages are one line long. Not thread-safe. The work of a
     transaction must be idempotent: it is repeated if the connection is lost
-    after the commit and before the answer.
+    after the commit but before the answer.
     """
 
     def __init__(self, connection_url: str,
@@ -87,7 +87,7 @@ class Database:
 
         :raises StoreUnavailable: the transaction was not committed, or it is
             unknown whether it was.
-        :raises SchemaError: the tables are not those of this release.
+        :raises SchemaError: the schema version does not match this release.
         """
         return self._run(work, read_only=False)
 
@@ -210,7 +210,7 @@ def _fault_of_database(exc: Exception) -> bool:
     ) or isinstance(inner, (
         sa_exception.OperationalError, sa_exception.InternalError,
         sa_exception.InterfaceError)
-    # Errors that drivers put into no other class: a file that is not a
+    # Errors for which drivers have no narrower class: a file that is not a
     # database, a connection that ended within an answer.
     ) or type(inner) is sa_exception.DatabaseError or (
         _code(exc) == _NO_RIGHTS)

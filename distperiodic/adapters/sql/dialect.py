@@ -93,7 +93,8 @@ class Dialect:
         """Return *keys* in the form in which they are bound."""
         if self.name == 'sqlite':
             return json.dumps(keys)
-        # The same order everywhere, so that two statements cannot deadlock.
+        # Use the same order everywhere, so that two statements cannot
+        # deadlock.
         ordered = sorted(keys)
         if self.name == 'postgresql':
             # Bind one text: PostgreSQL parses an array of 1,000 parameters as
@@ -112,9 +113,9 @@ class Dialect:
         :param greatest: Columns that keep the greater value instead.
         :param newest: Columns that take the new value, if it is not NULL.
         :param nothing: Columns that keep their value.
-        :param given: What to select *values* from; it has at most one row,
-            and without a row nothing is inserted. None means *values* are
-            inserted as they are.
+        :param given: Subquery to select *values* from. It has at most one
+            row, and without a row nothing is inserted. None means that
+            *values* are inserted as they are.
         """
         inserts: dict[str, Any] = {
             'postgresql': postgresql.insert, 'sqlite': sqlite.insert,

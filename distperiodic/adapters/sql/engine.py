@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines: from the URL of a database to connections with bounded waits.
 
-Each database has other limits on time, and another way to let a transaction
-see what others have committed. All of that is set when a connection opens.
+Each database has its own time limits, and its own way to let a transaction see
+the commits of others. Both are set when a connection opens.
 """
 
 import itertools
@@ -49,7 +49,7 @@ _NEAR = {'postgres': 'postgresql', 'pgsql': 'postgresql',
 
 #: Seconds that a transaction may stay idle before the server ends it. A
 #: process that is stopped inside a transaction must not block the others for
-#: longer. Normally only milliseconds pass between our statements. The limit
+#: longer. Normally only milliseconds pass between two statements. The limit
 #: must expire before other processes notice that this one is gone.
 IDLE = 2
 #: Seconds to wait for a lock.
@@ -57,7 +57,7 @@ _LOCKED = 10
 #: Maximum seconds of one statement, which changes some hundred rows.
 STATEMENT = 30
 #: The value of wsrep_sync_wait with the bits of all kinds of statements, so
-#: that the first statement of a transaction waits in any case.
+#: that the first statement of a transaction always waits.
 _EVERY_STATEMENT = 15
 
 #: Limits on waiting by driver: the defaults are infinite, or nearly.
@@ -126,9 +126,9 @@ def _is_installed(driver: str) -> bool:
 
 def make_engine(connection_url: str, bounded: bool = True,
                 **options: Any) -> sa.Engine:
-    """Return an engine of our own. It connects on first use.
+    """Return a new engine. It connects on first use.
 
-    :param bounded: True if the server must end what takes too long.
+    :param bounded: True limits the seconds of waits and statements.
     :param options: Options of oslo.db's engine.
     :raises ConfigError: the URL cannot work.
     """
@@ -153,8 +153,8 @@ def make_engine(connection_url: str, bounded: bool = True,
             connection.commit()
         if engine.dialect.name == 'mysql':
             _see_other_nodes(connection)
-        # Each statement must see what others have committed. Otherwise a lost
-        # race would look as if no race had happened.
+        # Each statement must see the commits of others. Otherwise a lost race
+        # would look as if no race had happened.
         engine.dialect.set_isolation_level(connection, 'READ COMMITTED')
     sa.event.listen(engine, 'connect', opened)
     return engine
@@ -163,8 +163,9 @@ def make_engine(connection_url: str, bounded: bool = True,
 def _bounds(dialect: str) -> str:
     if dialect == 'postgresql':
         # Keep values that are set for this user or in the URL. Every statement
-        # of ours can use an index. Without sequential scans, a plan that was
-        # cached for a table of a few rows cannot read a million rows later.
+        # of the store can use an index. Without sequential scans, a plan that
+        # was cached for a table of a few rows cannot read a million rows
+        # later.
         return (
             'SELECT set_config(name, value, false) '  # noqa: S608
             'FROM (VALUES '

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """History of ticks, written in the same transaction as the move it counts.
 
-One row of the history sums up what one member did for one tick. A run that
+One row of the history sums up the work of one member for one tick. A run that
 ended in the handler's own transaction is counted later, when the store next
 processes its claim.
 """

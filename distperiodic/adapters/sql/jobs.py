@@ -73,7 +73,7 @@ class Numbers:
         return rows
 
     def read_existing(self, needed: Collection[str]) -> dict[str, Any] | None:
-        """Return the rows of all jobs, by name; create none.
+        """Return the rows of all jobs, by name, without creating any.
 
         None means that some of *needed* are missing.
         """
@@ -106,7 +106,8 @@ class _Jobs:
         """Return the rows by name, and create those of *needed* first."""
         rows = self.read(connection)
         while missing := sorted(needed.difference(rows)):
-            # A number that another job has inserts nothing; try another one.
+            # A row whose number another job has is not inserted; try another
+            # number.
             numbers = random.sample(range(*_NUMBERS), len(missing))
             self._dialect.insert_new(
                 connection, _job, {'name': missing, 'id': numbers},

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listed objects in a database, with their schedules and watermarks.
 
-Only differences are written. Locked rows are not waited for: otherwise one
+Only differences are written. No statement waits for locked rows: otherwise one
 handler's open transaction would stop all jobs.
 """
 
@@ -73,7 +73,7 @@ def settled(tx: Transaction, number: int, tick: int) -> int:
 def sync(tx: Transaction, number: int,
          listed: dict[str, ports.Listed], delisted: list[str],
          readings: tuple[int, ...]) -> list[str]:
-    """Record what a catalogue lists; only differences are written.
+    """Record the objects that a catalogue lists; write only differences.
 
     See :meth:`distperiodic.ports.ClaimStore.sync`.
 

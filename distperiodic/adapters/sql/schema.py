@@ -37,7 +37,7 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # database.
 _LOCK = 0x64697374
 
-# MySQL's error code for the creation of a table that exists.
+# MySQL's error code for creating a table that already exists.
 _TABLE_EXISTS = 1050
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
@@ -47,10 +47,10 @@ _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
 
 
 def check(connection_url: str) -> None:
-    """Check that the tables and their keys are those of this release.
+    """Check that the tables and their keys match this release.
 
     :raises SchemaError: the tables are missing, older or newer, or lack a key.
-    :raises StoreUnavailable: the database could not be asked.
+    :raises StoreUnavailable: the database is unavailable.
     """
     shown = redaction.redact(connection_url)
     _check_file(connection_url, shown)
@@ -138,8 +138,8 @@ def sync(connection_url: str) -> tuple[str | None, str]:
         try:
             return _transaction(connection_url, work)
         except (_HalfMade, exceptions.StoreUnavailable) as exc:
-            # MySQL's lock holds on one node only. A process on another node of
-            # a Galera cluster may be creating the same tables.
+            # GET_LOCK is local to one node, so a process on another node of a
+            # Galera cluster may be creating the same tables.
             if attempt == _ATTEMPTS or not (
                     isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
                 raise
@@ -148,13 +148,13 @@ def sync(connection_url: str) -> tuple[str | None, str]:
 
 
 def _exists(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported that a table exists already."""
+    """Return whether MySQL reported that a table already exists."""
     orig = getattr(exc, 'orig', None)
     return orig is not None and orig.args[:1] == (_TABLE_EXISTS,)
 
 
 def configuration(connection: sa.Connection) -> 'alembic_config.Config':
-    """Return Alembic's configuration for our migrations on *connection*."""
+    """Return Alembic's configuration for migrations on *connection*."""
     from alembic import config as alembic_config
     found = alembic_config.Config()
     found.set_main_option('script_location', str(_MIGRATIONS))
@@ -183,7 +183,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
 def check_keys(connection: sa.Connection, shown: str) -> None:
     """Check the primary keys and unique constraints.
 
-    Only they keep two members from taking the same claim.
+    They alone prevent two members from taking the same claim.
 
     :param shown: URL without its password.
     :raises SchemaError: a table or a key is missing.
@@ -242,7 +242,7 @@ def _newer(shown: str, found: str) -> exceptions.SchemaError:
 
 
 class _HalfMade(exceptions.SchemaError):
-    """Only some of the tables exist; they may still be in creation."""
+    """Some tables are missing; another process may be creating them."""
 
 
 def _check_empty(connection: sa.Connection, shown: str) -> None:

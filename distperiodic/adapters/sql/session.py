@@ -21,10 +21,10 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 
 _claim = tables.claim
-#: Seconds. An end that is not committed yet locks the claim: no process can
-#: take the claim over, and statements that must change its row wait. A process
-#: that is suspended here, or whose host loses power, must not hold that lock
-#: for longer.
+#: Maximum idle seconds of the transaction. An end that is not committed yet
+#: locks the claim: no process can take the claim over, and statements that
+#: must change its row wait. A process that is suspended here, or whose host
+#: loses power, must not hold that lock for longer.
 _IDLE = 5
 _BOUND = sa.text(
     "SELECT set_config(name, :value, true) FROM (SELECT "
@@ -59,7 +59,7 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     try:
         if bind.dialect.name == 'postgresql':
             session.execute(_BOUND)
-        # Connections of the service lack our SQL functions.
+        # Connections of the service lack distperiodic's SQL functions.
         now: Any = (HostClock().now_in(session)
                     if bind.dialect.name == 'sqlite'
                     else Dialect(bind.dialect).now)

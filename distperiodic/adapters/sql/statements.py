@@ -37,7 +37,7 @@ _WAITS_FROM, _RUNS = MOVES[Move.START]
 #: States from which a take-over uses up an attempt: the run was granted, or
 #: it failed.
 _TRIED = (MOVES[Move.RECLAIM][0] | MOVES[Move.TAKE_OVER][0]) - _WAITS_FROM
-#: States from which a claim for a later tick may be made.
+#: States from which an object may be claimed for a later tick.
 CLOSED = MOVES[Move.CLAIM][0]
 
 
@@ -53,8 +53,8 @@ class Step(NamedTuple):
     move: Any
     #: The same statement with RETURNING, where the database supports it.
     move_returning: Any
-    #: Whether the lease is read afterwards if fewer claims were moved than
-    #: asked for. That also finds claims that an earlier call has moved.
+    #: True if the lease is read afterwards when fewer claims were moved than
+    #: requested. That also finds claims that an earlier call has moved.
     reads_back: bool
 
 
@@ -112,8 +112,8 @@ class Statements:
             (_claim.c.worker, None),
             (_claim.c.progress, None),
         ]
-        # A trigger settles nothing: earlier ticks that are due stay due, and
-        # get claims of their own.
+        # A trigger does not settle any tick: earlier ticks that are due stay
+        # due, and get claims of their own.
         trigger_values = [item for item in claim_values
                           if item[0] is not _claim.c.settled]
         earlier = _claim.c.settled < sa.bindparam('of_tick')
@@ -131,8 +131,8 @@ class Statements:
             reads_back=False)
         self.trigger = self._step(
             before, state, trigger_values, earlier, listed,
-            # Since a trigger settles nothing, the tick has to prevent a second
-            # claim.
+            # Since a trigger does not settle its tick, this condition prevents
+            # a second claim.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         # Keep the number of attempts. If each tick were superseded before it

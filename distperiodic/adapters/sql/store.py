@@ -224,7 +224,8 @@ class SqlClaimStore:
         def again(tx: Transaction) -> Claimed:
             rows = tx.rows_of(number, keys)
             existing = [rows[key] for key in keys if key in rows]
-            # Rows of an earlier tick: the first call could not take them.
+            # Rows that still have an earlier tick: the first call could not
+            # claim them.
             left = [row for row in existing
                     if row.since is not None and row.settled < tick
                     and claiming.follows(row, rule)]

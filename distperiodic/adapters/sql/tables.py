@@ -3,7 +3,7 @@
 
 Each claim is one row that is changed in place. Only columns that never change
 are indexed, so a move updates no index (on PostgreSQL this is a HOT update, at
-half the cost of another update).
+half the cost of an ordinary one).
 
 Ids are compared byte for byte in all databases. MySQL's text types ignore
 case or trailing blanks, so ids are stored as bytes there.
@@ -153,14 +153,14 @@ job = sa.Table(
     #: Instant from which that schedule is in force.
     sa.Column('schedule_since', sa.BigInteger),
     #: Interval in which schedulers have attended the job without a gap, in
-    #: microseconds of the store's clock. None means that none has.
+    #: microseconds of the store's clock. None means that no scheduler has.
     sa.Column('attended_since', sa.BigInteger),
     sa.Column('attended_until', sa.BigInteger),
     #: Instant up to which all ticks that were due were found claimed or
     #: settled.
     sa.Column('checked', sa.BigInteger),
-    #: Tick before which history may have been pruned. None means that none
-    #: was.
+    #: Tick before which history may have been pruned. None means that no
+    #: history was pruned.
     sa.Column('pruned_before', sa.BigInteger),
     sa.UniqueConstraint('space', 'kind', 'name', name='distperiodic_job_of'),
     **_OF_TABLES)
@@ -187,7 +187,7 @@ claim = sa.Table(
     sa.Column('state', StateColumn, nullable=False),
     sa.Column('fence', sa.BigInteger, nullable=False),
     sa.Column('attempt', sa.Integer, nullable=False),
-    #: The lease in which the claim stands, or stood last.
+    #: The lease that contains the claim, or last contained it.
     sa.Column('lease', LeaseName, nullable=False),
     #: Worker to which the last run of this tick was granted. None means that
     #: no run was granted yet.
@@ -195,18 +195,18 @@ claim = sa.Table(
     #: When a run of the object was last done, in microseconds of the store's
     #: clock. None means never.
     sa.Column('served', sa.BigInteger),
-    #: Progress that the run has saved. None means none.
+    #: Progress that the run has saved. None means that it has saved none.
     sa.Column('progress', LongText),
     #: Instant from which the object's schedule counts. None means that the
     #: object is not listed.
     sa.Column('since', sa.BigInteger),
     #: Instant of the reading that last left the object out. None means that
-    #: none did.
+    #: no reading did.
     sa.Column('delisted', sa.BigInteger),
     #: Text of the object's own schedule. Empty means that it follows the
     #: job's; None means not recorded yet.
     sa.Column('rule', Exact(LONGEST_RULE)),
-    #: For queries of one job's objects on a part of the ring.
+    #: Index for queries of one job's objects on a part of the ring.
     sa.Index('distperiodic_claim_position', 'position', 'job'),
     **_OF_TABLES, **_TOGETHER)
 
@@ -222,14 +222,15 @@ lease = sa.Table(
     #: When the lease expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
     #: When the lease was created, by the same clock. For a lease of runs, this
-    #: is when they were granted. None means by an earlier release.
+    #: is when they were granted. None means that an earlier release created
+    #: it.
     sa.Column('made', sa.BigInteger),
-    #: Number of claims that stand in the lease.
+    #: Number of claims in the lease.
     sa.Column('remaining', sa.Integer, nullable=False),
     #: Number of claims of earlier ticks that this lease superseded.
     sa.Column('superseded', sa.Integer, nullable=False),
-    #: Objects that were put into the lease, as JSON. Claims have no index on
-    #: the lease, so their rows are found by these.
+    #: Ids of the objects that were put into the lease, as JSON. Claims have no
+    #: index on the lease, so their rows are found by these ids.
     sa.Column('objects', LongText, nullable=False),
     sa.Index('distperiodic_lease_until', 'until'),
     **_OF_TABLES, **_CHANGING)

@@ -36,9 +36,9 @@ class Statements:
 
     A lease is overdue if it expired, or if its holder is gone and has not
     renewed it for long enough; see
-    :meth:`distperiodic.ports.ClaimStore.overdue`.
+    :meth:`distperiodic.ports.ClaimStore.take_over_expired`.
 
-    :param gone: Whether the statements take a list of holders that are gone.
+    :param gone: True if the statements take a list of holders that are gone.
     """
 
     def __init__(self, dialect: Dialect, gone: bool):
@@ -74,8 +74,8 @@ class Search(NamedTuple):
     """A search for overdue leases."""
 
     sql: Statements
-    #: Parameters: the holders that are gone, and the remaining time of a lease
-    #: from which on they count as silent.
+    #: Parameters: the holders that are gone, and the maximum remaining time of
+    #: a lease whose gone holder counts as silent.
     gone: dict[str, Any]
 
 
@@ -83,9 +83,11 @@ def search(sql: Mapping[bool, Statements], gone: Sequence[str],
            seconds: float, silence_timeout: float) -> Search:
     """Return the search for overdue leases.
 
-    See :meth:`distperiodic.ports.ClaimStore.overdue` for the parameters.
+    See :meth:`distperiodic.ports.ClaimStore.take_over_expired` for the
+    parameters.
 
-    :param sql: The statements, by whether they take holders that are gone.
+    :param sql: The statements with (True) and without (False) a list of
+        holders that are gone.
     """
     lost = [name for name in gone if name]
     return Search(sql[bool(lost)], {
@@ -119,8 +121,8 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
 
     :param name: New name of the lease.
     :returns: the claims, with new fences.
-    :raises Kept: a handler's open transaction has locked a claim. The caller
-        must roll back.
+    :raises ClaimLocked: a handler's open transaction has locked a claim. The
+        caller must roll back.
     """
     tx.connection.execute(search.sql.take, {
         **search.gone, 'stands_in': old.id, 'into': name, 'runner': holder,

@@ -196,9 +196,10 @@ class Transaction:
             return
         parameters = {'stands_in': name, 'number': count}
         # This is the only place that trusts a driver's row count, and no claim
-        # depends on it. If the count is too low, we update a lease that is
-        # already deleted, which changes nothing. If it is too high, an empty
-        # lease stays behind until it expires, is found empty and is deleted.
+        # depends on it. If the count is too low, the second statement finds
+        # that the lease is already deleted, and changes nothing. If it is too
+        # high, an empty lease stays behind until it expires, is found empty
+        # and is deleted.
         if self.connection.execute(
                 self.sql.last_leave, parameters).rowcount == 1:
             return

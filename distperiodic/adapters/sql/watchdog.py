@@ -5,9 +5,9 @@ A suspended server, or one behind a proxy that still acknowledges packets,
 keeps a connection open and never answers. Timeouts that the server enforces do
 not help then. TCP's timeouts do not expire, because packets are acknowledged.
 libpq has no timeout for an answer. So a thread checks once a second whether
-the same wait is still going on, and shuts down the connection of a wait that
-takes too long. The driver then finds the connection closed, as if the server
-had died.
+the same wait is still in progress, and shuts down the connection of a wait
+that takes too long. The driver then finds the connection closed, as if the
+server had died.
 """
 
 import logging
@@ -34,8 +34,8 @@ class ConnectionWatchdog:
         self._waiting = 0
         self._waits = 0
         #: Socket on a duplicate of the driver's file descriptor. The system
-        #: cannot reuse the duplicate's number for another connection while we
-        #: hold it.
+        #: cannot reuse the duplicate's number for another connection while the
+        #: duplicate is open.
         self._socket: socket.socket | None = None
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
