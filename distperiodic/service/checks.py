@@ -36,7 +36,7 @@ def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
 
 
 def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
-    """Check that the store has our tables; create an embedded store.
+    """Check that the store has its tables; create an embedded store.
 
     :param conf: the configuration that *settings* were read from.
     :raises ConfigError: the store cannot be used as it is.

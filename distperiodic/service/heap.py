@@ -15,7 +15,8 @@ _users = 0
 
 
 def freeze() -> None:
-    """Collect the present garbage; exempt all other objects from collection.
+    """Run a full collection, then exempt every surviving object from later
+    ones (:func:`gc.freeze`).
 
     If the collector is disabled, nothing changes.
     """

@@ -37,7 +37,8 @@ class _Process(cotyledon.Service):
     def __init__(self, worker_id: Any, *services: base.ServiceBase):
         super().__init__(worker_id)
         self._services = services
-        #: The service and the error that ended it. None: it was stopped.
+        #: The service and the error that ended it. None means that it was
+        #: stopped.
         self._ends: queue.SimpleQueue[
             tuple[base.ServiceBase, Exception | None]] = queue.SimpleQueue()
 
@@ -111,12 +112,13 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     :param conf: Configuration of the service. The options of oslo.service are
         registered on it.
     :param services: Any services of oslo.service: your own, and those of
-        distperiodic, which are checked before the fork as by
+        distperiodic. The latter are checked before the fork, as by
         :func:`distperiodic.service.check`.
     :param workers: Number of processes.
     :raises SystemExit: An option, a URL, a job or the tables of a service of
         distperiodic cannot be used; the text is one line.
-    :raises TypeError: There is no service, or something else in its place.
+    :raises TypeError: *services* is empty, or contains an object that is not a
+        service.
     """
     for service in services or (None,):
         if not isinstance(service, base.ServiceBase):
@@ -134,7 +136,8 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     heap.freeze()
     manager = cotyledon.ServiceManager(
         graceful_shutdown_timeout=conf.graceful_shutdown_timeout)
-    # Processes that are forked later start with the options read last.
+    # Processes that are forked later start with the options that were read
+    # last.
     manager.register_hooks(on_reload=lambda: lifecycle.read_again(conf))
     # ps shows the name of the class.
     name = type(services[0]).__name__

@@ -114,11 +114,11 @@ class Lifecycle(ServiceBase):
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
-        #: Whether :func:`heap.freeze` was called and is not undone yet.
+        #: True if :func:`heap.freeze` was called but is not undone yet.
         self._frozen = False
         self._slot: ProcessSlot | None = None
         self._member_id = ''
-        #: Its membership. None: it has no group.
+        #: Its membership. None means that it has no group.
         self._group_member: Membership | None = None
         self._pool = Pools(0, '', [])
         #: Monotonic seconds of the last turn of its main thread.
@@ -168,7 +168,7 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _prepare(self) -> None:
-        """Build all parts of the service; connect nothing yet."""
+        """Build all parts of the service without opening connections."""
 
     @abc.abstractmethod
     def _work(self) -> None:
@@ -216,9 +216,9 @@ class Lifecycle(ServiceBase):
         It can be written as JSON. ``healthy`` is false while the process is
         not certain of its membership, cannot reach its store, is stalled, or
         does not run. ``problem`` then gives the reason in one line. ``pools``
-        has the threads of each partition: how many there may be (``size``),
-        how many run a handler (``busy``), and how many were replaced since
-        their handler did not return in time (``hanging``).
+        gives the number of threads of each partition: the maximum (``size``),
+        those that run a handler (``busy``), and those that were replaced
+        because their handler did not return in time (``hanging``).
         """
         problem: object = self._problem
         healthy = self._started.is_set() and not self._ended.is_set()
@@ -282,7 +282,8 @@ class Lifecycle(ServiceBase):
         arrived: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         before: dict[int, Any] = {}
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # A shell makes its background jobs ignore SIGINT; keep it so.
+            # A shell makes its background jobs ignore SIGINT; leave that
+            # unchanged.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 before[number] = signal.signal(
                     number, lambda number, frame: arrived.put(number))
@@ -421,7 +422,7 @@ class Lifecycle(ServiceBase):
 
     def _grace(self) -> float:
         """Return the seconds that a stop may take before the launcher kills
-        us.
+        this process.
         """
         try:
             total = self._conf.graceful_shutdown_timeout

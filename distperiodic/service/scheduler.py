@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service that ticks, claims and dispatches.
 
-It has one thread for its flow. All input from elsewhere (views, reports,
+It has one thread for its flow. All input from other threads (views, reports,
 catalogues) reaches that thread through one queue.
 
 The file is long because it builds a scheduler from all of its components and
@@ -49,7 +49,7 @@ LOG = logging.getLogger(__name__)
 # Seconds by which the results of this process's own pool are collected later,
 # unless objects wait to be dispatched.
 _LINGER = 0.02
-# Number of results or events to handle before the next look at the clock.
+# Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
 # The pool of this process may be given many objects: those that wait in the
 # pool stay in this process anyway, and the pool chooses their order.
@@ -78,9 +78,9 @@ _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
 
 
 class SchedulerService(lifecycle.Lifecycle):
-    """The service that ticks, claims and dispatches what this process owns.
+    """The service that ticks, claims and dispatches this process's objects.
 
-    The constructor connects nothing, so it may run before a fork.
+    The constructor opens no connections, so it may run before a fork.
 
     :param conf: Configuration of the service. Its options are read when the
         service starts.
@@ -95,8 +95,8 @@ class SchedulerService(lifecycle.Lifecycle):
         settings = self._settings
         sends = settings.dispatcher == 'messaging'
         shared = bool(settings.connection)
-        # A job of scope "member" concerns each process by itself. It always
-        # runs in that process, even if workers run the other jobs.
+        # A job of scope "member" runs separately in each process. It always
+        # runs in the scheduler's process, even if workers run the other jobs.
         self._jobs = {
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
@@ -114,7 +114,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pruning = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
-        #: Identities on our ring that schedule other jobs than we do.
+        #: Identities on the ring whose jobs differ from this process's jobs.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         membership: Any = SoloMembership(
@@ -182,7 +182,7 @@ class SchedulerService(lifecycle.Lifecycle):
             bool(settings.backend_url), settings.dispatcher]
 
     def _books(self, shared: bool, sends: bool) -> list[leases.Book]:
-        """Return where claims are kept.
+        """Return the stores of claims.
 
         Jobs of scope "member" are claimed in memory. All other jobs are
         claimed in the store, or in memory if there is no store.
@@ -202,7 +202,7 @@ class SchedulerService(lifecycle.Lifecycle):
         return [book for book in books if book.jobs]
 
     def _jobs_of(self, members: bool) -> dict[str, Job]:
-        """Return the jobs of scope "member", or all others."""
+        """Return the jobs of scope "member", or all other jobs."""
         return {name: job for name, job in self._jobs.items()
                 if (job.scope is Scope.MEMBER) is members}
 
@@ -267,7 +267,10 @@ class SchedulerService(lifecycle.Lifecycle):
                 and view.trusted(self._clock.monotonic()))
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return why a run must not start; the pool asks before each run."""
+        """Return why a run must not start, or None if it may.
+
+        The pool calls this before each run.
+        """
         if batch.authority is Authority.STORE:
             grants = self._flow.grants_of(Authority.STORE)
             if grants is not None:
@@ -293,8 +296,8 @@ class SchedulerService(lifecycle.Lifecycle):
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
-        # Join the ring only now: a member must be able to dispatch what it
-        # owns.
+        # Join the ring only now: a member must be able to dispatch the objects
+        # that it owns.
         if self._group_member is not None:
             self._group_member.start()
         next_sweep = next_heartbeat = self._clock.monotonic()
@@ -353,8 +356,8 @@ class SchedulerService(lifecycle.Lifecycle):
         if not dispatcher.stranded:
             self._last_worker = now
             return False
-        # Other schedulers take over claims that are in the store. Claims that
-        # exist only in memory are worth waiting for workers that are being
+        # Other schedulers take over claims that are in the store. For claims
+        # that exist only in memory, wait a while for workers that are being
         # replaced.
         if (now - self._last_worker < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
@@ -393,7 +396,7 @@ class SchedulerService(lifecycle.Lifecycle):
         """Handle the reports of the pool."""
         self._collect_at = float('inf')
         self._results_announced = False
-        # Stop after a number of reports: ticks that became due come first.
+        # Stop after a number of reports, so that due ticks do not wait.
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
@@ -445,9 +448,9 @@ class SchedulerService(lifecycle.Lifecycle):
         dispatcher.schedulers_changed(view.members)
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
-            # Other members owned our objects meanwhile, so the objects that
-            # wait here are theirs. Set _admitted last: it lets the pool start
-            # runs again.
+            # Other members owned this member's objects meanwhile, so they run
+            # the objects that wait here. Set _admitted last: it lets the pool
+            # start runs again.
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
@@ -456,7 +459,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._flow.view_changed()
 
     def _warn_of_other_jobs(self, view: View) -> None:
-        """Warn of members on our ring that do not schedule our jobs."""
+        """Warn of members on the ring that schedule other jobs."""
         if view.me is None:
             return
         others = frozenset(m.identity for m in view.members
@@ -478,12 +481,12 @@ class SchedulerService(lifecycle.Lifecycle):
         It can be written as JSON. ``member`` is the name of this process.
         ``healthy`` is false while the process is not certain of its
         membership, cannot reach its store, is stalled, or does not run.
-        ``problem`` then gives the reason in one line. ``pools`` has the
-        threads of each partition: how many there may be (``size``), how many
-        run a handler (``busy``), and how many were replaced since their
+        ``problem`` then gives the reason in one line. ``pools`` gives the
+        number of threads of each partition: the maximum (``size``), those that
+        run a handler (``busy``), and those that were replaced because their
         handler did not return in time (``hanging``). ``members`` lists the
-        identities in its group, and ``counts`` the number of objects by job
-        and outcome.
+        identities in its group, and ``counts`` gives the number of objects by
+        job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -522,8 +525,8 @@ class SchedulerService(lifecycle.Lifecycle):
             # this process must still see their groups.
             self._group_member.leave(self._settings.group, timeout=5.0)
         self._flow.drain()
-        # Finish what was claimed for this tick: without a store no other
-        # process will run it.
+        # Finish the objects that were claimed for this tick: without a store
+        # no other process will run them.
         self._inbox.put(events.Woken())
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(
@@ -533,7 +536,8 @@ class SchedulerService(lifecycle.Lifecycle):
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         self._flow.dispatcher.close()
-        # By now we have left the group, unless ZooKeeper is unavailable.
+        # By now this process has left the group, unless ZooKeeper is
+        # unavailable.
         self._leave(max(0.5, min(
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._executor.drain()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that runs what schedulers send.
+"""The service that runs the batches that schedulers send.
 
 With a store, a run starts only under a lease that the store granted to this
 worker. Without one, this worker must certainly be in its group when a run
@@ -33,9 +33,10 @@ LOG = logging.getLogger(__name__)
 
 
 class WorkerService(lifecycle.Lifecycle):
-    """The service that runs what schedulers send, with the jobs' handlers.
+    """The service that runs the batches that schedulers send, with the jobs'
+    handlers.
 
-    The constructor connects nothing, so it may run before a fork.
+    The constructor opens no connections, so it may run before a fork.
 
     :param conf: Configuration of the service. Its options are read when the
         service starts.
@@ -123,7 +124,10 @@ class WorkerService(lifecycle.Lifecycle):
                 self._run_leases.reported(report, to_entry)
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return why a run must not start; the pool asks before each run."""
+        """Return why a run must not start, or None if it may.
+
+        The pool calls this before each run.
+        """
         return self._trusted(batch.worker)
 
     def _trusted(self, entry: str) -> Refusal | None:
@@ -136,7 +140,7 @@ class WorkerService(lifecycle.Lifecycle):
         try:
             view = self._member.view(self._group)
         except exceptions.ViewUnknown:
-            # Other members can see our entry before we do.
+            # Other members can see this process's entry before it does.
             return Refusal.NOT_A_MEMBER
         if (view.me is not None and view.me.tenure == tenure
                 and view.trusted(self._clock.monotonic())):
@@ -145,7 +149,8 @@ class WorkerService(lifecycle.Lifecycle):
         return Refusal.NOT_A_MEMBER
 
     def _work(self) -> None:
-        # Listen before joining: schedulers may send as soon as they see us.
+        # Listen before joining: schedulers may send as soon as they see this
+        # worker.
         if not self._connect(self._bus, 'the way from the schedulers'):
             return
         self._member.start()
@@ -201,7 +206,7 @@ class WorkerService(lifecycle.Lifecycle):
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
-        """Reject new work, return what waits, finish what runs, and leave.
+        """Reject new work, return waiting runs, finish others, and leave.
 
         This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
         that connections can be closed before the launcher kills the process.
@@ -213,7 +218,7 @@ class WorkerService(lifecycle.Lifecycle):
             return
         self._stopping.set()
         # Publish zero slots, but stay visible: schedulers then send nothing
-        # more and do not repeat what still runs here.
+        # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
         self._executor.drain()
         end = self._clock.monotonic() + self._grace()
