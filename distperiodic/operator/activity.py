@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries on the recent history and the present state of one group.
+"""Queries on the recent history and the current state of one group.
 
 :meth:`Activity.listings` and :meth:`Activity.unserved` read all objects of a
 job, and :meth:`Activity.runs` all leases of runs. The other queries read only
@@ -69,7 +69,7 @@ class Ticked(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A dead claim, and how its last run failed."""
+    """A dead claim, and the failure of its last run."""
 
     job: str
     object: str
@@ -91,7 +91,7 @@ class Failing(NamedTuple):
 
     job: str
     objects: int
-    #: One of them.
+    #: Id of one of the objects.
     example: str
 
 
@@ -118,8 +118,8 @@ class Listing(NamedTuple):
     job: str
     #: Text of the job's schedule in force. Empty means not recorded yet.
     schedule: str
-    #: The instant from which it holds, or core.due.ALWAYS. None means not
-    #: recorded yet.
+    #: The instant from which it is in force, or core.due.ALWAYS. None means
+    #: not recorded yet.
     schedule_since: int | None
     paused: bool
     #: Text of the objects' own schedule. Empty means they follow the job's.
@@ -138,7 +138,7 @@ class Unserved(NamedTuple):
 
 
 class Activity:
-    """Queries on what one group did and does; it has no way to write."""
+    """Read-only queries on the past and current runs of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
@@ -245,8 +245,8 @@ class Activity:
 
     def unserved(self, job: str, seconds: float,
                  limit: int) -> list[Unserved]:
-        """Return objects without a successful run in the last *seconds*,
-        those that wait the longest first.
+        """Return objects without a successful run in the last *seconds*, the
+        longest wait first.
 
         :raises ConfigError: the store has no such job.
         """
@@ -313,7 +313,7 @@ class Activity:
 
         :param job: Name of the job. None means all jobs.
         :param key: Id of the object. None means all objects.
-        :param tracebacks: Whether to return tracebacks; each may be long.
+        :param tracebacks: True returns tracebacks; each may be long.
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)

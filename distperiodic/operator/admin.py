@@ -49,7 +49,7 @@ class Triggered(NamedTuple):
 
 
 class StoreAdmin:
-    """Pause, resume, trigger and requeue, for one group."""
+    """The commands pause, resume, trigger and requeue, for one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self._database = connect(connection_url)
@@ -114,7 +114,7 @@ class StoreAdmin:
     def resume(self, job: str) -> bool:
         """Resume *job* at its next tick.
 
-        :returns: Whether it was paused.
+        :returns: True if it was paused.
         :raises ConfigError: the store has no such job.
         """
         paused = any(one.name == job and one.paused_since is not None
@@ -131,8 +131,8 @@ class StoreAdmin:
     def trigger(self, job: str, *, key: str | None) -> Triggered:
         """Run *job* at once.
 
-        Claim its objects for a tick of this moment, in expired leases without
-        a holder. The next sweep takes these leases over. Ticks of the
+        Claim its objects for a tick at the current time, in expired leases
+        without a holder. The next sweep takes over these leases. Ticks of the
         schedule are not affected: the job's own policies still decide on
         those that were due before.
 

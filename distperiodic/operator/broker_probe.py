@@ -32,7 +32,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Queue:
-    """The number of messages in a queue, and of its consumers."""
+    """The numbers of messages and consumers of a queue."""
 
     messages: int
     consumers: int
@@ -108,7 +108,7 @@ class BrokerProbe:
             pass
 
     def find(self) -> Host:
-        """Return the first server that accepts our login.
+        """Return the first server that accepts the login.
 
         :raises BusUnavailable: no server accepts it.
         """
@@ -124,7 +124,7 @@ class BrokerProbe:
 
     def queues(self, host: Host,
                names: list[str]) -> dict[str, Queue | None]:
-        """Return the queues of *names*; None means no such queue."""
+        """Return the queues of *names*; None means that it does not exist."""
         import amqp
         found: dict[str, Queue | None] = {}
         with self._connection(host) as connection:

@@ -39,7 +39,7 @@ class Entry:
     """One live entry of a group."""
 
     name: str
-    #: None means that the entry is not one of ours.
+    #: None means that the entry is not in the format of this library.
     member: Member | None
     #: When the member joined, in microseconds by its own clock. None means
     #: unknown.
@@ -107,8 +107,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # The server is there. If this was only a test for reachability, the
-        # driver will report what is wrong.
+        # The server is reachable. If this was only a test for reachability,
+        # the driver will report the error.
         return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -188,7 +188,7 @@ class CoordinationProbe:
     def entries(self, group: str) -> list[Entry] | None:
         """Return the live entries of *group*, sorted by name.
 
-        None means that there is no such group.
+        None means that the group does not exist.
         """
         if group not in self.groups():
             return None

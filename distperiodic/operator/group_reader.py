@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of the rows of one group, for queries and commands of an operator.
 
-Queries have a :class:`GroupReader` and nothing else, so they cannot change a
-row. A command that writes also keeps the connection itself.
+Queries have only a :class:`GroupReader`, so they cannot change a row. A
+command that writes also keeps the connection itself.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ class Job(NamedTuple):
     paused_since: int | None
     paused_by: str
     paused_why: str
-    #: The instant from which its schedule holds, or core.due.ALWAYS.
+    #: The instant from which its schedule is in force, or core.due.ALWAYS.
     schedule_since: int
 
 
@@ -48,18 +48,18 @@ def connect(connection_url: str) -> Database:
 
 
 class GroupReader:
-    """Reads of one group's rows over a connection; it has no way to write."""
+    """Read-only access to the rows of one group over a connection."""
 
     def __init__(self, database: Database, namespace: str):
-        #: Run a function in a transaction that only reads.
+        #: Runs a function in a transaction that only reads.
         self.read = database.read
-        #: Close the connection; the next call opens another.
+        #: Closes the connection; the next call opens another.
         self.close = database.close
         self.dialect = database.dialect
         self.namespace = namespace
 
     def read_snapshot(self, work: Callable[[sa.Connection], T]) -> T:
-        """Run *work*, all of whose reads use one snapshot."""
+        """Run *work* in a transaction whose reads all use one snapshot."""
         def read(connection: sa.Connection) -> T:
             self.dialect.use_snapshot(connection)
             return work(connection)
@@ -75,7 +75,7 @@ class GroupReader:
             sa.select(self.dialect.now)).scalar_one())
 
     def names(self, job: str | None = None) -> dict[int, str]:
-        """Return the jobs of the group that the store knows, by number.
+        """Return the names of the group's jobs in the store, by number.
 
         :param job: Name of the only job to return. None means all jobs.
         :raises ConfigError: the store has no such job.
@@ -97,11 +97,11 @@ class GroupReader:
                 if name == job}
 
     def jobs(self) -> list[Job]:
-        """Return all jobs that the store has, by name."""
+        """Return all jobs in the store, in order of name."""
         return self.read(self.jobs_in)
 
     def jobs_in(self, connection: sa.Connection) -> list[Job]:
-        """Return the same in a transaction of the caller."""
+        """Return all jobs, in a transaction of the caller."""
         newest = sa.select(sa.func.max(_history.c.tick)).where(
             _history.c.job == _job.c.id).scalar_subquery()
         found = connection.execute(

@@ -59,8 +59,8 @@ class Pruner:
             last time.
         :param claims: Maximum age of claims, by watermark. If all claims of a
             job are older, the job is unused: all of its claims and its older
-            leases are deleted. Of any other job only claims that are closed,
-            and whose objects are not listed, are deleted.
+            leases are deleted. For any other job, only closed claims of
+            objects that are not listed are deleted.
         """
         numbers = list(self.group.names())
         return Pruned(
@@ -96,7 +96,7 @@ class Pruner:
         for number in numbers:
             old = [_claim.c.job == number, _claim.c.settled < before]
             if number not in unused:
-                # The row of a listed object determines what is due for it.
+                # The row of a listed object determines its due ticks.
                 old += [_claim.c.state.in_(CLOSED),
                         _claim.c.since.is_(None)]
             pruned += self._until_few(functools.partial(
@@ -113,8 +113,8 @@ class Pruner:
             .order_by(_claim.c.object).limit(1).offset(_AT_A_TIME - 1))
         some = old if last is None else [*old, _claim.c.object <= last]
         tx = Transaction(connection, self.group.dialect, self._sql)
-        # Count open claims as ended, or the history would show them as open
-        # forever.
+        # Count open claims as ended; otherwise the history would show them as
+        # open forever.
         for tick, state, still_open in connection.execute(
                 sa.select(_claim.c.tick, _claim.c.state, sa.func.count())
                 .where(*some, _claim.c.state.not_in(CLOSED))
@@ -158,8 +158,8 @@ def _before(group: GroupReader, days: float) -> int:
 
 def _prune_some_history(connection: sa.Connection, *, number: int,
                         before: int) -> int:
-    # Keep ticks that have a lease: the end of an open claim has still to
-    # be counted in the same tick as its beginning.
+    # Keep ticks that have a lease: the end of an open claim must still be
+    # counted in the same tick as its beginning.
     open_ticks = sa.select(_lease.c.tick).where(
         _lease.c.job == number, _lease.c.tick < before)
     old = (_history.c.job == number, _history.c.tick < before,
@@ -169,8 +169,8 @@ def _prune_some_history(connection: sa.Connection, *, number: int,
         .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
     if not ticks:
         return 0
-    # Record up to where the history is incomplete, so that no account
-    # starts earlier.
+    # Record the tick up to which the history is incomplete, so that no
+    # account starts earlier.
     connection.execute(sa.update(_job).where(
         _job.c.id == number, sa.or_(
             _job.c.pruned_before.is_(None),

@@ -63,7 +63,7 @@ class Account(NamedTuple):
     begins: int
     #: Text of the schedule in force. Empty means unknown.
     schedule: str
-    #: The instant from which the schedule holds.
+    #: The instant from which the schedule is in force.
     schedule_since: int
     attended: audit.Attendance | None
     #: The instant at which an operator paused the job. None means not paused.
@@ -115,12 +115,12 @@ class Object(NamedTuple):
 class Tick(NamedTuple):
     """The store's data on one tick of an object."""
 
-    #: The instant from which the job's schedule holds.
+    #: The instant from which the job's schedule is in force.
     schedule_since: int
     #: The first tick that the history covers.
     begins: int
-    #: The object's run for this tick that failed for good. None means none
-    #: did.
+    #: The object's run for this tick that failed for good. None means that no
+    #: run did.
     failed: Failed | None
     #: Number of objects of this tick by outcome. If the history has no row for
     #: this tick, these are the earlier ticks that were given up together with
@@ -131,14 +131,14 @@ class Tick(NamedTuple):
 
 
 class StoreQueries:
-    """Queries on one group's ticks and objects; it has no way to write."""
+    """Read-only queries on the ticks and objects of one group."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         self.group = GroupReader(connect(connection_url), namespace)
         self.close = self.group.close
 
     def object(self, job: str, key: str) -> Object:
-        """Return all that the store has on one object."""
+        """Return the store's data on one object."""
         def work(connection: sa.Connection) -> Object:
             now = connection.scalar(sa.select(self.group.dialect.now))
             assert now is not None
@@ -188,7 +188,7 @@ class StoreQueries:
         return row.rule or row.schedule or '', bool(row.rule)
 
     def tick(self, job: str, key: str, tick: int) -> Tick:
-        """Return what the store has on one tick of an object.
+        """Return the store's data on one tick of an object.
 
         :raises ConfigError: the store has no such job.
         """
@@ -315,9 +315,9 @@ def _ticks(connection: sa.Connection, number: int,
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
     """Return the condition that an object's position is needed to judge it.
 
-    For a job that spreads its objects over the period. The position decides
-    whether the object was due for the first tick after it was listed, or for
-    the newest tick.
+    It applies to a job that spreads its objects over the period. The position
+    decides whether the object was due for the first tick after it was listed,
+    or for the newest tick.
     """
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',

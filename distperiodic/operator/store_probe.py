@@ -16,7 +16,7 @@ from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
 _TABLES = tables.metadata.sorted_tables
-#: Network file systems, whose locks reach other hosts late or not at all.
+#: Network file systems. Other hosts see their locks late or not at all.
 _NETWORK = ('nfs', 'nfs4', 'cifs', 'smb3', 'smbfs', 'fuse.sshfs', 'glusterfs',
             'fuse.glusterfs', 'ceph', 'lustre', '9p', 'beegfs', 'afs')
 _MOUNTS = '/proc/self/mounts'
@@ -25,7 +25,7 @@ _COUNTED = 1_000_000
 
 
 class Skew(NamedTuple):
-    """Difference of this host's clock minus the store's, in seconds."""
+    """Time of this host's clock minus the store's, in seconds."""
 
     seconds: float
     #: Maximum error of the measurement: half of the round trip, in seconds.
@@ -186,7 +186,7 @@ def _sequences_not_granted(
 
 def network_disk(path: str, mounts: Sequence[str] | None = None
                  ) -> str | None:
-    """Return the type of the network file system that *path* is on.
+    """Return the type of the network file system that contains *path*.
 
     None means that it is on a local file system, or that this is unknown.
 
