@@ -150,7 +150,7 @@ class Case:
 
 
 def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
-    """Return the reason, and all that is known about the object, by name."""
+    """Return the reason, and the known facts about the object, by name."""
     job = None if case.tasks is None else case.tasks.jobs.get(case.job)
     rule, is_listed, remark = _schedule(case, job)
     facts = _facts(case, job, rule, is_listed)
@@ -191,8 +191,8 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
         'schedule.Schedule | None', bool | None, str]:
     """Return the object's schedule, whether it is listed, and a remark.
 
-    Schedule and listing are None if they are unknown. The remark says why a
-    value is unknown; otherwise it is empty.
+    Schedule and listing are None if they are unknown. The remark explains why
+    a value is unknown; otherwise it is empty.
     """
     from distperiodic.core.job import Scope
     if case.tasks is None:
@@ -208,7 +208,7 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
 
 def _plan(case: Case, job: 'Job',
           rule: 'schedule.Schedule') -> 'Plan':
-    """Return the plan that says when the object is due."""
+    """Return the plan by which the object is due."""
     if rule is not job.schedule:
         return job.plan(own=rule)
     found = case.found.job

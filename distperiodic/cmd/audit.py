@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit``: was everything that was due done?"""
+"""``distperiodic audit``: check that all due work was done."""
 
 import argparse
 import collections
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from distperiodic.operator.queries import Account
     from distperiodic.operator.queries import StoreQueries
 
-# Most ticks of one job to audit: each tick is computed.
+# Maximum number of ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000
 # Seconds in which a very large job is claimed for one tick.
 _CLAIMING = 120.0
-# Most ticks that the sentence names.
+# Maximum number of ticks that the sentence names.
 _NAMED = 3
 
 
@@ -41,9 +41,9 @@ class _Audited(NamedTuple):
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
-    #: What is unknown, and why. Empty means that everything is known.
+    #: The unknown facts, and the reason. Empty means that all are known.
     unknown: str
-    #: True if --tasks has the job and its catalogue cannot be read.
+    #: True if --tasks has the job, but its catalogue cannot be read.
     unread: bool
     #: Classes that cannot be counted; numbers that are recorded are still
     #: shown.
@@ -183,7 +183,7 @@ def _without_late(fates: collections.Counter[Fate]
     """Count late objects as on time.
 
     The objects of a spread job are due at different times of the period, so
-    their delay after the tick says nothing.
+    their delay after the tick is meaningless.
     """
     return collections.Counter({
         **fates, Fate.ON_TIME: fates[Fate.ON_TIME] + fates[Fate.LATE],
@@ -213,7 +213,7 @@ def _not_listed(accounts: 'StoreQueries',
 
 def _missing(tasks: 'periodic.PeriodicTasks | None',
              names: Sequence[str]) -> list[str]:
-    """Return the jobs that should be in the store and are not."""
+    """Return the jobs that should be in the store but are not."""
     from distperiodic.core.job import Scope
     return [] if tasks is None else [
         job.name for job in tasks.jobs.values()

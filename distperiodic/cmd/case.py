@@ -174,12 +174,12 @@ class Case:
 
     @property
     def connected(self) -> 'StoreProbe':
-        """The store; it answers and has our tables.
+        """The store, if it answers and its tables match this release.
 
         :raises NotNow: no store is configured, or its file does not exist yet.
         :raises ConfigError: its URL cannot be used, or its file is missing.
         :raises StoreUnavailable: the store does not answer.
-        :raises SchemaError: its tables are not those of this release.
+        :raises SchemaError: its schema version does not match this release.
         """
         if isinstance(self._connected, exceptions.DistperiodicError):
             raise self._connected
@@ -235,7 +235,7 @@ class Case:
     def check_broker(self) -> None:
         """Check transport_url.
 
-        :raises ConfigError: transport_url is needed and cannot be used.
+        :raises ConfigError: transport_url is needed, but cannot be used.
         """
         if (self.settings.dispatcher == 'messaging'
                 and isinstance(self._broker, exceptions.DistperiodicError)):

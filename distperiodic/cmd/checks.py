@@ -2,8 +2,8 @@
 """The checks of ``distperiodic doctor``.
 
 Each check is a function, and its docstring is shown to the operator. It
-returns what it found and, unless all is well, the remedy. The checks run in
-the order of this file, the cheap ones first. They change nothing, except that
+returns its finding and, unless all is well, the remedy. The checks run in the
+order of this file, the cheap ones first. They change nothing, except that
 ``coordination_join`` joins a temporary group and leaves it again.
 
 The file is long because its order is the order of the report.
@@ -33,8 +33,8 @@ from distperiodic.cmd.findings import warn
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
 
-#: Seconds between clocks that cause a warning: ticks are early or late by as
-#: much.
+#: Difference between two clocks, in seconds, that causes a warning: ticks are
+#: early or late by that much.
 SKEW = 0.5
 
 

@@ -159,7 +159,7 @@ def add_job(parser: argparse.ArgumentParser,
 def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
     """Return the job that was named, or None.
 
-    :raises ConfigError: two jobs were named, or none and one is required.
+    :raises ConfigError: two jobs were named, or none although one is required.
     """
     if None not in (parsed.job, parsed.named_job):
         raise exceptions.ConfigError(
@@ -185,7 +185,7 @@ def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
     def error(message: str) -> NoReturn:
         raise exceptions.ConfigError(
             f'{message}; see: {prog} --help') from None
-    # cliff makes the parser, so it cannot be of a class of ours.
+    # cliff creates the parser, so it cannot be a subclass with this method.
     parser.error = error  # type: ignore[method-assign]
 
 
@@ -230,9 +230,9 @@ class Configured:
 
     def configuration(self, parsed: argparse.Namespace,
                       logs: bool = False) -> 'cfg.ConfigOpts':
-        """Return the options, on a ConfigOpts of their own.
+        """Return the options, on a new ConfigOpts.
 
-        :param logs: Whether to register the options of oslo.log as well.
+        :param logs: True registers the options of oslo.log as well.
         :raises ConfigError: a file cannot be read.
         """
         from oslo_config import cfg
@@ -280,7 +280,7 @@ class Configured:
                  made: bool = True) -> 'opts.Settings':
         """Return the options of a command that needs the store.
 
-        :param made: Whether an embedded store must exist already.
+        :param made: True if an embedded store must already exist.
         :raises ConfigError: an option cannot be used, or there is no store.
         """
         from distperiodic import opts
@@ -325,7 +325,7 @@ def plural(number: int, word: str) -> str:
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first *most* names, and how many more there are."""
+    """Return the first *most* names, and the number of the others."""
     more = f' and {len(names) - most} more' if len(names) > most else ''
     return ', '.join(names[:most]) + more
 

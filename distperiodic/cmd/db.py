@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic db sync|version|prune``: the tables of the store.
 
-Only ``db sync`` changes tables, so only it needs a database user who may.
+Only ``db sync`` changes tables, so only it needs a database user with the
+privilege to do so.
 """
 
 import argparse

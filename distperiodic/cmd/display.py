@@ -15,7 +15,7 @@ from cliff import lister
 from distperiodic import exceptions
 from distperiodic.cmd import configured
 
-# Least width of a line, in characters, even on a narrower terminal.
+# Minimum width of a line, in characters, even on a narrower terminal.
 _NARROWEST = 40
 
 
@@ -68,7 +68,7 @@ class Display(configured.Configured):
             columns: Sequence[str]) -> Any:
         """Select the columns that -c names.
 
-        :raises ConfigError: -c names no column that there is.
+        :raises ConfigError: no column that -c names exists.
         """
         command: Any = super()
         try:
@@ -113,7 +113,8 @@ class Table(Display):
         # Reject unknown columns before anything is printed.
         self._generate_columns_and_selector(parsed, columns)
         if self.sentence:
-            # Of the cliff command that this class is mixed into.
+            # The application of the cliff command that this class is mixed
+            # into.
             app: Any = self.app  # type: ignore[attr-defined]
             line = _line(parsed)
             print(self.sentence if line is None else '\n'.join(
@@ -133,7 +134,10 @@ def _known(data: Any) -> Any:
 
 
 def _line(parsed: argparse.Namespace) -> int | None:
-    """Return the characters in a line for people; None means unlimited."""
+    """Return the number of characters in a line for people.
+
+    None means unlimited.
+    """
     if parsed.formatter != 'table' or parsed.max_width > 0:
         return None
     if os.environ.get('COLUMNS', '').isdigit() or sys.stdout.isatty():
@@ -179,7 +183,7 @@ def _blocks(columns: Sequence[str], rows: Sequence[Sequence[Any]],
 
 
 def width(default: int) -> int:
-    """Return the characters in a line of the terminal.
+    """Return the number of characters in a line of the terminal.
 
     The environment variable COLUMNS has priority.
 

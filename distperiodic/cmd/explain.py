@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring explain``: who owns an object, and whether it ran.
 
-The ring is arithmetic: it says which member should run the object. The store
-says what became of the object. If one of the two is missing, its rows are left
-out: without ``connection`` there are no records, and without ``backend_url``
-one process owns all objects.
+The ring is arithmetic: it determines which member should run the object. The
+store records the outcome of the object. If one of the two is missing, its rows
+are left out: without ``connection`` there are no records, and without
+``backend_url`` one process owns all objects.
 """
 
 import argparse
@@ -53,8 +53,8 @@ class Explained(display.Display, show.ShowOne):
               ) -> 'tuple[str, periodic.PeriodicTasks | None]':
         """Return the key of the object's claim, and the tasks that were named.
 
-        :raises ConfigError: the job has objects and none is named, or it has
-            none and one is named.
+        :raises ConfigError: the job has objects but none is named, or it has
+            none but one is named.
         """
         from distperiodic.core import catalogue
         tasks = listed.load(self, parsed)
@@ -64,7 +64,7 @@ class Explained(display.Display, show.ShowOne):
             parsed.job if parsed.object is None else parsed.object), tasks
 
     def answer(self, case: answers.Case) -> list[tuple[str, Any]]:
-        """Return whether the object ran for its last tick, and why not."""
+        """Return rows that show whether the object ran for its last tick."""
         return self.judged(*answers.rows(case))
 
     def judged(self, reason: Reason,
@@ -145,8 +145,8 @@ def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
 def _check_object(job: 'Job', key: str | None) -> None:
     """Check that an object is named if, and only if, the job has objects.
 
-    :raises ConfigError: an object is named of a job that has none, or none of
-        a job that has objects.
+    :raises ConfigError: an object is named for a job without objects, or none
+        for a job with objects.
     """
     from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP and key is not None:
@@ -161,7 +161,7 @@ def _check_object(job: 'Job', key: str | None) -> None:
 
 def placed(key: str, members: 'tuple[Member, ...]'
            ) -> list[tuple[str, Any]]:
-    """Return the owner of *key* among *members*, and how it follows."""
+    """Return the owner of *key* among *members*, and its computation."""
     from distperiodic.core.member import ring_members
     from distperiodic.core.ring import Ring
     from distperiodic.core.ring import points_of

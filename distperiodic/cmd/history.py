@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic history``: what became of each tick."""
+"""``distperiodic history``: the outcome of each tick."""
 
 import argparse
 from collections.abc import Sequence

@@ -105,7 +105,7 @@ class _OfJobs(_OfJob):
               group: 'GroupReader') -> 'list[Job]':
         """Return the jobs that were named.
 
-        :raises ConfigError: there are none.
+        :raises ConfigError: the store has no jobs.
         """
         names = group.names(parsed.job).values()
         jobs = [job for job in group.jobs() if job.name in names]
@@ -211,7 +211,7 @@ class JobTrigger(_OfJob):
                  f'tick {configured.moment(told.tick)}{left_out}')
 
     def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
-        """Raise an error that says how to run a job before its first tick.
+        """Raise an error that explains how to run a job before its first tick.
 
         :raises ConfigError: always.
         """

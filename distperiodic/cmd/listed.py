@@ -27,7 +27,7 @@ class Listed(NamedTuple):
     """The objects of a job."""
 
     ids: frozenset[str]
-    #: Schedules of the objects that have one of their own.
+    #: Schedules of the objects that have their own, by id.
     own: 'Mapping[str, schedule.Schedule]'
 
 
@@ -46,7 +46,7 @@ def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',
            found: Listed, only: str | None = None) -> None:
     """List a job's objects in the store, as its schedulers would.
 
-    Rows that the store already has of the job or an object do not change.
+    Existing rows of the job and of its objects do not change.
 
     :param only: the only object to list. None means all.
     """

@@ -15,7 +15,8 @@ from distperiodic.cmd import display
 if TYPE_CHECKING:
     from distperiodic.operator.activity import Listing
 
-# Most ticks of one schedule to list; the sentence names the jobs with more.
+# Maximum number of ticks of one schedule to list; the sentence names the jobs
+# with more.
 _TICKS = 100
 
 
@@ -107,7 +108,7 @@ def _ticks_of(listing: 'Listing', now: int,
     end = None if within is None else now + round(within * 1e6)
     at = now
     if spread:
-        # Begin with the present period: some of its objects are not due yet.
+        # Begin with the current period: some of its objects are not due yet.
         at = rule.at_or_before(now) or now
         yield from _of_spread(listing, rule, at, now, end)
         return
@@ -123,7 +124,7 @@ def _of_spread(listing: 'Listing', rule: Any, at: int, now: int,
     """Yield the future ticks of a job whose objects have phases.
 
     The phases are evenly spread. The number of objects is therefore
-    proportional to the part of the period that lies in the requested time.
+    proportional to the part of the period that is within the requested time.
     """
     for _ in range(_TICKS + 1):
         period = rule.period_us(at)

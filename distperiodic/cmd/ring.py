@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """``distperiodic ring show`` and ``simulate``.
 
-The ring is arithmetic: the members and their points determine who owns what,
-and what a change would move. ``show`` and ``explain`` read the members from
-the coordination service, or take ``--members`` and need no service.
-``simulate`` makes up its members.
+The ring is arithmetic: the members and their points determine the owner of
+each object, and the objects that a change would move. ``show`` and ``explain``
+read the members from the coordination service, or take ``--members`` and need
+no service. ``simulate`` invents its members.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _POINTS_TO_SPEND = 40_000
 
 
 class OfMembers(configured.Configured):
-    """A part of commands about the ring of present or named members."""
+    """A part of commands about the ring of current or named members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -68,7 +68,7 @@ class OfMembers(configured.Configured):
 
 def group_of(command: configured.Configured, parsed: argparse.Namespace
              ) -> 'tuple[Group, opts.Settings]':
-    """Return the group as the coordination service has it.
+    """Return the group from the coordination service.
 
     :raises ConfigError: no coordination service is configured.
     :raises CoordinationUnavailable: the service does not answer.
@@ -335,7 +335,7 @@ def _spread(members: int, replicas: int) -> tuple[float, float, float]:
 
     Shares are in multiples of the mean.
 
-    :return: The least, the middle and the greatest of the largest shares.
+    :return: The minimum, the median and the maximum of the largest shares.
     """
     from distperiodic.core.ring import Ring
     found = []

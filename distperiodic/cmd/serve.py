@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _LINE = '%(asctime)s.%(msecs)03d %(process)d %(levelname)s %(name)s '
-# These libraries log each connection attempt; our own log lines say what it
-# means.
+# These libraries log each connection attempt; distperiodic's own log lines
+# explain the result.
 _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
           'kombu=WARNING', 'oslo.messaging=WARNING',
           'oslo_messaging=WARNING', 'oslo_service=WARNING',

@@ -102,8 +102,7 @@ class Shell(app.App):
     """Periodic work over very many objects, on many processes."""
 
     NAME = 'distperiodic'
-    # Separate from the library's loggers: what they log while a command runs
-    # is shown only with -v.
+    # Separate from the library's loggers: their lines are shown only with -v.
     LOG = logging.getLogger('distperiodic-command')
     DEFAULT_VERBOSE_LEVEL = 0
 

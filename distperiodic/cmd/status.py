@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic status``: who is there, what they own, and what is wrong.
+"""``distperiodic status``: the members of a group, their shares, and problems.
 
 Everything is read from the coordination service and the store when the command
-runs. The command asks no member and keeps no data, except that --watch
-remembers the processes it has seen. The store remembers which processes took
-part in recent ticks: if one of them is not in the group now, it is reported as
-gone.
+runs. The command sends no request to a member and keeps no data, except that
+--watch remembers the processes that it has seen. The store records which
+processes took part in recent ticks: if one of them is not in the group now, it
+is reported as gone.
 """
 
 import argparse
@@ -75,12 +75,13 @@ class Book:
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing: 'Sequence[Failing]' = ()
     paused: Sequence[str] = ()
-    #: Why the store could not be read. Empty: it was read, or there is none.
+    #: Reason why the store could not be read. Empty means that it was read, or
+    #: that there is no store.
     trouble: str = ''
 
 
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
-    """Read what the store knows about the last minutes."""
+    """Read the store's facts about the last minutes."""
     from distperiodic.operator.activity import Activity
     if not settings.connection:
         return Book()
@@ -203,7 +204,7 @@ class Status(display.Table, lister.Lister):
             group, settings, book, parsed.expect, parsed.expect_workers)
         at = datetime.datetime.fromtimestamp(
             now.now() // 1000000, datetime.UTC)
-        # In UTC like the table, wherever the user is.
+        # Use UTC, like the table, whatever the local time zone is.
         self.sentence = f'{at:%H:%M:%S}Z  {text}'
         people = parsed.formatter == 'table'
         rows = _rows(group, book, now.now(), people)
@@ -215,7 +216,7 @@ class Status(display.Table, lister.Lister):
             *((*row, None, None) for row in rows)]
 
     def _missed(self, group: Group, book: Book, now: int) -> Book:
-        """Add the processes that this command saw before and that are gone."""
+        """Add the processes that this command saw before but are gone now."""
         missed = _gone(group, {
             name: seen for name, seen in self._seen.items()
             if now - seen <= MISSED_FOR * 1e6})
@@ -227,9 +228,9 @@ class Status(display.Table, lister.Lister):
 def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
           expected: int | None = None,
           expected_workers: int | None = None) -> tuple[int, str]:
-    """Return the exit code, and the sentence that says the same.
+    """Return the exit code and a sentence that explains it.
 
-    :param book: what the store knows. None means nothing.
+    :param book: the store's facts. None means that there are none.
     :param expected: Number of schedulers expected. None means any number.
     :param expected_workers: Number of workers expected. None means any number.
     """
@@ -332,7 +333,7 @@ def _rows(group: Group, book: Book, now: int,
 
 
 def _host(identity: str, none: str | None) -> str | None:
-    """Return the host in an identity that the library made."""
+    """Return the host in an identity that the library created."""
     return identity.partition(':')[0] if ':' in identity else none
 
 

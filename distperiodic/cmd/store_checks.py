@@ -15,8 +15,9 @@ from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 
-#: Seconds between the clocks of this host and the store that cause a warning:
-#: ticks become due by this host's clock, and leases end by the store's clock.
+#: Difference between the clocks of this host and the store, in seconds, that
+#: causes a warning: ticks become due by this host's clock, but leases expire
+#: by the store's clock.
 _SKEW = 1.0
 #: Number of rows of the history, or of the failures, that should be pruned.
 _MANY = 1_000_000

@@ -62,7 +62,7 @@ class Why(explain.Explained):
 
     def _group(self, parsed: argparse.Namespace, settings: 'opts.Settings'
                ) -> 'Group | None':
-        """Return the group. None: the group is unknown."""
+        """Return the group; None means that it is unknown."""
         if not settings.backend_url:
             return None
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of the demo: arithmetic on what the handlers recorded.
+"""The figures of the demo: arithmetic on the records of the handlers.
 
 One run is due for each object and tick, from the first tick after the start to
 the last one that counts. A run was served if a ping of that object and tick
@@ -37,7 +37,7 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """A change of the group, made by the demo or by accident."""
+    """A change of the group, caused by the demo or by accident."""
 
     what: str
     who: str
@@ -141,7 +141,7 @@ class Account:
             if change.at <= t.instant + _REACH_US < end)
 
     def lateness(self, *parts: float) -> list[float]:
-        """Return quantiles of the seconds from tick to start, such as 0.5."""
+        """Return quantiles, such as 0.5, of the seconds from tick to start."""
         return quantiles(
             [late for tick in self.due_ticks() for late in tick.late], *parts)
 
@@ -158,7 +158,7 @@ def quantiles(values: list[float], *parts: float) -> list[float]:
 
 def movement(hosts: Sequence[str], before: Ring, after: Ring,
              who: Collection[str]) -> Movement:
-    """Return what moved when the members *who* joined or left."""
+    """Return the objects that moved when the members *who* joined or left."""
     if not len(before) or not len(after):
         return Movement(0, 0)
     moved = least = 0

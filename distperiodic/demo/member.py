@@ -41,7 +41,7 @@ _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 def die_with(parent: int) -> None:
     """Make the kernel kill this process when *parent* ends.
 
-    On other kernels than Linux this process ends only if the parent ends it.
+    On kernels other than Linux this process ends only if the parent ends it.
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

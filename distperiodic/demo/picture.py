@@ -169,7 +169,7 @@ class Picture:
         return strip
 
     def _hosts(self, scene: Scene, inner: int) -> Text:
-        """Return one cell for each host; only for the first ones if there are
+        """Return one cell for each host, or only the first ones if there are
         too many.
         """
         # A row has a multiple of 50 cells, unless that would need too many

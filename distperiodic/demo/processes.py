@@ -131,7 +131,7 @@ class Company:
     def check(self) -> None:
         """Check that no process has ended by itself.
 
-        :raises DistperiodicError: a process has ended and was not killed.
+        :raises DistperiodicError: a process has ended but was not killed.
         """
         for process in self.all:
             if not process.running and not process.killed:

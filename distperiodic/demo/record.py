@@ -5,7 +5,7 @@
 
 The fields are object, tick, start (both in microseconds since the epoch) and
 process id. Each process appends to a file of its own. The figures of the demo
-come from these lines only, never from what the library reports about itself.
+come from these lines only, never from the library's own reports.
 """
 
 import os

@@ -4,13 +4,13 @@
     0               0.22              0.44          0.65  + session + 4 s   1
     |--- 3 members ---|- a 4th joins -|-- kill -9 --|- SIGSTOP -|- SIGCONT -|
 
-One loop runs ten times a second. It makes the next change if that is due,
-reads the records of the handlers, handles changes of the group, and updates
-the display. The scene observes the group from outside, as ``distperiodic
-status`` does, and asks no member anything.
+One loop runs ten times a second. It carries out the next change when that is
+due, reads the records of the handlers, handles changes of the group, and
+updates the display. The scene observes the group from outside, as
+``distperiodic status`` does, and sends no request to a member.
 
-The file is long because it has the whole story: what the loop changes, and
-what it then expects to see.
+The file is long because it has the whole story: the changes by the loop, and
+the effects that it then expects.
 """
 
 import contextlib
@@ -74,7 +74,7 @@ class Seat:
         self.number = number
         self.process = process
         self.state = 'starting'
-        #: Tenure of its present entry in the group. None: not in the group.
+        #: Tenure of its current entry in the group. None: not in the group.
         self.tenure: int | None = None
         self.served = 0
 
@@ -93,7 +93,7 @@ class Show(Protocol):
         """Show a tick that is over."""
 
     def update(self, scene: 'Scene') -> None:
-        """Show the present state; called in each pass of the loop."""
+        """Show the current state; called in each pass of the loop."""
 
 
 class Scene:
@@ -254,8 +254,8 @@ class Scene:
     # -- the plan
 
     def _play(self) -> None:
-        # The group must miss the killed member before the next one is frozen,
-        # and the frozen member must be back before the end.
+        # The group must notice the loss of the killed member before the next
+        # one is frozen, and the frozen member must be back before the end.
         frozen = self.session + _FROZEN_BEYOND_SESSION
         self.length = length = max(
             self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
@@ -303,8 +303,8 @@ class Scene:
         """Wait until no run is in progress, for at most one period.
 
         A run that ended but whose end is not in the store yet is repeated if
-        its process stops then. How many there are at one moment depends on
-        the machine, and the demo is not meant to show its load.
+        its process stops then. The number of such runs depends on the load of
+        the machine, which the demo is not meant to show.
         """
         deadline = self._clock.monotonic() + pings.PERIOD
         while (self._servers.runs_in_progress()

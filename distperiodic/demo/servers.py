@@ -2,8 +2,8 @@
 """The services that the processes of the demo share, and their configuration.
 
 By default these are files in a directory that is deleted with the demo.
-Otherwise they are the user's ZooKeeper, RabbitMQ and database. There the demo
-uses names of its own and leaves nothing behind.
+Otherwise they are the user's ZooKeeper, RabbitMQ and database. On those the
+demo uses names of its own, and leaves nothing behind.
 """
 
 import contextlib
@@ -83,7 +83,8 @@ class Servers:
             directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
-        """Check that all services answer; create the tables of our own store.
+        """Check that all services answer; create the tables of a store that
+        is the demo's own.
 
         :raises CoordinationUnavailable: the coordination service does not
             answer.
