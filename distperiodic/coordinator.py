@@ -47,7 +47,7 @@ class Coordinator:
         is unique to this process.
     :param conf: Configuration with the other options. The default is the
         global one. The options are read when this process connects, so *conf*
-        need not be loaded before.
+        need not be loaded earlier.
     :param replicas: Number of points on the ring. The default is the option
         ``hash_ring_replicas_count``, which can change at SIGHUP.
     :param session_timeout: Seconds until the session of a silent process
@@ -157,7 +157,7 @@ class Coordinator:
             return
         failed = self._failed
         # Threads that call this during a start wait for that start. If it
-        # fails, they raise its error instead of another long attempt.
+        # fails, they raise its error instead of repeating a long attempt.
         with self._lock:
             if self.is_started():
                 return
@@ -232,11 +232,11 @@ class Coordinator:
         """Ensure membership: connect if this process is not connected.
 
         A thread sends the heartbeats. This method is not needed to stay in
-        the group, and calling it does no harm.
+        the group, but calling it does no harm.
 
         :raises ConfigError: An option cannot be used.
-        :raises CoordinationUnavailable: Not connected, and the attempt to
-            connect failed.
+        :raises CoordinationUnavailable: This process was not connected, and
+            the attempt to connect failed.
         :raises DuplicateMember: Another live process has this identity.
         :raises ViewUnknown: This coordinator was stopped.
         """
@@ -357,7 +357,7 @@ class HashRing(Coordinator):
     ) -> list[Any]:
         """Return the *objects* that this process owns, in the given order.
 
-        The ring remembers the last few lists by their ids, so a repeated list
+        The ring caches the last few lists by their ids, so a repeated list
         costs one comparison of its ids. A :class:`~.catalogue.Catalogue`
         needs no comparison: while the ring is unchanged, the cost depends only
         on the number of objects that this process owns.

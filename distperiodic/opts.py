@@ -233,7 +233,7 @@ class Settings:
     connection: str = dataclasses.field(repr=False)
     late_claim_after: float
     sweep_interval: float
-    #: Days. 0 means for ever.
+    #: Days. 0 means forever.
     history_retention: float
     lease: float
     send_timeout: float
@@ -411,7 +411,7 @@ def value(conf: cfg.ConfigOpts, name: str) -> Any:
 def reloaded(conf: cfg.ConfigOpts, name: str) -> Any:
     """Return the value of a mutable option after a reload of its file.
 
-    None means that the new value is illegal. This is logged and not raised,
+    None means that the new value is illegal. This is logged instead of raised,
     because it must not end a running process.
     """
     try:

@@ -19,7 +19,7 @@ recognises them by the attributes that the decorator sets. It does not import
 oslo.service, because the import would select the default backend for the
 whole process.
 
-The file is long because the arguments of the decorator are described in it.
+The file is long because it documents each argument of the decorator.
 """
 
 import difflib
@@ -124,8 +124,8 @@ def periodic_task(
 ) -> Any:
     """Make a method a periodic job, with or without parentheses.
 
-    All arguments are checked here, when the module is imported, and not at
-    the first tick.
+    All arguments are checked when the module is imported, not at the first
+    tick.
 
     :param method: The method, if the decorator has no parentheses.
     :param spacing: Seconds between ticks, at least 0.001. All members share
@@ -154,7 +154,7 @@ def periodic_task(
         same time. None (default) means no limit for the job.
     :param delivery: ``'at_least_once'`` (default) or ``'at_most_once'``.
     :param name: Name of the job. The default is the name of the method.
-        Claims are stored under this name, so a new name makes a new job.
+        Claims are stored under this name, so a new name creates a new job.
     :param enabled: False keeps the job listed but never runs it.
     :param run_immediately: True runs an object as soon as it is listed, not
         at its next tick. With a store, this happens once per object. Without
@@ -349,8 +349,8 @@ class PeriodicTasks:
         This method is for services that drive their tasks themselves. Do not
         pass the same instance to a scheduler service: each tick would run
         twice. Only jobs with scope ``'member'`` run. Retries and timeouts
-        need a worker and are not applied. Ticks stay on their grid: a long
-        run delays the tasks after it once, and causes no drift.
+        need a worker, so they are not applied. Ticks stay on their grid: a
+        long run delays the tasks after it once, but causes no drift.
 
         :param context: Passed unchanged to every task.
         :param raise_on_error: True raises the exception of a task; the
@@ -446,9 +446,9 @@ class PeriodicTasks:
             self._last_ticks[job.name] = newest
             return (now,) if job.run_immediately else ()
         if job.schedule.after(now) < last:
-            # The clock was set back by more than a period. To wait until it
+            # The clock was set back by more than a period. Waiting until it
             # reaches the last tick again could stop the task for hours. After
-            # a smaller step back it is right to wait.
+            # a smaller step back, waiting is right.
             LOG.warning(
                 'clock set back: job=%s last_tick=%s; it goes on at the next '
                 'tick of the new time, and ticks may run a second time',
@@ -514,7 +514,8 @@ def _members_of(cls: type) -> dict[str, Any]:
 def _check_arguments(member: Any) -> None:
     """Check that a handler accepts the arguments that its job passes.
 
-    :raises InvalidJob: It does not. The message gives its file and line.
+    :raises InvalidJob: The handler does not accept them. The message gives its
+        file and line.
     """
     plain = _plain(member)
     job = getattr(plain, _MARK, None)

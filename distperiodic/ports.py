@@ -4,7 +4,7 @@
 Each port is a contract. Adapters implement it, the conformance suite of the
 port tests every adapter, and the flow depends on nothing else.
 
-All ports stand in one file, so that the contract can be read as a whole.
+All ports are in one file, so that the contract can be read as a whole.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ class Clock(Protocol):
 
 
 class Membership(Protocol):
-    """Members of the groups, as far as this process knows."""
+    """Members of the groups, as far as this process knows them."""
 
     def view(self, group: str) -> View:
         """Return the last known view of *group*, without a request.
@@ -87,9 +87,9 @@ class JobStatus(NamedTuple):
 class ClaimStore(Protocol):
     """Store of the claims, one row per (job, object), and of their leases.
 
-    Every move is one conditional write of many rows. To lose a race is a
-    result and not an error: the objects that another process won are left out
-    of the result. An adapter reads the winners back from the rows. It never
+    Every move is one conditional write of many rows. Losing a race is a
+    result, not an error: the objects that another process won are left out of
+    the result. An adapter reads the winners back from the rows. It never
     trusts the row count of a database driver.
 
     The caller names each lease that it creates, and never uses a name twice.
@@ -190,7 +190,7 @@ class ClaimStore(Protocol):
               until: int | None = None) -> Claimed:
         """Claim all *objects* whose watermark is before *tick*.
 
-        If an earlier tick of an object is claimed and not started, *supersede*
+        If an earlier tick of an object is claimed but not started, *supersede*
         decides: True voids the old claim and claims the object for *tick*;
         False reports the object as waiting and does not claim it. If an
         earlier tick runs or waits for a retry, the object is reported as busy
@@ -392,7 +392,7 @@ class CatalogueReader(Protocol):
              arcs: Sequence[Arc]) -> None:
         """Start to read the objects of *job*, and return at once.
 
-        The flow receives the answer with the same *ticket*, or never.
+        The flow receives the answer with the same *ticket*, or not at all.
 
         :param arcs: Arcs of the ring that this member owns, for a catalogue
             method that reads only their objects.
