@@ -47,16 +47,16 @@ SENTENCES = {
     Reason.NOT_DUE_YET:
         'it is listed, and its first tick is still to come: {next}',
     Reason.PASSED_OVER:
-        'it was passed over for {settled}, by misfire: {told}',
+        'it was passed over for {settled}, by misfire: {skip_reason}',
     Reason.LOST:
         'it was due for {settled} and schedulers were serving the job, but '
-        'none claimed it: {told}; this is a bug, please report it with the '
-        'output of distperiodic audit --ticks',
+        'none claimed it: {skip_reason}; this is a bug, please report it '
+        'with the output of distperiodic audit --ticks',
     Reason.SKIPPED_BY_OVERLAP:
         'it was skipped for {settled}, by overlap: its tick {tick} was not '
         'over{standing}',
     Reason.SKIPPED_BY_PAUSE:
-        'it was skipped for {settled}: {told}',
+        'it was skipped for {settled}: {skip_reason}',
     Reason.CANCELLED: 'its claim for {tick} was ended without a run',
     Reason.DEAD:
         'it failed for good for {tick}, at attempt {attempt}: {error}; it '
@@ -121,13 +121,15 @@ PAST = {
         'it failed for good for {at}, at attempt {attempt}{on}: {error}',
     Reason.NOT_LISTED:
         'the catalogue did not list it at {at}: {since}',
-    Reason.PASSED_OVER: 'it was passed over for {at}, by misfire: {told}',
+    Reason.PASSED_OVER:
+        'it was passed over for {at}, by misfire: {skip_reason}',
     Reason.LOST:
-        'it was due for {at}, schedulers attended the job, and it was not '
-        'claimed: {told}; please report it, with distperiodic audit --ticks',
+        'it was due for {at} and schedulers were serving the job, but none '
+        'claimed it: {skip_reason}; this is a bug, please report it with the '
+        'output of distperiodic audit --ticks',
     Reason.SKIPPED_BY_OVERLAP:
-        'it was skipped for {at}, by overlap: {told}',
-    Reason.SKIPPED_BY_PAUSE: 'it was skipped for {at}: {told}',
+        'it was skipped for {at}, by overlap: {skip_reason}',
+    Reason.SKIPPED_BY_PAUSE: 'it was skipped for {at}: {skip_reason}',
     Reason.CANCELLED: 'its claim for {at} was ended without a run',
     Reason.NOBODY_CLAIMS:
         'nothing is recorded of it for {at}: no scheduler claimed it then',
@@ -159,12 +161,12 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
         case, job, rule)
     sentence = SENTENCES[reason].format(**_words(case, facts, following))
     found, claim = case.found, case.found.claim
-    told: list[tuple[str, Any]] = [
+    evidence: list[tuple[str, Any]] = [
         ('answer', sentence + (f' ({remark})' if remark else '')),
         ('reason', reason.value)]
     if claim is None:
-        return reason, told
-    told += [
+        return reason, evidence
+    evidence += [
         ('last tick', _moment(claim.tick)),
         ('state', claim.state.value),
         ('skipped', f'{_moment(claim.settled)} by {claim.skipped_by.value}'
@@ -180,7 +182,7 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
             f'{_moment(one.tick)} attempt {one.attempt}'
             f'{" on " * bool(one.worker)}{one.worker}: '
             f'{configured.one_line(one.error)}' for one in found.failed))]
-    return reason, told
+    return reason, evidence
 
 
 def _or_never(micros: int | None) -> str:
@@ -284,11 +286,11 @@ def _words(case: Case, facts: Facts,
         'holder': (claim.holder if claim else '') or 'nobody',
         'until': _or_never(claim.until if claim else None),
         'attempt': found.attempt, 'following': found.attempt + 1,
-        'told': found.skip_reason or 'nothing was said of it',
+        'skip_reason': found.skip_reason or 'no reason was recorded',
         'standing': '' if claim is None or not claim.open or not found.worker
         else f', and still runs on {found.worker}',
         'error': configured.one_line(found.failed[0].error)
-        if found.failed else 'what was told of it is pruned',
+        if found.failed else 'its record was pruned',
         'sweep': case.settings.sweep_interval,
         'late_after': case.settings.late_claim_after,
         'paused_since': _or_never(job.paused_since if job else None),
@@ -312,7 +314,7 @@ def past_rows(job: str, found: 'Object', tick: int,
     failed, since = kept.failed, found.claim.since
     words = {
         'at': _moment(tick),
-        'told': kept.skip_reason or 'nothing was recorded',
+        'skip_reason': kept.skip_reason or 'no reason was recorded',
         'number': kept.counts.get(Reason.RAN, 0),
         'several': ', '.join(
             f'{one.value} ({configured.plural(kept.counts[one], "object")})'
