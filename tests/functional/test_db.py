@@ -8,6 +8,7 @@ import re
 import socket
 import sqlite3
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -815,6 +816,33 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
     path.write_bytes(b'')
     with pytest.raises(exceptions.SchemaError, match='distperiodic db sync$'):
         schema.check(sqlite_url)
+
+
+def test_a_check_keeps_the_locks_of_this_process(sqlite_url, tmp_path):
+    """Without them, another process that closes the database takes itself for
+    the last one and removes the log that this process goes on writing to.
+    """
+    schema.sync(sqlite_url)
+    path = tmp_path / 'claims.sqlite'
+    count = [sys.executable, '-c', (
+        'import sqlite3, sys; '
+        'connection = sqlite3.connect(sys.argv[1]); '
+        'print(*connection.execute("SELECT count(*) FROM own").fetchone()); '
+        'connection.close()'), str(path)]
+
+    def counted():
+        return int(subprocess.run(  # noqa: S603
+            count, capture_output=True, check=True, timeout=30).stdout)
+
+    with contextlib.closing(sqlite3.connect(
+            path, isolation_level=None)) as connection:
+        assert connection.execute('PRAGMA journal_mode').fetchone() == (
+            'wal',)
+        connection.execute('CREATE TABLE own (x INTEGER)')
+        schema.check(sqlite_url)
+        assert counted() == 0
+        connection.execute('INSERT INTO own VALUES (1)')
+        assert counted() == 1
 
 
 @pytest.mark.parametrize('command', [

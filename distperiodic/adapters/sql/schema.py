@@ -9,6 +9,7 @@ user who runs it needs the right to do so.
 import contextlib
 import itertools
 import pathlib
+import sqlite3
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 #: Version that this release works with: that of the newest migration.
 VERSION = '0007'
-# First bytes of each database of SQLite that is not empty.
-_SQLITE = b'SQLite format 3\0'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
@@ -77,11 +76,25 @@ def _check_file(connection_url: str, shown: str) -> None:
             'create it, then make the tables with: distperiodic db sync')
     if not path.exists():
         raise _no_tables(shown)
-    with contextlib.suppress(OSError), path.open('rb') as file:
-        if file.read(len(_SQLITE)) not in (b'', _SQLITE):
-            raise exceptions.SchemaError(
-                f'database {shown}: file is not a database; give the path of '
-                'a database of SQLite, or of a new file')
+    if _is_foreign(path):
+        raise exceptions.SchemaError(
+            f'database {shown}: file is not a database; give the path of '
+            'a database of SQLite, or of a new file')
+
+
+def _is_foreign(path: pathlib.Path) -> bool:
+    """Return whether the file *path* has another format than SQLite's.
+
+    SQLite itself reads the file: to close any other descriptor of it would
+    release all locks that this process holds on it.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(
+                f'{path.resolve().as_uri()}?mode=rw', uri=True)) as connection:
+            connection.execute('PRAGMA schema_version')
+    except sqlite3.DatabaseError as exc:
+        return exc.sqlite_errorcode == sqlite3.SQLITE_NOTADB
+    return False
 
 
 def _no_tables(shown: str) -> exceptions.SchemaError:
