@@ -281,7 +281,8 @@ class ClaimStore(Protocol):
         :param holder: Holder of the new lease.
         :param seconds: Seconds until the new lease expires.
         :param count_attempt: True means that the granted runs may have run:
-            their number of attempts increases.
+            their number of attempts increases, and a run whose handler is
+            ending it in a transaction of its own is left out.
         :returns: The new claims.
         """
 

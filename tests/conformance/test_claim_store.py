@@ -1909,6 +1909,47 @@ def test_a_lease_with_a_row_that_is_kept_is_taken_over_later(
                       ) == ['free']
 
 
+@pytest.mark.parametrize('started', [True, False])
+def test_a_claim_that_is_given_up_waits_for_a_short_lock(
+        many_sessions, job, tick, started):
+    """No handler ends it, so it must not be left to the end of its lease."""
+    with opened(many_sessions) as store, opened(many_sessions) as other:
+        lease = (run(store, job, tick, 'a', 'b')[0] if started
+                 else take(store, job, tick, 'a', 'b')[0])
+        engine = other.database.read(lambda connection: connection.engine)
+        with engine.connect() as session:
+            transaction = session.begin()
+            session.execute(sa.select(tables.claim.c.object).where(
+                tables.claim.c.lease == lease,
+                tables.claim.c.object == 'b').with_for_update()).all()
+            release = threading.Timer(0.5, transaction.rollback)
+            release.start()
+            reclaimed = reclaim(store, job, tick, ['a', 'b'], lease,
+                                count_attempt=not started)
+            release.join()
+
+        assert objects_of(reclaimed) == ['a', 'b']
+
+
+def test_a_reclaim_that_finds_nothing_locks_nothing(
+        many_sessions, job, tick):
+    """A scheduler reclaims what its worker refused while that worker gives
+    up the same runs.
+    """
+    with opened(many_sessions) as store, opened(many_sessions) as other:
+        lease, _ = run(store, job, tick, 'a')
+        locked = []
+
+        def lock(connection, cursor, statement, parameters, *_):
+            locked.append('FOR UPDATE' in statement)
+        engine = other.database.read(lambda connection: connection.engine)
+        sa.event.listen(engine, 'before_cursor_execute', lock)
+
+        assert reclaim(other, job, tick, ['a'], name()) == []
+        assert locked and not any(locked)
+        assert objects_of(reclaim(store, job, tick, ['a'], lease)) == ['a']
+
+
 # Tables that are made anew.
 
 def made_anew(url):

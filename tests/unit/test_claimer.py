@@ -34,6 +34,7 @@ class Store:
             None, job.schedule_text(), ALWAYS, None, ALWAYS)
         self.claimed, self.skipped = [], []
         self.looked = 0
+        self.read = collections.Counter()
         #: By how much its clock is behind ours, in microseconds.
         self.behind = 0
 
@@ -46,6 +47,7 @@ class Store:
     def rows_of(self, job, objects):
         """Objects that missed the tick before the newest one."""
         self.looked += 1
+        self.read.update(objects)
         return [Row(key, 0, tick(2), tick(9)) for key in objects]
 
     def claim(self, job, tick, objects, *, schedule, until, **options):
@@ -67,6 +69,10 @@ class Store:
 class Dispatcher:
     def __init__(self):
         self.counts = collections.Counter()
+        self.in_flight = set()
+
+    def objects(self, job):
+        return self.in_flight
 
 
 class Desk:
@@ -84,12 +90,13 @@ class Desk:
         self.queue = worlds.StoreQueue(self.store)
         attendance = Attendance(clock, self.queue, jobs, 1.0)
         attendance.refresh()
+        self.dispatcher = Dispatcher()
         self.claimer = Claimer(
             jobs, clock=clock, store=self.queue, put=self.events.append,
             holder=lambda: 'me',
             new_lease=lambda: f'lease-{next(numbers)}', lease=60.0,
             piece=piece, promise=PROMISE, sweep=1.0, attendance=attendance,
-            dispatcher=Dispatcher())
+            dispatcher=self.dispatcher)
 
     def judge(self, missed):
         """Judge an object that has missed so many ticks."""
@@ -312,6 +319,37 @@ def test_what_waits_is_judged_though_the_store_was_busy_at_the_sweep():
     desk.queue.answer()
 
     assert desk.store.looked == 1
+
+
+def sweep(desk):
+    """One sweep, and all that is judged until the next one."""
+    desk.clock.advance(1)
+    desk.claimer.sweep()
+    while desk.claimer.judge_released():
+        pass
+
+
+def test_all_that_wait_for_runs_of_others_are_judged_at_each_sweep():
+    desk = Desk(piece=2)
+    desk.claimer.wait_for('poll', 'abcde')
+    # They are all judged again as long as their runs go on.
+    desk.store.rows_of = lambda job, objects: (
+        desk.store.read.update(objects),
+        [Row(key, 0, tick(2), tick(9), free=False) for key in objects])[1]
+
+    for times in 1, 2:
+        sweep(desk)
+        assert desk.store.read == dict.fromkeys('abcde', times)
+
+
+def test_a_long_backlog_of_own_runs_is_not_read_at_each_sweep():
+    desk = Desk(piece=2)
+    desk.claimer.wait_for('poll', 'abcde')
+    desk.dispatcher.in_flight = set('abd')
+
+    sweep(desk)
+
+    assert desk.store.read == dict.fromkeys('ce', 1)
 
 
 def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():

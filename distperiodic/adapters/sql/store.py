@@ -335,11 +335,19 @@ class SqlClaimStore:
         def work(tx: Transaction) -> list[Claim]:
             reclaimed: dict[str, Claim] = {}
             left: dict[str, int] = {}
+            rows = {key: row for key, row in tx.rows_of(number, keys).items()
+                    if row.lease in leases}
             # Skip rows that a handler's open transaction has locked: their
-            # runs are about to end.
-            free = tx.unlocked(number, keys)
+            # runs are about to end. Wait for all other locks, which are
+            # short: the caller gives up these claims, so a skipped one would
+            # not run before its lease expires.
+            began = [key for key, row in rows.items()
+                     if count_attempt and row.state == State.RUNNING]
+            ending = set(began).difference(tx.unlocked(number, began))
             for old in sorted(set(leases)):
-                if rest := [key for key in free if key not in reclaimed]:
+                rest = [key for key, row in rows.items()
+                        if row.lease == old and key not in ending]
+                if rest:
                     left[old] = tx.move(
                         tx.sql.reclaim, number, rest, reclaimed,
                         {'stands_in': old, 'into': into,

@@ -397,7 +397,8 @@ class Claimer:
     def judge_released(self) -> bool:
         """Judge waiting objects whose runs ended, of jobs without a pending
         store request. Runs that end during a request are judged together, so
-        that many objects that catch up cost few claims.
+        that many objects that catch up cost few claims. One piece is judged at
+        once, so that claims for a tick do not wait for all of them.
 
         :returns: Whether anything was judged.
         """
@@ -406,9 +407,10 @@ class Claimer:
             return False
         for name, (_, released) in list(self._waits.items()):
             if released and not self._pending[name] and not self._closed:
-                objects = list(released)
-                released.clear()
-                self.judge_objects(self._jobs[name], objects)
+                piece = list(itertools.islice(released, self._piece))
+                for key in piece:
+                    del released[key]
+                self.judge_objects(self._jobs[name], piece)
                 judged = True
         return judged
 
@@ -459,8 +461,7 @@ class Claimer:
 
     def sweep(self) -> None:
         """Log dropped ticks, and check objects that wait for runs. The end of
-        a run is not reported here if another scheduler has it, or if the
-        report was lost.
+        a run is not reported here if another scheduler has it.
         """
         self._dropped.report()
         now = self._clock.monotonic()
@@ -469,12 +470,13 @@ class Claimer:
         self._swept = now
         self._waits = {
             name: waits for name, waits in self._waits.items() if any(waits)}
-        for waiting, released in self._waits.values():
-            for key in list(itertools.islice(waiting, self._piece)):
-                # Move the object to the end, so that others are checked next
-                # time.
-                waiting[key] = waiting.pop(key)
-                released[key] = None
+        for name, (waiting, released) in self._waits.items():
+            # A long backlog is that of this scheduler, which hears of the end
+            # of its own runs. To read all its rows would slow it down.
+            known = (self._dispatcher.objects(name)
+                     if len(waiting) > self._piece else ())
+            released.update(
+                (key, None) for key in waiting if key not in known)
         self.judge_released()
 
     def forget(self, job: str) -> None:

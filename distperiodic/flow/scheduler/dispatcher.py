@@ -117,6 +117,11 @@ class Dispatcher:
         """Number of objects that are sent to workers and not settled."""
         return self._in_flight.outstanding
 
+    def objects(self, job: str) -> set[str]:
+        """Return the objects of *job* that are claimed here and not settled.
+        """
+        return self._in_flight.objects(job)
+
     @property
     def stranded(self) -> bool:
         """True if nothing is outstanding, and no waiting claim has a worker.

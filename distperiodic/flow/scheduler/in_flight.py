@@ -306,6 +306,17 @@ class InFlight:
             queue.listed = True
             self.next_turn(queue)
 
+    def objects(self, job: str) -> set[str]:
+        """Return the objects of *job* that are claimed here and not settled.
+        """
+        queue = self.queues[job]
+        found = {claim.object for group in (*queue.groups, *queue.suspects)
+                 for claim in group.claims}
+        for sent in self.sent.values():
+            if sent.queue is queue:
+                found.update(itertools.compress(sent.batch.objects, sent.open))
+        return found
+
     def put_quarantined(self, job: Job, lease: HeldLease,
                         claims: list[Claim], size: int) -> None:
         """Queue claims of one lease as suspects, in groups of up to *size*."""
