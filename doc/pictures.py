@@ -345,7 +345,7 @@ def rooms() -> str:
             if len(names) == 1:
                 parts += [
                     text(x + 14, y + 27, name, 'ink bold'),
-                    text(x + 130, y + 26, _PURPOSE[name], 'soft small')]
+                    text(x + 150, y + 26, _PURPOSE[name], 'soft small')]
             else:
                 parts += [
                     text(x + 14, y + 18, name, 'ink bold'),
