@@ -324,14 +324,29 @@ class HashRing(Coordinator):
 
     :param backend_url: tooz URL. Empty means that this process is alone.
     :param group_id: Group whose members form the ring.
-    :param kwargs: Keyword arguments of :class:`Coordinator`.
+    :param member_id: See :class:`Coordinator`, as for all that follow.
+    :param conf: Configuration with the other options.
+    :param replicas: Number of points on the ring.
+    :param session_timeout: Seconds until the session of a silent process
+        expires.
+    :param heartbeat_interval: Seconds between two heartbeats.
+    :param observe: True watches the group without joining it.
     :raises ConfigError: The URL or an argument cannot be used.
     :raises InvalidMemberId: *member_id* or *group_id* has characters or a
         length that a coordination service cannot store.
     """
 
-    def __init__(self, backend_url: str | None, group_id: str, **kwargs: Any):
-        super().__init__(backend_url, group_id, **kwargs)
+    def __init__(self, backend_url: str | None, group_id: str, *,
+                 member_id: str | None = None,
+                 conf: cfg.ConfigOpts | None = None,
+                 replicas: int | None = None,
+                 session_timeout: float | None = None,
+                 heartbeat_interval: float | None = None,
+                 observe: bool = False):
+        super().__init__(
+            backend_url, group_id, member_id=member_id, conf=conf,
+            replicas=replicas, session_timeout=session_timeout,
+            heartbeat_interval=heartbeat_interval, observe=observe)
         self._catalogues = catalogue.Catalogues()
 
     def ring_view(self) -> View:
