@@ -43,6 +43,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.ring import position_of
 from distperiodic.core.ring import positions_of
+from tests import waiting
 from tests.simulation import journal
 from tests.simulation import store as simulated
 
@@ -1420,13 +1421,19 @@ def test_a_schedule_without_a_place_is_refused_by_name(one, job, tick):
 
 def test_many_that_list_the_same_at_once_list_it_once(
         one, shared, job, tick):
+    """Rows that another call has locked are left for later."""
     keys = [f'object-{n}' for n in range(200)]
+
+    def enlist_from(store, number, at):
+        return store.sync(job, [ports.Listed(key, f'every {at}', tick)
+                                for key in keys[number * 10:]], [],
+                          at=tick + at)
 
     def ask(store, number):
         for at in range(10):
-            store.sync(job, [ports.Listed(key, f'every {at}', tick)
-                             for key in keys[number * 10:]], [], at=tick + at)
+            enlist_from(store, number, at)
             store.sync(job, [], keys[:number * 10], at=tick - 1)
+        waiting.wait_until(lambda: not enlist_from(store, number, 9))
     together(shared, 4, ask)
 
     assert listed(one, job) == dict.fromkeys(

@@ -3,8 +3,10 @@
 
 from distperiodic.core import credit
 from distperiodic.core import message
+from distperiodic.core import partition
 from distperiodic.core.claim import Claim
 from distperiodic.flow.scheduler import in_flight
+from tests.unit import world as worlds
 from tests.unit.world import worker
 
 
@@ -41,3 +43,18 @@ def test_what_was_never_in_a_batch_is_not_taken():
 
     assert batch.take([-1, 1, 7]) == []
     assert batch.left == 1
+
+
+def test_it_knows_the_objects_that_are_claimed_and_not_settled():
+    jobs = {name: worlds.job(name, objects=True) for name in ('poll', 'other')}
+    known = in_flight.InFlight(jobs, partition.NONE, shared=())
+    lease = in_flight.HeldLease('lease', 'me')
+    known.put(jobs['poll'], lease, claims('waiting'))
+    known.put(jobs['other'], lease, claims('another'))
+    known.put_quarantined(jobs['poll'], lease, claims('suspect'), 1)
+    batch = sent('done', 'running')
+    batch.queue = known.queues['poll']
+    batch.take([0])
+    known.sent['1'] = batch
+
+    assert known.objects('poll') == {'waiting', 'suspect', 'running'}

@@ -335,7 +335,11 @@ class SqlClaimStore:
         def work(tx: Transaction) -> list[Claim]:
             reclaimed: dict[str, Claim] = {}
             left: dict[str, int] = {}
-            rows = {key: row for key, row in tx.rows_of(number, keys).items()
+            found = tx.rows_of(number, keys)
+            if any(row.lease == into for row in found.values()):
+                # An earlier call has done this, and its answer was lost.
+                return tx.standing(number, keys, into)
+            rows = {key: row for key, row in found.items()
                     if row.lease in leases}
             # Skip rows that a handler's open transaction has locked: their
             # runs are about to end. Wait for all other locks, which are
