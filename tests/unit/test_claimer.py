@@ -364,3 +364,21 @@ def test_the_store_is_told_when_the_last_object_of_a_claim_is_due():
     phases = [schedule.phase_us(ring.position_of(key), MINUTE)
               for key in 'abc']
     assert tick(1) + max(phases) in told
+
+
+def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
+    """Each look would ask for the same claims again."""
+    desk = Desk()
+    desk.clock.advance(10)
+    desk.queue.slow = True
+    desk.judge(missed=1)
+    desk.claimer.wait_for('poll', ['a'])
+    desk.claimer.released(desk.job, ['a'])
+
+    assert not desk.claimer.ready('poll')
+    assert not desk.claimer.judge_released()
+
+    while desk.queue.asked:
+        desk.queue.answer()
+    assert desk.claimer.ready('poll')
+    assert desk.claimer.judge_released()

@@ -237,8 +237,14 @@ class Claimer:
         if found and not self.attendance.fresh():
             # This process may have stood still. First read whether schedulers
             # attended the job meanwhile.
-            self.attendance.refresh(lambda: self._judged(
-                job, self._verdicts(job, candidates, now)))
+            # Until then nothing else of the job is judged: a store that is
+            # slow to answer would be asked for the same claims repeatedly.
+            self._pending[job.name] += 1
+
+            def known() -> None:
+                self._pending[job.name] -= 1
+                self._judged(job, self._verdicts(job, candidates, now))
+            self.attendance.refresh(known)
         else:
             self._judged(job, found)
         return sum(map(len, found.values()))
