@@ -67,6 +67,7 @@ class Cluster:
             self.partitions['default'] = partition.Partition(
                 'default', draws.MOST)
         noise = set(setup.noise)
+        self.locked = faults.Locks(seed, self.world)
         self.clock = StoreClock(self.world)
         #: Seconds by which the store's clock may be set at once.
         self.most_step = min(2.0, setup.lease / 10)

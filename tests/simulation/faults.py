@@ -5,6 +5,7 @@ A method does its harm, and sees to it that it ends after so many seconds.
 """
 
 import dataclasses
+import random
 
 from tests.oracle.facts import Span
 from tests.simulation import draws
@@ -251,3 +252,34 @@ class Faults:
 
     def prune(self, process, seconds):
         self._cluster.operator.prune()
+
+
+class Locks:
+    """Rows that transactions of others have locked for a moment, in a quarter
+    of the worlds.
+
+    They are drawn apart from the rest, so that the older seeds keep their
+    worlds.
+    """
+
+    #: Seconds that a lock lasts, and that the row is free after that.
+    _LASTS, _FREE = 0.02, 1.0
+
+    def __init__(self, seed, world):
+        self._random = random.Random(f'locks of {seed}')
+        self._share = self._random.choice([0.0, 0.0, 0.0, 0.05])
+        self._world = world
+        #: When each row was last locked.
+        self._begun = {}
+
+    def __call__(self, job, key):
+        if not self._share:
+            return False
+        now = self._world.monotonic()
+        age = now - self._begun.get((job, key), float('-inf'))
+        if age < self._LASTS + self._FREE:
+            return age < self._LASTS
+        if self._random.random() < self._share:
+            self._begun[job, key] = now
+            return True
+        return False

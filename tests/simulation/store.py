@@ -14,11 +14,14 @@ class SharedStore(SharedMemoryStore):
     """The shared store in memory, which keeps a journal of its moves.
 
     :param clock: of the store.
+    :param locked: decides by job and object whether another transaction has
+        locked a row. A database leaves such rows out of some calls.
     """
 
-    def __init__(self, clock, journal):
+    def __init__(self, clock, journal, locked=lambda job, key: False):
         super().__init__(clock)
         self.journal = journal
+        self._locked = locked
 
     def adopt(self, schedules):
         before = dict(self._schedules)
@@ -40,8 +43,24 @@ class SharedStore(SharedMemoryStore):
             self.journal.claim(job, won.object, won.tick, lease)
         return answer
 
+    def sync(self, job, listed, delisted, *, at, later=()):
+        rows = self._rows_of(job)
+        locked = {key for key in (*(one.object for one in listed), *delisted)
+                  if key in rows and self._locked(job, key)}
+        return super().sync(
+            job, [one for one in listed if one.object not in locked],
+            [key for key in delisted if key not in locked],
+            at=at, later=later) + sorted(locked)
+
+    def take_over_expired(self, jobs, **options):
+        if self._locked('', 'a lease'):
+            # A lease with a locked row is left to a later search.
+            return []
+        return super().take_over_expired(jobs, **options)
+
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
              schedule=''):
+        objects = [key for key in objects if not self._locked(job, key)]
         if self._may_skip(job, tick, schedule):
             for row in self.rows_of(job, objects):
                 if row.settled < tick:

@@ -19,7 +19,7 @@ class InMemory:
         world = cluster.world
         self.journal = Journal(lambda: world.now)
         self._store = cluster.bug.store(SharedStore)(
-            cluster.clock, self.journal)
+            cluster.clock, self.journal, cluster.locked)
         if world.log is not None:
             tell_calls(self._store, world.tell)
         self.operator = self._store

@@ -35,6 +35,8 @@ class Store:
         self.claimed, self.skipped = [], []
         self.looked = 0
         self.read = collections.Counter()
+        #: The watermark of the objects that are skipped.
+        self.settled = ALWAYS
         #: By how much its clock is behind ours, in microseconds.
         self.behind = 0
 
@@ -62,7 +64,8 @@ class Store:
         return Claimed([], [], 0, [], [])
 
     def skip(self, job, tick, objects, *, by, missed, **options):
-        self.skipped.append((tick, by, 1 + missed(ALWAYS)))
+        self.skipped.append((tick, by, 1 + missed(self.settled)))
+        self.settled = tick
         return len(objects)
 
 
@@ -382,3 +385,34 @@ def test_nothing_more_is_judged_until_the_status_of_the_job_is_known():
         desk.queue.answer()
     assert desk.claimer.ready('poll')
     assert desk.claimer.judge_released()
+
+
+def test_a_skip_that_leaves_out_locked_rows_is_decided_again():
+    desk = Desk()
+    busy = Claimed([], ['a', 'b'], 0, [], [])
+    desk.store.claim = lambda job, tick, objects, **options: (
+        desk.store.claimed.append((tick, list(objects))), busy)[1]
+    skips = iter([1, 2])
+    desk.store.skip = lambda *args, **options: next(skips)
+    desk.claimer.start_tick(desk.job, tick(), ['a', 'b', 'c'])
+    assert desk.claimer.retry_delayed() > 0
+
+    desk.clock.advance(0.1)
+    desk.claimer.retry_delayed()
+
+    assert [some for _, some in desk.store.claimed] == [
+        ['a', 'b', 'c'], ['a', 'b']]
+    assert desk.claimer.retry_delayed() == float('inf')
+
+
+def test_what_a_skip_counts_begins_at_the_watermark_of_the_row():
+    """An earlier record may have left the row out, since it was locked."""
+    desk, counted = Desk(), []
+    desk.store.claim = lambda job, tick, objects, **options: Claimed(
+        [], ['a'], 0, [], [])
+    desk.store.skip = lambda *args, missed, **options: counted.append(
+        1 + missed(tick(3))) or 1
+
+    desk.claimer.start_tick(desk.job, tick(), ['a'])
+
+    assert counted == [3]

@@ -292,8 +292,10 @@ class Claimer:
         if reason is not None:
             self.counts[job.name, 'paused'] += len(request.objects)
             self._dropped.settle(
-                job, request.plan, tick, request.after, request.objects,
-                SkippedBy.PAUSE, f'paused: {reason}')
+                job, request.plan, tick, request.objects, SkippedBy.PAUSE,
+                f'paused: {reason}',
+                functools.partial(
+                    self._request_later, request, _LOCKED_PAUSE))
             return
         lease, holder = self._new_lease(), self._holder()
         self._pending[job.name] += 1
@@ -366,8 +368,11 @@ class Claimer:
             # overlap policy is meant for runs that take too long.
             if job.overlap is Overlap.SKIP and not (
                     request.judged and job.misfire is Misfire.ALL):
-                self._dropped.busy(job, request.plan, request.tick,
-                                   request.after, answer.busy)
+                self._dropped.busy(
+                    job, request.plan, request.tick, answer.busy,
+                    functools.partial(
+                        self._request_later,
+                        request._replace(objects=answer.busy), _LOCKED_PAUSE))
             else:
                 self.wait_for(job.name, answer.busy)
         if answer.unlisted:

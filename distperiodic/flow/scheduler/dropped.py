@@ -37,8 +37,8 @@ class _Span(NamedTuple):
     """Ticks of some objects that are given up together."""
 
     plan: due.Plan
-    #: Instant after which ticks count: the watermark, the last tick before the
-    #: listing, or the end of the span before.
+    #: Instant after which ticks count, if the watermark is earlier: the last
+    #: tick before the listing, or before the schedule was in force.
     low: Instant
     #: Instant of the listing, if that is one of the ticks.
     first: Instant = due.ALWAYS
@@ -89,24 +89,26 @@ class DroppedTicks:
         self._log.report()
 
     def settle(self, job: Job, plan: due.Plan, tick: Instant,
-               after: Instant, objects: Sequence[str], by: SkippedBy,
-               reason: str) -> None:
+               objects: Sequence[str], by: SkippedBy, reason: str,
+               left_out: Callable[[], None]) -> None:
         """Record that *objects* do not run for *tick*.
 
-        :param after: The watermark that they had, or a later one.
+        :param left_out: Called if some were left out: another process has
+            settled the tick, or has locked their rows.
         """
-        low = max(after, plan.since - 1)
-        self._skip(job, tick, objects, by, reason, _Span(plan, low))
+        self._skip(job, tick, objects, by, reason,
+                   _Span(plan, plan.since - 1), left_out)
 
     def busy(self, job: Job, plan: due.Plan, tick: Instant,
-             after: Instant, objects: Sequence[str]) -> None:
+             objects: Sequence[str], left_out: Callable[[], None]) -> None:
         """Record a skip because an earlier run has not ended; see
         :meth:`settle`.
         """
         number = len(objects)
         self._log.skipped(job, tick, objects, number)
         self._counts[job.name, 'skipped'] += number
-        self.settle(job, plan, tick, after, objects, SkippedBy.OVERLAP, _BUSY)
+        self.settle(job, plan, tick, objects, SkippedBy.OVERLAP, _BUSY,
+                    left_out)
 
     def give_up(self, job: Job, plan: due.Plan, verdict: Verdict,
                 rows: Sequence[Row]) -> None:
@@ -146,7 +148,7 @@ class DroppedTicks:
                         schedule.datetime_of(until).isoformat(), _LOST,
                         job.name)
                 self._skip(job, until, objects, by, reason,
-                           _Span(plan, max(floor, settled), first))
+                           _Span(plan, floor, first))
                 settled = until
 
     def delisted(self, job: Job, plan: due.Plan, verdict: Verdict,
@@ -190,7 +192,8 @@ class DroppedTicks:
                 (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
 
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
-              by: SkippedBy, reason: str, span: _Span) -> None:
+              by: SkippedBy, reason: str, span: _Span,
+              left_out: Callable[[], None] = lambda: None) -> None:
         """Record that *objects* do not run for *tick*, nor for the ticks that
         each of them missed before it.
         """
@@ -203,7 +206,11 @@ class DroppedTicks:
             return store.skip(job.name, tick, chunk, holder=holder,
                               by=by, reason=reason, missed=missed,
                               schedule=job.schedule_text())
+
+        def skipped(chunk: Sequence[str], number: int) -> None:
+            if number < len(chunk):
+                left_out()
         for at in range(0, len(objects), self._piece):
-            self._store.submit(
-                functools.partial(skip, chunk=objects[at:at + self._piece]),
-                lambda number: None)
+            chunk = objects[at:at + self._piece]
+            self._store.submit(functools.partial(skip, chunk=chunk),
+                               functools.partial(skipped, chunk))
