@@ -30,50 +30,48 @@ _moment = configured.moment
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
-        '{knowers} the job {job!r}; correct the name, see distperiodic job '
+        'job {job!r} is {missing}; correct the name, see: distperiodic job '
         'list',
     Reason.MEMBER_JOB:
-        'the job runs in each member by itself, and its runs are not '
-        'recorded; see the logs of the schedulers',
+        'each member runs the job for itself, and the runs are not recorded; '
+        'see the logs of the schedulers',
     Reason.DISABLED: 'the job is disabled in its code (enabled=False)',
     Reason.NEVER_SCHEDULED:
-        'no scheduler of group {group!r} has ever claimed anything of the '
-        'job; start one with these tasks, or wait for its first tick: {next}',
+        'no scheduler of group {group!r} has ever claimed an object of the '
+        'job; start one with these tasks, or wait for the first tick: {next}',
     Reason.OBJECT_UNKNOWN:
-        'nobody ever claimed it: it is not in the catalogue, or its first '
-        'tick is still to come; --tasks tells which',
+        'it was never claimed: it is not in the catalogue, or its first tick '
+        'is in the future; --tasks shows which',
     Reason.NOT_LISTED:
         'the catalogue does not list it now; its last tick: {tick}',
     Reason.NOT_DUE_YET:
-        'it is listed, and its first tick is still to come: {next}',
+        'it is listed, and its first tick is in the future: {next}',
     Reason.PASSED_OVER:
-        'it was passed over for {settled}, by misfire: {skip_reason}',
+        'its tick {settled} was passed over by misfire: {skip_reason}',
     Reason.LOST:
-        'it was due for {settled} and schedulers were serving the job, but '
-        'none claimed it: {skip_reason}; this is a bug, please report it '
-        'with the output of distperiodic audit --ticks',
+        'its tick {settled} was lost: {skip_reason}; this is a bug, please '
+        'report it with the output of distperiodic audit --ticks',
     Reason.SKIPPED_BY_OVERLAP:
-        'it was skipped for {settled}, by overlap: its tick {tick} was not '
-        'over{standing}',
+        'its tick {settled} was skipped by overlap: its tick {tick} had not '
+        'ended{standing}',
     Reason.SKIPPED_BY_PAUSE:
-        'it was skipped for {settled}: {skip_reason}',
+        'its tick {settled} was skipped: {skip_reason}',
     Reason.CANCELLED: 'its claim for {tick} was ended without a run',
     Reason.DEAD:
-        'it failed for good for {tick}, at attempt {attempt}: {error}; it '
-        'runs at its next tick, or: distperiodic dead requeue {job} '
-        '--object {object}',
+        'its run for {tick} failed for good at attempt {attempt}: {error}; '
+        'it runs again at its next tick, or earlier after: distperiodic dead '
+        'requeue {job} --object {object}',
     Reason.WAITS_FOR_WORKER:
-        'it is claimed for {tick} and waits in {holder} for a worker that '
-        'takes it; see distperiodic status, and the log for "no worker" and '
+        'it is claimed for {tick} by {holder}, which has found no worker for '
+        'it yet; see distperiodic status, and the log for "no worker" and '
         '"not sent"',
     Reason.WAITS_FOR_SWEEP:
-        'it is claimed for {tick}, and whoever sweeps next takes it: a '
-        'scheduler does every {sweep:g} s',
+        'it is claimed for {tick}, and the next sweep of a scheduler takes '
+        'it; each scheduler sweeps every {sweep:g} s',
     Reason.WAITS_FOR_RETRY:
-        'it failed for {tick} and waits for attempt {following}, due at '
-        '{until}',
+        'its run for {tick} failed; attempt {following} is due at {until}',
     Reason.RUNNING:
-        'it runs for {tick} on {worker}, which holds its lease until '
+        'it is running for {tick} on {worker}, which holds its lease until '
         '{until} and renews it',
     Reason.HOLDER_GONE:
         'it is claimed for {tick} by {holder}, which is gone; the next '
@@ -82,57 +80,58 @@ SENTENCES = {
         'it is claimed for {tick} by {holder}, whose lease ended at {until}; '
         'the next sweep takes it over, if a scheduler runs',
     Reason.PAUSED:
-        'the job is paused since {paused_since} by {paused_by}: '
-        '{paused_why}; to go on: distperiodic job resume {job}',
+        'the job was paused at {paused_since} by {paused_by}: {paused_why}; '
+        'to resume it: distperiodic job resume {job}',
     Reason.NOT_LATE_YET:
-        'its tick {due} is due and its owner has not claimed it yet; others '
-        'do, {late_after:g} s after it',
+        'its tick {due} is due and its owner has not claimed it yet; other '
+        'members claim it {late_after:g} s after the tick',
     Reason.NO_SCHEDULER:
-        'no scheduler is in group {group!r}, so nobody claims its tick '
-        '{due}; start one',
+        'group {group!r} has no scheduler, so no process claims its tick '
+        '{due}; start a scheduler',
     Reason.NOBODY_CLAIMS:
-        'nothing of the job was claimed for its tick {due}: no scheduler '
-        'runs, or each holds its ticks; look for "ticks held", "catalogue '
-        'failed" and "store away" in the logs',
+        'no object of the job was claimed for its tick {due}: no scheduler '
+        'is running, or all hold their ticks; look for "ticks held", '
+        '"catalogue failed" and "store away" in the logs',
     Reason.LEFT_BEHIND:
-        'others of the job were claimed for its tick {due} and it was not, '
-        'though it was listed then; a scheduler that looks again claims it, '
+        'other objects of the job were claimed for its tick {due}, but it '
+        'was not, although it was listed then; the next late look claims it, '
         'or distperiodic audit counts it as lost',
     Reason.SUPERSEDED:
         'its claim for {at} was superseded: a later tick was claimed before '
         'a worker took it',
     Reason.OTHER_SCHEDULE:
-        'its job had another schedule at {at}: the present one holds since '
-        '{schedule_since}',
+        'its job had another schedule at {at}: the current schedule applies '
+        'from {schedule_since}',
     Reason.PRUNED:
-        'the history of {at} is pruned: it begins at {begins}; see '
-        '[distperiodic] history_retention',
+        'the history of {at} was deleted: the history begins at {begins}; '
+        'see [distperiodic] history_retention',
     Reason.ONE_OF_SEVERAL:
-        'the store keeps the last two ticks of each object, and of {at} the '
-        'numbers only, so it is one of these: {several}',
+        'the store keeps the last two ticks of each object, and for {at} '
+        'only numbers of objects, so the reason is one of these: {several}',
 }
 
 #: Templates for an earlier tick, where the answer differs.
 PAST = {
     Reason.RAN:
-        'it ran: all {number} that were claimed for {at} were done; which '
-        'ones these were the store keeps of the last two ticks only',
+        'it ran: every object that was claimed for {at} was done ({number} '
+        'in all); the store keeps single objects for their last two ticks '
+        'only',
     Reason.DEAD:
-        'it failed for good for {at}, at attempt {attempt}{on}: {error}',
+        'its run for {at} failed for good at attempt {attempt}{on}: {error}',
     Reason.NOT_LISTED:
         'the catalogue did not list it at {at}: {since}',
     Reason.PASSED_OVER:
-        'it was passed over for {at}, by misfire: {skip_reason}',
+        'its tick {at} was passed over by misfire: {skip_reason}',
     Reason.LOST:
-        'it was due for {at} and schedulers were serving the job, but none '
-        'claimed it: {skip_reason}; this is a bug, please report it with the '
-        'output of distperiodic audit --ticks',
+        'its tick {at} was lost: {skip_reason}; this is a bug, please report '
+        'it with the output of distperiodic audit --ticks',
     Reason.SKIPPED_BY_OVERLAP:
-        'it was skipped for {at}, by overlap: {skip_reason}',
-    Reason.SKIPPED_BY_PAUSE: 'it was skipped for {at}: {skip_reason}',
+        'its tick {at} was skipped by overlap: {skip_reason}',
+    Reason.SKIPPED_BY_PAUSE: 'its tick {at} was skipped: {skip_reason}',
     Reason.CANCELLED: 'its claim for {at} was ended without a run',
     Reason.NOBODY_CLAIMS:
-        'nothing is recorded of it for {at}: no scheduler claimed it then',
+        'the store has no record of it for {at}: no scheduler claimed it '
+        'then',
 }
 
 
@@ -174,7 +173,7 @@ def rows(case: Case) -> tuple[Reason, list[tuple[str, Any]]]:
         ('attempt', found.attempt), ('fence', found.fence),
         ('worker', found.worker),
         ('last served', _or_never(found.served)),
-        ('lease', f'{claim.holder or "nobody"} until {_moment(claim.until)}'
+        ('lease', f'{claim.holder or "unowned"} until {_moment(claim.until)}'
          if claim.until is not None else ''),
         ('tick before', _or_never(found.previous)),
         ('next tick', '' if following is None else _moment(following)),
@@ -198,7 +197,7 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
     """
     from distperiodic.core.job import Scope
     if case.tasks is None:
-        return None, None, 'without --tasks, by what was claimed alone'
+        return None, None, 'without --tasks: from recorded claims only'
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
     found = listed.read(case.tasks, job, case.found.now)
@@ -274,21 +273,21 @@ def _words(case: Case, facts: Facts,
     return {
         'job': case.job, 'object': case.object,
         'group': case.settings.group,
-        'knowers': 'the store does not know' if case.tasks is None
-        else 'neither the store nor --tasks knows',
+        'missing': 'not in the store' if case.tasks is None
+        else 'neither in the store nor in --tasks',
         'tick': 'never' if claim is None else _moment(claim.tick),
         'settled': '' if claim is None else _moment(claim.settled),
         'due': '' if due is None else _moment(due),
-        'next': 'not known without --tasks' if following is None
+        'next': 'unknown without --tasks' if following is None
         else _moment(following),
         'served': _or_never(found.served),
-        'worker': found.worker or 'nobody',
-        'holder': (claim.holder if claim else '') or 'nobody',
+        'worker': found.worker or 'an unknown worker',
+        'holder': (claim.holder if claim else '') or 'an unknown process',
         'until': _or_never(claim.until if claim else None),
         'attempt': found.attempt, 'following': found.attempt + 1,
         'skip_reason': found.skip_reason or 'no reason was recorded',
         'standing': '' if claim is None or not claim.open or not found.worker
-        else f', and still runs on {found.worker}',
+        else f', and its run is still in progress on {found.worker}',
         'error': configured.one_line(found.failed[0].error)
         if found.failed else 'its record was pruned',
         'sweep': case.settings.sweep_interval,
@@ -321,7 +320,7 @@ def past_rows(job: str, found: 'Object', tick: int,
             for one in several)
         if len(several) > 1 else '',
         'since': 'it is not listed' if since is None
-        else f'it is listed since {_moment(since)}',
+        else f'it was listed at {_moment(since)}',
         'schedule_since': _moment(max(0, kept.schedule_since)),
         'begins': _moment(max(0, kept.begins)),
         'attempt': failed.attempt if failed else 0,

@@ -41,8 +41,8 @@ class Explained(display.Display, show.ShowOne):
         parser.add_argument('object', metavar='OBJECT', nargs='?',
                             help='the id of the object')
         listed.add_option(
-            parser, 'it has the schedule and lists the objects, and so says '
-            'what should have been')
+            parser, 'it gives the schedule and the catalogue, and so the '
+            'ticks that were due')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -80,9 +80,9 @@ class Explained(display.Display, show.ShowOne):
 class RingExplain(ring_cmd.OfMembers, Explained):
     """Show who owns an object and why, whether it ran, and if not, why not.
 
-    For a job of scope 'group' leave OBJECT out: the job's own name is placed
-    on the ring. An object has the same place for every job. Exit code 1: the
-    object did not run for its last tick; 2: there is no such job.
+    Omit OBJECT for a job of scope 'group': the name of the job itself has a
+    position on the ring. An object has the same position for every job. Exit
+    code 1: the object did not run for its last tick; 2: there is no such job.
     """
 
     def take_action(self, parsed: argparse.Namespace
@@ -95,14 +95,13 @@ class RingExplain(ring_cmd.OfMembers, Explained):
             ('job', parsed.job), ('object', parsed.object or
                                   '(the job itself)')]
         if _is_of_members(tasks, parsed.job):
-            ring = [('owner', 'each member: the job runs in every one')]
+            ring = [('owner', 'every member: each runs the job for itself')]
         elif parsed.members is not None:
             ring = placed(key, self.named(parsed))
         elif settings.backend_url or not settings.connection:
             group, ring = self._placed(parsed, key, settings)
         else:
-            ring = [('owner', 'the one process there is: backend_url is '
-                     'empty')]
+            ring = [('owner', 'the only process: backend_url is empty')]
         if settings.connection and parsed.members is None:
             from distperiodic.operator.queries import StoreQueries
             with self.store(parsed, StoreQueries) as queries:
@@ -129,7 +128,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
         except exceptions.CoordinationUnavailable as exc:
             if not settings.connection:
                 raise
-            return None, [('owner', f'not known: {configured.one_line(exc)}')]
+            return None, [('owner', f'unknown: {configured.one_line(exc)}')]
         if settings.connection and not any(m.points for m in group.members):
             return group, []
         return group, placed(key, ring_cmd.on_ring(group, settings))
@@ -151,8 +150,8 @@ def _check_object(job: 'Job', key: str | None) -> None:
     from distperiodic.core.job import Scope
     if job.scope is Scope.GROUP and key is not None:
         raise exceptions.ConfigError(
-            f'job {job.name!r} has no objects, so {key!r} is none of it; '
-            f'leave it out: distperiodic ring explain {job.name}')
+            f'job {job.name!r} has no objects, so {key!r} is not one of '
+            f'them; omit it: distperiodic ring explain {job.name}')
     if job.objects is not None and key is None:
         raise exceptions.ConfigError(
             f'job {job.name!r} has objects; name one of them: distperiodic '
@@ -183,9 +182,9 @@ def placed(key: str, members: 'tuple[Member, ...]'
          f'md5({key!r}) begins with {_digits(position)}; the next '
          f'point to the right{around} is {_digits(point)}, the '
          f'beginning of md5(\'{owner}:{number}\'): number {number} '
-         f'of the {points[owner]} points of {owner} (from 0)'),
+         f'of the {points[owner]} points of {owner} (counted from 0)'),
         ('successors',
-         'nobody: it is alone' if not after else
+         'none: it is the only member' if not after else
          f'{configured.listed(after)}, {"in this order, " * (len(after) > 1)}'
          f'if {owner} is gone for its session timeout'),
         ('agreement', _agreement(members))]
@@ -205,4 +204,4 @@ def _agreement(members: 'Sequence[Member]') -> str:
     low = min(formats)
     newer = [m.identity for m in members if m.ring_format != low]
     return (f'all use ring format {low}, the lowest offered; '
-            f'{configured.listed(newer)} could do more')
+            f'{configured.listed(newer)} could use a newer one')

@@ -24,16 +24,16 @@ class Why(explain.Explained):
     """Show whether an object ran for its last tick, and if not, why not.
 
     With --at it shows the same for an earlier tick. Leave OBJECT out for a job
-    of scope 'group'. Exit code 0: the object ran, or its run is on its way; 1:
-    it did not run; 2: there is no such job.
+    of scope 'group'. Exit code 0: the object ran, is running or is about to
+    run; 1: it did not run; 2: there is no such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--at', type=configured.since, metavar='TIME',
-            help='the tick at or before an instant, in UTC, or so long ago, '
-                 'as in 90s, 30m, 24h or 7d; default: the last one')
+            help='show the tick at or before this time: an instant in UTC, or '
+                 'an age such as 90s, 30m, 24h or 7d; default: the last tick')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -96,7 +96,7 @@ def _tick_at(queries: 'StoreQueries', parsed: argparse.Namespace,
     if not text:
         raise exceptions.ConfigError(
             f'the schedule of job {parsed.job!r} is not recorded yet, so '
-            'its ticks are not known; give --tasks')
+            'its ticks are unknown; give --tasks')
     rule, spread = audit.named(text)
     tick = due.Plan(rule, spread=spread and not own).newest(
         at, ring.position_of(key))

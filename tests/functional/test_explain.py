@@ -115,7 +115,7 @@ def test_it_ran(scene_anywhere):
     assert told['last_tick'] > told['tick_before']
     assert told['last_served'] > told['last_tick']
     assert told['next_tick'] > told['last_tick']
-    assert told['owner'].startswith('the one process')
+    assert told['owner'].startswith('the only process')
     assert told['answer'].startswith('it ran: done at ')
 
 
@@ -136,7 +136,7 @@ def test_it_was_skipped(scene_anywhere, by, why):
 
     assert told['reason'] == why
     if by is SkippedBy.OVERLAP:
-        assert 'still runs on w-1' in told['answer']
+        assert 'still in progress on w-1' in told['answer']
     else:
         assert 'the disks are full' in told['answer']
 
@@ -178,7 +178,7 @@ def test_it_waits_for_a_retry(scene):
     told = scene.explain()
 
     assert told['reason'] == 'waits for a retry'
-    assert 'waits for attempt 2, due at ' in told['answer']
+    assert 'attempt 2 is due at ' in told['answer']
 
 
 def test_a_lease_has_ended(scene):
@@ -190,10 +190,10 @@ def test_a_lease_has_ended(scene):
 def test_nobody_ever_claimed_it(scene):
     told = scene.explain(tasks=False)
     assert told['reason'] == 'job unknown'
-    assert told['answer'].startswith("the store does not know the job 'poll';")
+    assert told['answer'].startswith("job 'poll' is not in the store;")
     told = scene.explain('nothing')
     assert told['reason'] == 'job unknown'
-    assert told['answer'].startswith('neither the store nor --tasks knows')
+    assert 'is neither in the store nor in --tasks;' in told['answer']
     assert scene.explain('own')['reason'] == 'job of every member'
     assert scene.explain('fresh')['reason'] == 'job never scheduled'
     scene.ran(scene.due)
@@ -211,7 +211,7 @@ def test_an_object_is_named_where_the_job_has_objects_and_nowhere_else(
             'ring', 'explain', *argv, '--tasks', 'tasks:Tasks')
 
     assert 'name one of them' in refused('poll')
-    assert "has no objects, so 'a' is none of it" in refused('whole', 'a')
+    assert "has no objects, so 'a' is not one of" in refused('whole', 'a')
     assert scene.explain('whole', tasks=True)['object'] == '(the job itself)'
 
 
@@ -224,7 +224,7 @@ def test_nobody_has_claimed_the_last_tick(scene):
     scene.place.ask('job', 'pause', 'poll', '--why', 'not today')
     told = scene.explain()
     assert told['reason'] == 'job paused'
-    assert 'not today; to go on: distperiodic job resume' in told['answer']
+    assert 'not today; to resume it: distperiodic job resume' in told['answer']
 
 
 def test_its_tick_is_not_late_yet(scene):
@@ -266,7 +266,7 @@ def test_the_store_answers_where_nobody_knows_who_is_there(scene):
 
     assert told['reason'] == 'ran'
     assert told['owner'].startswith(
-        'not known: no server of zookeeper://127.0.0.1:1 can be reached')
+        'unknown: no server of zookeeper://127.0.0.1:1 can be reached')
 
 
 def test_a_catalogue_that_cannot_be_read_is_said(scene):
@@ -397,7 +397,7 @@ def test_why_of_what_is_not_there(scene):
     scene.ran(scene.due)
 
     assert why(scene, 'a')[0] == 0
-    assert 'still to come' in scene.place.refuse(
+    assert 'is in the future' in scene.place.refuse(
         'why', 'poll', 'a', '--at', '2100-01-01')
     code, told = scene.place.tell('why', 'pol', 'a')
     assert (code, told['reason']) == (2, 'job unknown')
@@ -408,5 +408,5 @@ def test_why_of_what_is_not_there(scene):
 def test_a_job_of_every_member_has_no_owner(scene):
     told = scene.explain('own')
 
-    assert told['owner'] == 'each member: the job runs in every one'
+    assert told['owner'] == 'every member: each runs the job for itself'
     assert 'position' not in told
