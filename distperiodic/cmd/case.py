@@ -86,7 +86,7 @@ class Case:
         from distperiodic.adapters.coordination import url
         if not self.settings.backend_url:
             raise findings.NotNow(
-                'backend_url is empty: this process is alone')
+                'backend_url is empty: this process runs alone')
         try:
             return url.check_backend_url(self.settings.backend_url)
         except exceptions.ConfigError:
@@ -131,7 +131,7 @@ class Case:
         :raises NotNow: no member is on the ring, or the group cannot be read.
         """
         if not any(m.points for m in self.group.members):
-            raise findings.NotNow('nobody is there yet')
+            raise findings.NotNow('the group has no members yet')
         return self.group
 
     @functools.cached_property
@@ -153,12 +153,12 @@ class Case:
         membership.start()
         try:
             membership.wait_joined(10.0)
-            ours = self.survey.entries(name) or []
+            entries = self.survey.entries(name) or []
         finally:
             membership.stop(3.0)
             with contextlib.suppress(exceptions.DistperiodicError):
                 self.survey.delete_group(name)
-        skews = [(e.joined - e.created) / 1e6 for e in ours
+        skews = [(e.joined - e.created) / 1e6 for e in entries
                  if e.joined is not None and e.created is not None]
         return Joined(membership.session_timeout,
                       skews[0] if skews else None)
@@ -193,7 +193,7 @@ class Case:
         if self.settings.embedded and not os.path.exists(
                 self.settings.store_file):
             raise findings.NotNow(
-                f'no service has made {self.settings.store_file} so far')
+                f'no service has created {self.settings.store_file} yet')
         configured.check_file(self.settings.connection)
         found = self._stack.enter_context(contextlib.closing(
             StoreProbe(

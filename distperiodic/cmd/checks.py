@@ -129,9 +129,9 @@ def secrets_private(case: Case) -> Finding:
             if holds and os.stat(path).st_mode & stat.S_IROTH:
                 open_.append(path)
     if open_:
-        return warn(f'readable by everybody: {", ".join(open_)}',
+        return warn(f'readable by all users: {", ".join(open_)}',
                     f'chmod o-r {" ".join(open_)}')
-    return ok('no file with a secret is readable by everybody')
+    return ok('no file with a secret is readable by all users')
 
 
 @check('options', offline=True)
@@ -165,8 +165,8 @@ def connections_private(case: Case) -> Finding:
     if bare:
         return warn(f'no TLS to {configured.listed(bare)}',
                     'add ?use_ssl=true&ca=FILE to backend_url; set '
-                    '[oslo_messaging_rabbit] ssl = true; or keep it on a '
-                    'network that nobody else can reach')
+                    '[oslo_messaging_rabbit] ssl = true; or use a private '
+                    'network')
     return ok('TLS, or this host only')
 
 
@@ -176,27 +176,27 @@ def broker_user(case: Case) -> Finding:
     guests = [str(h) for h in case.broker.hosts
               if h.user == 'guest' and not _loopback(h.name)]
     if guests:
-        return warn(f'guest at {configured.listed(guests)}; RabbitMQ lets it '
-                    'in from its own host only',
+        return warn(f'guest at {configured.listed(guests)}; RabbitMQ accepts '
+                    'this user from its own host only',
                     'rabbitmqctl add_user NAME PASSWORD; rabbitmqctl '
                     'set_permissions NAME . . . (quoted ".*"); put both into '
                     'transport_url')
-    return ok('a user of its own, or this host only')
+    return ok('a dedicated user, or this host only')
 
 
 @check('security', offline=True)
 def messages_signed(case: Case) -> Finding:
     """Messages are signed if others may write to the broker: without a store,
-    a message is all that a worker needs to start work.
+    a message alone makes a worker start work.
     """
-    away = [h.name for h in case.broker.hosts if not _loopback(h.name)]
+    remote = [h.name for h in case.broker.hosts if not _loopback(h.name)]
     if case.settings.signing_key:
         keys = configured.plural(len(case.settings.signing_key), 'key')
         return ok(f'signed, {keys} accepted')
-    if away:
+    if remote:
         return warn('not signed, and the broker is on another host',
                     'set signing_key to the same secret for all schedulers '
-                    'and workers, unless nobody else may write to this vhost')
+                    'and workers, unless only they may write to this vhost')
     return ok('not signed; the broker is on this host')
 
 
@@ -214,21 +214,21 @@ def coordination_servers(case: Case) -> Finding:
             return ok(f'{path} can be written')
         parent = os.path.dirname(path.rstrip('/')) or '/'
         if not os.path.exists(path) and os.access(parent, os.W_OK):
-            return ok(f'{path} is not there yet and can be made')
+            return ok(f'{path} does not exist yet and can be created')
         return fail(f'{path} cannot be written',
                     f'create it for this user: install -d -o $USER {path}')
     found = coordination_probe.servers(settings.backend_url)
-    told = '; '.join(f'{s.address} {s.says}' for s in found)
+    states = '; '.join(f'{s.address} {s.says}' for s in found)
     silent = [s.address for s in found if not s.answers]
     if len(silent) == len(found):
-        return fail(told, 'start the service, or correct backend_url')
+        return fail(states, 'start the service, or correct backend_url')
     if silent:
-        return warn(told, f'mend {", ".join(silent)}: it takes fewer further '
-                    'faults to lose the service')
+        return warn(states, f'repair {", ".join(silent)}: until then, the '
+                    'service tolerates fewer failures')
     if len(found) == 2 and case.scheme in ('zookeeper', 'kazoo'):
-        return warn(f'{told}; of two servers neither may fail',
-                    'run three: a majority must be there')
-    return ok(told)
+        return warn(f'{states}; two servers tolerate no failure',
+                    'run three: the service needs a majority')
+    return ok(states)
 
 
 @check('coordination')
@@ -237,42 +237,41 @@ def coordination_join(case: Case) -> Finding:
     asked = case.settings.session_timeout
     granted = case.joined.granted
     if granted is None:
-        return warn('joined, but the session timeout is not known',
-                    'look at the log of the service')
+        return warn('joined, but the session timeout is unknown',
+                    'see the log of the service')
     if abs(granted - asked) > 0.05 * asked:
         from distperiodic.adapters.coordination import url as backend_url
-        where = ('file: and redis: take it from the URL or in whole seconds'
+        where = ('file and redis use the value in the URL, or whole seconds'
                  if case.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
                  'minSessionTimeout to maxSessionTimeout)')
         return warn(
-            f'asked for {asked:g} s, granted {granted:g} s; members act by '
-            f'what was granted, and a dead one is replaced after '
-            f'{granted + 1:g} s at most',
+            f'requested {asked:g} s, granted {granted:g} s; members use the '
+            f'granted value, and a dead member is replaced after at most '
+            f'{granted + 1:g} s',
             f'set session_timeout = {granted:g}, or change the server: '
             f'{where}')
-    return ok(f'joined and left; session timeout {granted:g} s, as asked')
+    return ok(f'joined and left; session timeout {granted:g} s, as requested')
 
 
 @check('coordination')
 def coordination_private(case: Case) -> Finding:
-    """Not everybody who reaches the service may write to its tree: anyone who
-    may can join as a member and own objects.
+    """Only authorized users may write to the tree of the service: a process
+    that may write can join as a member and own objects.
     """
     open_ = case.survey.writable_by_all()
     if open_ is None:
-        return skip(f'{case.scheme} does not tell')
+        return skip(f'{case.scheme} does not report permissions')
     if not open_:
         return ok('not writable by all')
     if case.scheme == 'file':
         return warn('the directory is writable by every user of this host',
-                    'chmod o-w it')
-    away = _away(case.settings.backend_url)
-    text = 'world may write the namespace'
-    remedy = ('put USER:PASSWORD@ into backend_url before anybody creates '
-              'the namespace (then it belongs to that user), or let a '
-              'firewall keep others out')
-    return warn(text, remedy) if away else ok(
+                    'chmod o-w the directory')
+    text = 'every client may write to the namespace'
+    remedy = ('put USER:PASSWORD@ into backend_url before the namespace is '
+              'created (it then belongs to that user), or block other '
+              'clients with a firewall')
+    return warn(text, remedy) if _is_remote(case.settings.backend_url) else ok(
         f'{text}, but the server is on this host')
 
 
@@ -287,7 +286,7 @@ def group_members(case: Case) -> Finding:
     if any(m.points for m in case.group.members):
         if case.settings.dispatcher == 'messaging' and not any(
                 case.group.workers.values()):
-            return warn('there are schedulers and no worker',
+            return warn('there are schedulers but no worker',
                         'start distperiodic worker')
         return ok(text.partition('. But')[0].partition(';')[0])
     return warn(text.partition(';')[0],
@@ -297,12 +296,13 @@ def group_members(case: Case) -> Finding:
 
 @check('group')
 def group_entries(case: Case) -> Finding:
-    """All entries of the group are members of ours."""
+    """All entries of the group are processes of distperiodic."""
     if case.populated.unknown_entries:
         return warn(
-            f'not ours, and ignored: '
+            f'entries of other programs, which are ignored: '
             f'{configured.listed(case.group.unknown_entries)}',
-            'find out who made them; give each service a group of its own')
+            'find the program that created them; give each service its own '
+            'group')
     return ok(f'{configured.plural(len(case.group.joined), "entry")} of '
               'schedulers and workers')
 
@@ -328,7 +328,7 @@ def ring_points(case: Case) -> Finding:
     if len(points) > 1:
         return ok(f'{min(points)} to {max(points)} points, so up to '
                   f'{max(points) / min(points):.1f} times the objects; '
-                  'fine, if that is meant')
+                  'no action is needed if this is intended')
     return ok(f'{points.pop()} points each')
 
 
@@ -342,8 +342,8 @@ def ring_shares(case: Case) -> Finding:
     ratio = group.of_fair(worst)
     if ratio > status.UNEVEN:
         return warn(f'{worst} has {ratio:.2f} times its fair share',
-                    'raise hash_ring_replicas_count: distperiodic ring '
-                    f'simulate --members {len(names)} says how far')
+                    'raise hash_ring_replicas_count; to find a value: '
+                    f'distperiodic ring simulate --members {len(names)}')
     return ok(f'largest: {worst}, {ratio:.2f} times its fair share')
 
 
@@ -358,8 +358,8 @@ def clock_of_this_host(case: Case) -> Finding:
         return skip(f'{case.scheme} does not report its time')
     if abs(skew) > SKEW:
         return warn(f'{_ahead(skew)} the service\'s clock',
-                    'run chrony or ntpd here and there; ticks are early or '
-                    'late by as much, nothing worse')
+                    'run chrony or ntpd on both hosts; until then ticks are '
+                    'early or late by as much, with no other effect')
     return ok(f'{_ahead(skew)} the service\'s clock')
 
 
@@ -390,7 +390,7 @@ def clocks_of_members(case: Case) -> Finding:
 
 @check('broker')
 def broker_reachable(case: Case) -> Finding:
-    """Every broker of transport_url accepts our credentials."""
+    """Every broker of transport_url accepts the login."""
     bad = []
     for host in case.broker.hosts:
         try:
@@ -402,8 +402,8 @@ def broker_reachable(case: Case) -> Finding:
         return ok(f'{hosts}, vhost {case.broker.vhost}')
     found, _, remedy = bad[0].rpartition('; ')
     if len(bad) == len(case.broker.hosts):
-        return fail(found if len(bad) == 1 else f'{found}, and '
-                    f'{configured.plural(len(bad) - 1, "more")}', remedy)
+        return fail(found if len(bad) == 1 else
+                    f'{found}, and {len(bad) - 1} more', remedy)
     return warn(found, remedy)
 
 
@@ -424,21 +424,21 @@ def broker_queues(case: Case) -> Finding:
     try:
         host = broker.find()
     except exceptions.BusUnavailable:
-        raise NotNow('the broker lets nobody in') from None
+        raise NotNow('no broker accepts the login') from None
     found = broker.queues(host, sorted(queues))
-    missing = [q for q, told in found.items() if told is None]
-    deaf = [q for q, told in found.items() if told and not told.consumers]
-    if missing or deaf:
+    missing = [q for q, state in found.items() if state is None]
+    unread = [q for q, state in found.items() if state and not state.consumers]
+    if missing or unread:
         return fail(
             '; '.join(text for names, text in (
                 (missing, f'no queue: {configured.listed(missing)}'),
-                (deaf, f'nobody listens to: {configured.listed(deaf)}'))
+                (unread, f'no consumer: {configured.listed(unread)}'))
                 if names),
             'those processes use another broker or vhost, or have just lost '
             'their connection: compare transport_url, and read their logs')
-    waiting = sum(told.messages for told in found.values() if told)
+    waiting = sum(state.messages for state in found.values() if state)
     return ok(f'{configured.plural(len(found), "queue")}, each with a '
-              f'listener; {configured.plural(waiting, "message")} waiting')
+              f'consumer; {configured.plural(waiting, "message")} waiting')
 
 
 def _loopback(host: str) -> bool:
@@ -448,7 +448,7 @@ def _loopback(host: str) -> bool:
         return host.partition('.')[0] == 'localhost'
 
 
-def _away(backend_url: str) -> bool:
+def _is_remote(backend_url: str) -> bool:
     from distperiodic.operator import coordination_probe
     return any(not _loopback(name)
                for name, _ in coordination_probe.addresses(backend_url))
@@ -457,7 +457,7 @@ def _away(backend_url: str) -> bool:
 def _ahead(skew: float) -> str:
     if abs(skew) < 0.01:
         return 'within 0.01 s of'
-    return f'{abs(skew):.2f} s {"before" if skew > 0 else "behind"}'
+    return f'{abs(skew):.2f} s {"ahead of" if skew > 0 else "behind"}'
 
 
 def run_all(case: Case, offline: bool) -> Iterator[tuple[Check, Finding]]:

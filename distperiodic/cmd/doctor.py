@@ -41,8 +41,9 @@ class Doctor(display.Display, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--offline', action='store_true',
-            help='only what needs no server')
-        listed.add_option(parser, 'its jobs are compared with the store\'s')
+            help='run only the checks that need no server')
+        listed.add_option(
+            parser, 'its jobs are compared with those of the store')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
                 # A formatter of cliff would be a plug-in for all of its
@@ -58,13 +59,13 @@ class Doctor(display.Display, lister.Lister):
         if parsed.formatter != 'text':
             super().run(parsed)
             return self.code
-        said = [0, 0, 0]
+        numbers = [0, 0, 0]
         for check, finding in self._findings(parsed):
             self._print(check, finding)
-            said[_CODES.get(finding.result, 0)] += (
+            numbers[_CODES.get(finding.result, 0)] += (
                 finding.result is not findings.Result.SKIP)
-        print(f'\n{configured.plural(said[2], "failure")}, '
-              f'{configured.plural(said[1], "warning")}, {said[0]} ok',
+        print(f'\n{configured.plural(numbers[2], "failure")}, '
+              f'{configured.plural(numbers[1], "warning")}, {numbers[0]} ok',
               file=self.app.stdout)
         return self.code
 

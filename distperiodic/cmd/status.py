@@ -104,13 +104,13 @@ def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
 
     A process that came back under its name is not gone.
     """
-    there = {one.identity
-             for some in (group.members, *group.workers.values())
-             for one in some}
+    live = {one.identity
+            for some in (group.members, *group.workers.values())
+            for one in some}
     gone: dict[str, int] = {}
     for holder, tick in holders.items():
         identity = configured.identity(holder)
-        if identity not in there:
+        if identity not in live:
             gone[identity] = max(tick, gone.get(identity, tick))
     return gone
 
@@ -156,14 +156,14 @@ class Status(display.Table, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--expect', type=configured.positive, metavar='N',
-            help='schedulers that there should be; fewer are a warning')
+            help='number of schedulers expected; fewer cause a warning')
         parser.add_argument(
             '--expect-workers', type=configured.positive, metavar='N',
-            help='workers that there should be, in all partitions together; '
-                 'fewer are a warning')
+            help='number of workers expected in all partitions together; '
+                 'fewer cause a warning')
         parser.add_argument(
             '--watch', type=configured.seconds, metavar='N',
-            help='show it again every N seconds, until Ctrl-C')
+            help='show the group every N seconds, until Ctrl-C')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -194,8 +194,8 @@ class Status(display.Table, lister.Lister):
         now = SystemClock()
         with survey.CoordinationProbe(
                 settings.backend_url, clock=now,
-                session_timeout=settings.session_timeout) as looking:
-            group = look(looking, settings.group)
+                session_timeout=settings.session_timeout) as probe:
+            group = look(probe, settings.group)
         book = self._missed(group, read_book(settings, group), now.now())
         if parsed.watch and parsed.formatter == 'table' and (
                 sys.stdout.isatty()):
@@ -237,17 +237,18 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
     book = book or Book()
     members = [m for m in group.members if m.points]
     workers = {p: w for p, w in group.workers.items() if w}
-    there = ', '.join(
+    processes = ', '.join(
         [configured.plural(len(members), 'member'),
          *(f'{configured.plural(len(w), "worker")} in partition {p}'
            for p, w in sorted(workers.items()))])
     if not members:
         if workers:
             return FAILURE, (
-                f'No schedulers: group {group.name!r} has {there}; start '
+                f'No schedulers: group {group.name!r} has {processes}; start '
                 'distperiodic scheduler.')
         known = [g for g in group.groups if '.workers.' not in g]
-        hint = (f' The service knows the groups {configured.listed(known)}.'
+        hint = (' The coordination service has the groups '
+                f'{configured.listed(known)}.'
                 if known and group.name not in known else '')
         return FAILURE, (
             f'No members: group {group.name!r} is empty; start '
@@ -256,10 +257,11 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
            *_too_few('worker', sum(map(len, workers.values())),
                      expected_workers)]
     if book.gone:
+        one = len(book.gone) == 1
         odd.append(
             f'gone within the last {MISSED_FOR / 60:g} minutes: '
             f'{configured.listed(sorted(book.gone))}; unless you stopped '
-            f'{"it" if len(book.gone) == 1 else "them"}, see the log there')
+            f'{"it, see its log" if one else "them, see their logs"}')
     if settings.dispatcher == 'messaging' and not any(
             m.slots for w in workers.values() for m in w):
         odd.append('no worker takes work: start distperiodic worker')
@@ -276,16 +278,16 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
             'times its fair share: raise hash_ring_replicas_count, see '
             'distperiodic ring simulate')
     if group.unknown_entries:
-        odd.append(f'entries that are none of ours and own nothing: '
+        odd.append('entries of other programs, which own nothing: '
                    f'{configured.listed(group.unknown_entries)}')
     odd += [
         f'{configured.plural(one.objects, "object")} of job {one.job} failed '
-        f'for good and {"was" if one.objects == 1 else "were"} not done '
+        f'for good and {"has" if one.objects == 1 else "have"} not succeeded '
         f'since, such as {one.example!r}: see distperiodic dead list '
         f'{one.job}' for one in book.failing]
     if book.trouble:
-        odd.append(f'the store cannot be asked: {book.trouble}')
-    start = f'Group {group.name!r}: {there}'
+        odd.append(f'the store cannot be read: {book.trouble}')
+    start = f'Group {group.name!r}: {processes}'
     paused = (f'; paused: {configured.listed(book.paused)}'
               if book.paused else '')
     if odd:

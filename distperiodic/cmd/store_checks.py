@@ -26,9 +26,7 @@ _DAY = 86400 * 1_000_000
 
 @check('store')
 def store_reachable(case: Case) -> Finding:
-    """The database accepts our credentials, and its tables are those of this
-    release.
-    """
+    """The database accepts the login, and its tables match this release."""
     store = case.connected
     return ok(f'{store.dialect}, group {case.settings.group}')
 
@@ -42,9 +40,9 @@ def store_schema(case: Case) -> Finding:
     if missing:
         return fail(
             f'missing: {configured.listed(missing)}',
-            'stop all schedulers and workers; give back what was dropped, or '
+            'stop all schedulers and workers; restore the missing parts, or '
             'drop the tables of distperiodic and run: distperiodic db sync')
-    return ok('all columns, keys and indexes are there')
+    return ok('all columns, keys and indexes exist')
 
 
 @check('store')
@@ -61,20 +59,23 @@ def store_rights(case: Case) -> Finding:
             f'refused: {names} ({refused[0][1]})',
             'GRANT SELECT, INSERT, UPDATE, DELETE on the tables '
             'distperiodic_* to this user, on PostgreSQL also USAGE on their '
-            'sequences; and see that the database is not read-only')
+            'sequences; and check that the database is not read-only')
     return ok('may select, insert, update and delete')
 
 
 @check('store')
 def store_clock(case: Case) -> Finding:
-    """This host's clock agrees with the store's clock, by which leases end."""
+    """This host's clock agrees with the store's clock, by which leases
+    expire.
+    """
     skew = case.store.skew(SystemClock())
     off = abs(skew.seconds)
-    side = 'before' if skew.seconds > 0 else 'behind'
+    side = 'ahead of' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
         return warn(f'{off:.2f} s {side} the store\'s clock',
-                    'run chrony or ntpd here and there; ticks begin early or '
-                    'late by as much, and what is early is refused to others')
+                    'run chrony or ntpd on both hosts; until then ticks are '
+                    'early or late by as much, and the store refuses early '
+                    'claims')
     return ok(f'within {max(off, 0.01):.2f} s of the store\'s clock')
 
 
@@ -86,19 +87,19 @@ def store_file(case: Case) -> Finding:
     from distperiodic.operator import store_probe
     store = case.store
     if store.dialect != 'sqlite':
-        return skip(f'{store.dialect} has no file of ours')
+        return skip(f'the store is {store.dialect}, not SQLite')
     kind = store_probe.network_disk(store.file)
     if kind is not None:
         return fail(
-            f'{store.file} is on {kind}, whose locks do not keep other '
-            'hosts out',
+            f'{store.file} is on {kind}, whose locks do not exclude other '
+            'hosts',
             'move it to a disk of this host, or use PostgreSQL or MySQL for '
             'more than one host')
     journal = store.journal()
     if journal != 'wal':
-        return warn(f'journal_mode is {journal}, and cannot be made WAL',
-                    'see that the directory may be written and no program '
-                    'keeps the file in another mode')
+        return warn(f'journal_mode is {journal}, and cannot be set to WAL',
+                    'check that the directory is writable and that no '
+                    'program keeps the file in another mode')
     return ok(f'{store.file}, journal_mode WAL')
 
 
@@ -116,22 +117,23 @@ def store_engine(case: Case) -> Finding:
     level = store.isolation()
     if level != 'READ COMMITTED':
         return fail(f'transactions run at {level}',
-                    'let the server and its proxies leave READ COMMITTED, '
-                    'which is asked for, as it is')
+                    'configure the server and its proxies so that they keep '
+                    'the requested level, READ COMMITTED')
     return ok(f'{level}' + (', InnoDB' if store.dialect == 'mysql' else ''))
 
 
 @check('store')
 def store_leases(case: Case) -> Finding:
-    """Leases that end are taken over soon, because a scheduler sweeps."""
+    """Expired leases are taken over soon, because a scheduler sweeps."""
     over = case.store.overdue_lease()
     patience = 10 * case.settings.sweep_interval + 5
     if over is None or over.age <= patience:
-        return ok('no lease waits to be taken over')
+        return ok('no expired lease waits to be taken over')
     return warn(
-        f'{configured.plural(over.number, "lease")} ended and nobody took '
-        f'them over, the first of job {over.job!r} {over.age:.0f} s ago',
-        'start a scheduler that has this job; of a job that is gone: '
+        f'expired and not taken over: '
+        f'{configured.plural(over.number, "lease")}, the first of job '
+        f'{over.job!r} {over.age:.0f} s ago',
+        'start a scheduler that has this job; if the job was removed: '
         'distperiodic db prune --claims DAYS')
 
 
@@ -139,21 +141,21 @@ def store_leases(case: Case) -> Finding:
 def store_size(case: Case) -> Finding:
     """The tables have no large number of obsolete rows."""
     sizes = case.store.sizes()
-    told = ', '.join(
+    rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
         f'{"+" * (number >= _MANY)}' for name, number in sizes.items())
     oldest = case.store.oldest_tick()
     age = 0 if oldest is None else (case.store.group.now() - oldest) // _DAY
     for name, option in (('history', 'history'), ('failure', 'dead')):
         if sizes[f'distperiodic_{name}'] >= _MANY:
-            return warn(f'rows: {told}; {age} days of history',
+            return warn(f'rows: {rows}; {age} days of history',
                         f'run daily: distperiodic db prune --{option} DAYS')
-    return ok(f'rows: {told}; {age} days of history')
+    return ok(f'rows: {rows}; {age} days of history')
 
 
 @check('store')
 def store_jobs(case: Case) -> Finding:
-    """The tasks have each job of the store: a job that was renamed or is gone
+    """The tasks have each job of the store: a job that was renamed or removed
     leaves open claims behind.
     """
     if case.tasks is None:
@@ -163,7 +165,7 @@ def store_jobs(case: Case) -> Finding:
     if unknown:
         return warn(
             f'not in --tasks: {configured.listed(unknown)}',
-            'of a job that was renamed: give it its old name, name=...; of '
-            'one that is gone: distperiodic db prune --claims DAYS; of '
-            'another service: give each a group of its own')
-    return ok('all are known')
+            'if a job was renamed: restore its old name with name=...; if it '
+            'was removed: distperiodic db prune --claims DAYS; if it belongs '
+            'to another service: give each service its own group')
+    return ok('--tasks has all of them')

@@ -192,8 +192,8 @@ def test_status_tells_what_the_store_remembers(tmp_path):
     assert told.returncode == 1
     text = ' '.join(told.stdout.split())
     assert f'gone within the last 10 minutes: {dies}; unless' in text
-    assert ("1 object of job poll failed for good and was not done since, "
-            "such as 'node-3'") in text
+    assert ("1 object of job poll failed for good and has not succeeded "
+            "since, such as 'node-3'") in text
     assert verdict['result'] == 'warn'
     assert [(row['role'], row['member']) for row in rows] == [
         ('member', stays), ('gone', dies)]
@@ -244,7 +244,7 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
     # By chance the shares of two members are uneven.
     bad.pop('ring_shares', None)
     assert not bad
-    assert '4 queues, each with a listener' in (
+    assert '4 queues, each with a consumer' in (
         found['broker_queues']['finding'])
     assert sorted(service.lines('began')) == sorted(service.lines('ended'))
 
@@ -256,7 +256,7 @@ def test_doctor_finds_a_session_timeout_that_was_not_granted(
     told = service.ask('doctor')
 
     assert told.returncode == 1
-    assert 'asked for 100 s, granted 40 s' in ' '.join(told.stdout.split())
+    assert 'requested 100 s, granted 40 s' in ' '.join(told.stdout.split())
     assert 'set session_timeout = 40' in told.stdout
 
 

@@ -230,7 +230,7 @@ def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
 
 
 @pytest.mark.parametrize(('seconds', 'text'), [
-    (5, 's before the store'), (-5, 's behind the store')])
+    (5, 's ahead of the store'), (-5, 's behind the store')])
 def test_a_clock_that_is_off_is_found(
         mariadb, tmp_path, examine, monkeypatch, seconds, text):
     place = Place(mariadb.url, tmp_path)
@@ -256,8 +256,8 @@ def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
     found = examine(place)
 
     assert wrong(found) == {'store_leases': 'warn'}
-    assert "1 lease ended and nobody took them over, the first of job 'poll'"\
-        in found['store_leases']['finding']
+    assert "not taken over: 1 lease, the first of job 'poll'" in (
+        found['store_leases']['finding'])
 
 
 def test_tables_that_are_full_are_found(

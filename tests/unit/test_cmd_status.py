@@ -60,7 +60,7 @@ def test_whoever_looks_for_the_wrong_group_is_shown_the_others():
     _, text = status.judge(
         group(groups=['nova', 'nova.workers.default']), settings())
 
-    assert 'knows the groups nova.' in text
+    assert 'has the groups nova.' in text
 
 
 def test_workers_without_schedulers_are_a_failure():
@@ -166,8 +166,10 @@ def test_objects_that_die_at_every_tick_are_a_warning():
         status.Book(failing=[failing(), failing('sync', 3)]))
 
     assert code == status.WARNING
-    assert "1 object of job poll failed for good and was not done" in text
-    assert "3 objects of job sync failed for good and were not done" in text
+    assert ("1 object of job poll failed for good and has not "
+            "succeeded") in text
+    assert ("3 objects of job sync failed for good and have not "
+            "succeeded") in text
     assert "such as 'h7': see distperiodic dead list poll" in text
 
 
@@ -177,7 +179,7 @@ def test_a_store_that_cannot_be_asked_is_a_warning():
         status.Book(trouble='database x: refused'))
 
     assert code == status.WARNING
-    assert 'the store cannot be asked: database x: refused' in text
+    assert 'the store cannot be read: database x: refused' in text
 
 
 def test_a_paused_job_is_named():
