@@ -66,14 +66,14 @@ class Audit(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
-            help='ticks of this time, as in 90s, 30m, 24h or 7d, or from an '
-                 'instant on, in UTC; default: 24h')
+            help='check the ticks since then: an age such as 90s, 30m, 24h or '
+                 '7d, or an instant in UTC; default: 24h')
         parser.add_argument(
             '--ticks', action='store_true',
-            help='a line for each tick, the newest first')
+            help='show a row for each tick, the newest first')
         listed.add_option(
-            parser, 'it has the policies and lists the objects, and without '
-            'it the command cannot tell which objects are not listed')
+            parser, 'it gives the policies and the catalogue; without it, '
+            'objects that are not listed are not found')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:
@@ -139,8 +139,8 @@ def _audit(accounts: 'StoreQueries', name: str, since: int,
         return _Audited(name, {
             tick: audit.classify(counts)
             for tick, counts in account.ticks.items()},
-            'what was lost is not known: its schedule is not recorded yet, '
-            'and --tasks does not have it', False,
+            'the lost ticks are unknown: the schedule of the job is not '
+            'recorded yet, and --tasks does not have the job', False,
             frozenset([Fate.LOST, Fate.PASSED_OVER, Fate.NOT_LISTED]))
     judged = _judged(account, job, settings)
     rule = judged.plan.schedule
@@ -197,8 +197,8 @@ def _not_listed(accounts: 'StoreQueries',
 
     :return: A text that gives the reason if these objects are unknown.
     """
-    unknown = ('cannot tell which objects are not listed, and which ticks '
-               'misfire gives up: ')
+    unknown = ('cannot determine which objects are not listed, nor which '
+               'ticks misfire gives up: ')
     if tasks is None:
         return unknown + '--tasks is not given'
     if job is None:
@@ -207,7 +207,7 @@ def _not_listed(accounts: 'StoreQueries',
         return set()
     found = listed.read(tasks, job, now)
     if isinstance(found, str):
-        return f'cannot tell which objects are not listed: {found}'
+        return f'cannot determine which objects are not listed: {found}'
     return accounts.not_listed(job.name, found.ids)
 
 
@@ -226,19 +226,18 @@ def _sentence(audited: Sequence[_Audited],
               missing: Sequence[str]) -> str:
     if not audited:
         return 'No scheduler has claimed anything yet.'
-    told = ', '.join(f'{total[fate]:,} {fate}' for fate in Fate
-                     if total[fate]) or 'nothing'
-    lines = [f'{configured.plural(len(audited), "job")} since {since.text}: '
-             f'{_due(total):,} due; {told}.']
+    counts = ', '.join(f'{total[fate]:,} {fate}' for fate in Fate
+                       if total[fate]) or 'nothing'
+    lines = [f'{configured.plural(len(audited), "job")} {since.phrase}: '
+             f'{_due(total):,} due; {counts}.']
     for fate in audit.FINDINGS:
         for one in audited:
             ticks = sorted(t for t, fates in one.ticks.items() if fates[fate])
             if ticks:
                 where = configured.listed(
                     [configured.moment(tick) for tick in ticks], _NAMED)
-                lines.append(
-                    f'{fate.capitalize()} of {one.job}: '
-                    f'{one.total[fate]:,}, at {where}.')
+                lines.append(f'{one.job}: {one.total[fate]:,} {fate}, at '
+                             f'{where}.')
     if missing:
         lines.append('No scheduler has claimed an object of '
                      f'{configured.listed(missing)} yet.')

@@ -91,8 +91,8 @@ def duration(text: str) -> float:
         number = 0.0
     if not 0 < number < 1e10:
         raise argparse.ArgumentTypeError(
-            f'{text!r} cannot be used; give a number with s, m, h or d, as '
-            'in 30m')
+            f'{text!r} cannot be used; give a number with s, m, h or d, such '
+            'as 30m')
     return number
 
 
@@ -105,6 +105,13 @@ class Since(NamedTuple):
     #: Microseconds since the epoch.
     instant: int = 0
 
+    @property
+    def phrase(self) -> str:
+        """The period in words."""
+        if self.seconds is None:
+            return f'since {self.text}'
+        return f'in the last {self.text}'
+
     def before(self, now: int) -> int:
         """Return the beginning of the period, in microseconds since the epoch.
 
@@ -114,9 +121,9 @@ class Since(NamedTuple):
             return max(0, now - round(self.seconds * 1e6))
         if self.instant > now:
             raise exceptions.ConfigError(
-                f'{self.text} is still to come: by the clock of the '
-                f'database it is {moment(now)}; give an earlier instant, in '
-                'UTC unless it says otherwise')
+                f'{self.text} is in the future: the clock of the database '
+                f'shows {moment(now)}; give an earlier instant, in UTC or '
+                'with its offset from UTC')
         return max(0, self.instant)
 
 
@@ -130,8 +137,8 @@ def since(text: str) -> Since:
     with contextlib.suppress(argparse.ArgumentTypeError):
         return Since(text, duration(text))
     raise argparse.ArgumentTypeError(
-        f'{text!r} cannot be used; give a number with s, m, h or d, as in '
-        '24h, or an instant (UTC), as in 2026-01-31T06:00')
+        f'{text!r} cannot be used; give a number with s, m, h or d, such as '
+        '24h, or an instant (UTC), such as 2026-01-31T06:00')
 
 
 def days(text: str) -> float:
@@ -151,7 +158,8 @@ def add_job(parser: argparse.ArgumentParser,
     """Add the argument that names one job; ``--job`` names it as well."""
     parser.add_argument(
         'job', metavar='JOB', nargs='?',
-        help='of this job' if required else 'of this job; default: of all')
+        help='name of the job' if required else
+        'name of the job; default: all jobs')
     parser.add_argument(
         '--job', dest='named_job', metavar='JOB', help=argparse.SUPPRESS)
 
@@ -163,13 +171,13 @@ def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
     """
     if None not in (parsed.job, parsed.named_job):
         raise exceptions.ConfigError(
-            f'--job {parsed.named_job!r} and JOB {parsed.job!r} name a job '
-            'twice; leave --job out')
+            f'--job {parsed.named_job!r} and JOB {parsed.job!r} are both '
+            'given; omit --job')
     found = parsed.job if parsed.named_job is None else parsed.named_job
     if found is None and required:
         raise exceptions.ConfigError(
-            'no job is named; give its name, see what there is: '
-            'distperiodic job list')
+            'no job is named; give the name of one, see: distperiodic job '
+            'list')
     return found
 
 
@@ -199,9 +207,9 @@ def check_file(connection_url: str) -> None:
     if url.get_backend_name() == 'sqlite' and 'uri' not in url.query and (
             not os.path.exists(url.database or '')):
         raise exceptions.ConfigError(
-            f'there is no file {url.database}, which connection names; '
-            'correct it, or make the file with its tables: distperiodic db '
-            'sync')
+            f'connection names the file {url.database}, which does not '
+            'exist; correct connection, or create the file and its tables: '
+            'distperiodic db sync')
 
 
 class Configured:
@@ -214,9 +222,9 @@ class Configured:
         group = parser.add_argument_group('configuration')
         group.add_argument(
             '--config-file', action='append', default=[], metavar='FILE',
-            help='read this file of options; may be repeated, later files '
-                 'win. Default: distperiodic.conf in ~/.distperiodic, ~, '
-                 '/etc/distperiodic and /etc')
+            help='read this configuration file; may be repeated, later files '
+                 'take precedence. Default: distperiodic.conf in '
+                 '~/.distperiodic, ~, /etc/distperiodic and /etc')
         group.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
             help='read all *.conf of this directory as well')
@@ -270,17 +278,17 @@ class Configured:
         settings = opts.settings(conf)
         if not settings.backend_url:
             raise exceptions.ConfigError(
-                '[distperiodic] backend_url is empty, so each process is '
-                'alone and there is no group to look at; name the file that '
-                'sets it with --config-file')
+                '[distperiodic] backend_url is empty, so each process runs '
+                'alone and there is no group to show; use --config-file to '
+                'name the file that sets backend_url')
         check_backend_url(settings.backend_url)
         return conf, settings
 
     def database(self, parsed: argparse.Namespace,
-                 made: bool = True) -> 'opts.Settings':
+                 must_exist: bool = True) -> 'opts.Settings':
         """Return the options of a command that needs the store.
 
-        :param made: True if an embedded store must already exist.
+        :param must_exist: True if an embedded store must already exist.
         :raises ConfigError: an option cannot be used, or there is no store.
         """
         from distperiodic import opts
@@ -288,16 +296,16 @@ class Configured:
         if not settings.connection:
             raise exceptions.ConfigError(
                 'neither [distperiodic] connection nor [database] connection '
-                'is set, so there is no database; name the file that sets '
-                'one with --config-file')
-        if made and settings.embedded and not os.path.exists(
+                'is set, so there is no database; use --config-file to name '
+                'the file that sets one')
+        if must_exist and settings.embedded and not os.path.exists(
                 settings.store_file):
             raise exceptions.ConfigError(
-                f'there is no {settings.store_file}, where a service without '
-                'backend_url and connection keeps its claims; name the file '
-                'that sets connection, or the state_path of the service, '
-                'with --config-file')
-        if made:
+                f'{settings.store_file} does not exist, the file in which a '
+                'service without backend_url and connection keeps its '
+                'claims; use --config-file to name the file that sets '
+                'connection, or the state_path of the service')
+        if must_exist:
             check_file(settings.connection)
         return settings
 

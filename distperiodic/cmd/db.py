@@ -21,26 +21,26 @@ from distperiodic.core import redaction
 class DbSync(configured.Configured, command.Command):
     """Create the tables, or upgrade them to the version of this release.
 
-    Running it again changes nothing. Services of the previous release may go
-    on running meanwhile.
+    Running it again changes nothing. Services of the previous release may keep
+    running meanwhile.
     """
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.adapters.local import private
         from distperiodic.adapters.sql import schema
-        settings = self.database(parsed, made=False)
+        settings = self.database(parsed, must_exist=False)
         if settings.embedded:
             private.make_directory(settings.state_path)
             private.make_file(settings.store_file)
         before, after = schema.sync(settings.connection)
         app: Any = self.app
         if before is None:
-            told = f'made the tables, version {after}'
+            message = f'created the tables, version {after}'
         elif before == after:
-            told = f'the tables had version {after} already'
+            message = f'the tables already have version {after}'
         else:
-            told = f'brought the tables from version {before} to {after}'
-        print(told, file=app.stdout)
+            message = f'upgraded the tables from version {before} to {after}'
+        print(message, file=app.stdout)
 
 
 class DbVersion(display.Display, show.ShowOne):
@@ -59,7 +59,7 @@ class DbVersion(display.Display, show.ShowOne):
         elif found < schema.VERSION:
             todo = 'distperiodic db sync'
         elif found > schema.VERSION:
-            todo = 'install the release that made these tables'
+            todo = 'install the release that created these tables'
         else:
             todo = 'nothing'
         self.same = found == schema.VERSION
@@ -73,33 +73,34 @@ class DbVersion(display.Display, show.ShowOne):
 
 
 class DbPrune(configured.Configured, command.Command):
-    """Delete old rows in small steps, while services go on working.
+    """Delete old rows in small steps, while services keep running.
 
-    Only the kinds that an option names are deleted.
+    Each option deletes one kind of rows. Without its option a kind is kept.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--history', type=configured.days, metavar='DAYS',
-            help='the numbers of ticks that are older')
+            help='delete the history of ticks that are older')
         parser.add_argument(
             '--dead', type=configured.days, metavar='DAYS',
-            help='what is told of runs that failed for good before; the dead '
-                 'claims themselves stay until their next tick')
+            help='delete the records of runs that failed for good before '
+                 'that; the dead claims themselves stay until their next '
+                 'tick')
         parser.add_argument(
             '--claims', type=configured.days, metavar='DAYS',
-            help='claims of objects that nobody has claimed for so long, '
-                 'such as those that are gone from the catalogue; longer '
-                 'than the longest period of any job')
+            help='delete the claims of objects that were not claimed for '
+                 'this time, such as objects that have left the catalogue; '
+                 'give more than the longest period of any job')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.operator.pruning import Pruner
         if parsed.history is parsed.dead is parsed.claims is None:
             raise exceptions.ConfigError(
-                'nothing is named to prune; give --history DAYS, --dead DAYS '
-                'or --claims DAYS')
+                'no kind of rows is selected; give --history DAYS, --dead '
+                'DAYS or --claims DAYS')
         with self.store(parsed, Pruner) as pruner:
             pruned = pruner.prune(
                 history=parsed.history, dead=parsed.dead,

@@ -23,10 +23,10 @@ class DeadList(display.Table, lister.Lister):
         parser = super().get_parser(prog_name)
         configured.add_job(parser)
         parser.add_argument(
-            '--object', metavar='OBJECT', help='this object only')
+            '--object', metavar='OBJECT', help='show only this object')
         parser.add_argument(
             '--traceback', action='store_true',
-            help='show where the handler raised, too')
+            help='also show where the handler raised')
         configured.add_limit(parser, 'objects, of the newest ticks')
         return parser
 
@@ -40,18 +40,18 @@ class DeadList(display.Table, lister.Lister):
                 tracebacks=parsed.traceback)
         if not found:
             self.sentence = (
-                'Nothing is dead.' if parsed.object is None else
+                'No object is dead.' if parsed.object is None else
                 f'Object {parsed.object!r} is not dead.')
         elif len(found) == parsed.limit:
             self.sentence = f'The newest {len(found)}; see --limit.'
-        whence = parsed.traceback
         return (('Job', 'Object', 'Tick', 'Attempt', 'Worker', 'At',
-                 'Error', *(['Traceback'] if whence else [])),
+                 'Error', *(['Traceback'] if parsed.traceback else [])),
                 [(dead.job, dead.object, configured.moment(dead.tick),
                   dead.attempt, dead.worker,
                   '' if dead.at is None else configured.moment(dead.at),
                   configured.one_line(dead.error),
-                  *([dead.traceback] if whence else [])) for dead in found])
+                  *([dead.traceback] if parsed.traceback else []))
+                 for dead in found])
 
 
 class DeadRequeue(configured.Configured, command.Command):
@@ -79,7 +79,7 @@ class DeadRequeue(configured.Configured, command.Command):
         if not number and parsed.object is not None:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} is not dead, so nothing was '
-                'changed; see what is: distperiodic dead list')
+                'changed; to list the dead objects: distperiodic dead list')
         app: Any = self.app
-        print(f'put back {configured.plural(number, "object")}',
+        print(f'requeued {configured.plural(number, "object")}',
               file=app.stdout)

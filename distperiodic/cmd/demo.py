@@ -12,12 +12,12 @@ from distperiodic.cmd import configured
 
 
 class Demo(configured.Configured, command.Command):
-    """Watch real processes share work while members come, die and freeze.
+    """Watch real processes share work while members join, die and freeze.
 
     Three members share the pings of 200 hosts; every host is pinged every two
-    seconds. A fourth member joins, one is killed, one is frozen and comes
-    back. After about a minute an account shows what was served, missed and
-    moved.
+    seconds. A fourth member joins, one is killed, one is frozen and resumes.
+    After about a minute a summary shows how many pings were served and missed,
+    and how many hosts changed their owner.
 
     The demo needs no server. With --backend-url, --transport-url and
     --connection, or with these options in a file that --config-file names, it
@@ -28,17 +28,18 @@ class Demo(configured.Configured, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--backend-url', default='', metavar='URL',
-            help='coordination service, as zookeeper://host:2181. Default: '
-                 'files in a directory of its own')
+            help='coordination service, such as zookeeper://host:2181. '
+                 'Default: files in a temporary directory')
         parser.add_argument(
             '--transport-url', default='', metavar='URL',
-            help='broker, as rabbit://user:password@host:5672/: two worker '
-                 'processes run the pings then. Default: the members do')
+            help='broker, such as rabbit://user:password@host:5672/; two '
+                 'worker processes then run the pings. Default: the members '
+                 'run them')
         parser.add_argument(
             '--connection', default='', metavar='URL',
-            help='database of the claims, as postgresql://user:password@host/'
-                 'name, with the tables that "distperiodic db sync" makes. '
-                 'Default: SQLite in a directory of its own')
+            help='database for the claims, such as postgresql://user:'
+                 'password@host/name, with the tables that "distperiodic db '
+                 'sync" creates. Default: SQLite in a temporary directory')
         parser.add_argument(
             '--seconds', type=configured.seconds, default=55.0, metavar='S',
             help='duration in seconds, at least 30. Default: 55')
@@ -50,8 +51,8 @@ class Demo(configured.Configured, command.Command):
             help='hosts to ping, up to 5000. Default: 200')
         parser.add_argument(
             '--plain', action='store_true',
-            help='lines instead of a picture; always so where the output is '
-                 'no terminal')
+            help='print lines instead of a picture; this is the default if '
+                 'the output is not a terminal')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
@@ -84,8 +85,8 @@ class Demo(configured.Configured, command.Command):
         missing = scene.incomplete()
         if missing:
             raise exceptions.DistperiodicError(
-                f'the account is not complete: {"; ".join(missing)}; run it '
-                'again on a machine that is less busy')
+                f'the summary is incomplete: {"; ".join(missing)}; run the '
+                'demo again on a machine that is less busy')
         return 0
 
     def _servers(self, parsed: argparse.Namespace) -> tuple[str, str, str]:

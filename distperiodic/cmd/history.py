@@ -14,7 +14,7 @@ _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
 
 
 class History(display.Table, lister.Lister):
-    """Show what became of the objects of each tick, the newest first.
+    """Show the outcome of each tick as numbers of objects, the newest first.
 
     Due is the sum of done, dead, skipped, superseded, cancelled and open.
     Skipped is the sum of misfire, overlap, paused and lost.
@@ -24,8 +24,7 @@ class History(display.Table, lister.Lister):
     attempts of processes that were gone. Processes counts the schedulers and
     workers that took part.
 
-    A table leaves out columns without any value; name columns with -c to see
-    them.
+    A table omits empty columns; select them with -c.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -33,8 +32,8 @@ class History(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='1h', metavar='TIME',
-            help='ticks of this time, as in 90s, 30m, 1h or 7d, or from an '
-                 'instant on, in UTC; default: 1h')
+            help='show the ticks since then: an age such as 90s, 30m, 1h or '
+                 '7d, or an instant in UTC; default: 1h')
         configured.add_limit(parser, 'ticks')
         return parser
 
@@ -49,9 +48,8 @@ class History(display.Table, lister.Lister):
                 limit=parsed.limit)
         if not ticks:
             self.sentence = (
-                f'No tick since {parsed.since.text}; go further back with '
-                '--since, or see whether anything runs: distperiodic job '
-                'list.')
+                f'No tick {parsed.since.phrase}; give an earlier --since, or '
+                'check the last tick of each job: distperiodic job list.')
         elif len(ticks) == parsed.limit:
             self.sentence = (
                 f'The newest {configured.plural(len(ticks), "tick")}; '

@@ -81,10 +81,10 @@ class _OfJob(configured.Configured, command.Command):
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
-        parser.add_argument('job', metavar='JOB', help='its name')
+        parser.add_argument('job', metavar='JOB', help='name of the job')
         return parser
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         app: Any = self.app
         print(text, file=app.stdout)
 
@@ -95,10 +95,11 @@ class _OfJobs(_OfJob):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = configured.Configured.get_parser(self, prog_name)
         which = parser.add_mutually_exclusive_group(required=True)
-        which.add_argument('job', metavar='JOB', nargs='?', help='its name')
+        which.add_argument(
+            'job', metavar='JOB', nargs='?', help='name of the job')
         which.add_argument(
             '--all', action='store_true',
-            help='all jobs that the database has of this group')
+            help='all jobs of this group in the database')
         return parser
 
     def names(self, parsed: argparse.Namespace,
@@ -111,8 +112,8 @@ class _OfJobs(_OfJob):
         jobs = [job for job in group.jobs() if job.name in names]
         if not jobs:
             raise exceptions.ConfigError(
-                'no scheduler of this group has claimed anything yet, so '
-                'there is no job to name; look at [distperiodic] group')
+                'no scheduler of this group has claimed anything yet, so the '
+                'group has no jobs; check [distperiodic] group')
         return jobs
 
 
@@ -127,7 +128,7 @@ class JobPause(_OfJobs):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--why', required=True, metavar='TEXT',
-            help='shown to whoever wonders; it is in the history, too')
+            help='the reason, for other operators; the history records it')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -138,10 +139,11 @@ class JobPause(_OfJobs):
             for job in self.names(parsed, admin.group):
                 admin.pause(job.name, by=by, why=parsed.why)
                 before = '' if job.paused_since is None else (
-                    f' (it was paused since {_moment(job.paused_since)} by '
-                    f'{job.paused_by}: {job.paused_why}; this replaces it)')
-                self.say(f'paused {job.name}{before}; schedulers notice at '
-                         'their next sweep')
+                    f' (it was already paused, at {_moment(job.paused_since)} '
+                    f'by {job.paused_by}: {job.paused_why}; the new reason '
+                    'replaces this one)')
+                self.print(f'paused {job.name}{before}; schedulers apply '
+                           'this at their next sweep')
 
 
 def _user() -> str:
@@ -160,11 +162,11 @@ class JobResume(_OfJobs):
         with self.store(parsed, StoreAdmin) as admin:
             for job in self.names(parsed, admin.group):
                 if admin.resume(job.name):
-                    self.say(f'resumed {job.name}; it goes on with its next '
-                             'tick')
+                    self.print(f'resumed {job.name}; it continues with its '
+                               'next tick')
                 else:
-                    self.say(f'{job.name} was not paused; nothing was '
-                             'changed')
+                    self.print(f'{job.name} was not paused; nothing was '
+                               'changed')
 
 
 class JobTrigger(_OfJob):
@@ -172,9 +174,8 @@ class JobTrigger(_OfJob):
 
     The objects are those that schedulers have listed. With --tasks they are
     also those that the catalogue lists now, even before the first tick of the
-    job. An object whose earlier tick has not ended is left out. Ticks that
-    were due before and are not claimed yet stay due: misfire decides about
-    them.
+    job. An object whose earlier tick has not ended is left out. Earlier ticks
+    that are not claimed yet stay due: misfire decides whether they run.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -182,8 +183,8 @@ class JobTrigger(_OfJob):
         parser.add_argument(
             '--object', metavar='OBJECT', help='the id of one object')
         listed.add_option(
-            parser, 'its catalogue is read, and what no scheduler has listed '
-            'yet runs as well')
+            parser, 'its catalogue is read, and objects that no scheduler '
+            'has listed yet run as well')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
@@ -194,21 +195,24 @@ class JobTrigger(_OfJob):
                 self._list(admin.group, tasks, parsed)
             elif parsed.job not in admin.group.names().values():
                 self._refuse_unknown(admin.group, parsed.job)
-            told = admin.trigger(parsed.job, key=parsed.object)
-        if not told.objects:
+            result = admin.trigger(parsed.job, key=parsed.object)
+        if not result.objects:
             what = (f'no object of job {parsed.job!r} can'
                     if parsed.object is None else
                     f'object {parsed.object!r} of job {parsed.job!r} cannot')
             raise exceptions.ConfigError(
                 f'{what} run now: '
-                + ('an earlier tick is not over; wait for its end' if told.busy
+                + ('an earlier tick has not ended; wait until it has'
+                   if result.busy
                    else 'the catalogue lists none' if tasks is not None
-                   else 'no scheduler has listed it; give --tasks, and the '
-                   'catalogue is read'))
-        left_out = (f', left out {told.busy} whose earlier tick is not over'
-                    if told.busy else '')
-        self.say(f'triggered {configured.plural(told.objects, "object")} for '
-                 f'tick {configured.moment(told.tick)}{left_out}')
+                   else 'no scheduler has listed it; give --tasks to read the '
+                   'catalogue'))
+        left_out = (
+            f', left out {result.busy} whose earlier tick has not ended'
+            if result.busy else '')
+        self.print(
+            f'triggered {configured.plural(result.objects, "object")} for '
+            f'tick {configured.moment(result.tick)}{left_out}')
 
     def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
         """Raise an error that explains how to run a job before its first tick.
@@ -219,8 +223,8 @@ class JobTrigger(_OfJob):
             group.names(job)
         except exceptions.ConfigError as exc:
             raise exceptions.ConfigError(
-                f'{exc}. If the name is right, its first tick is still to '
-                'come: give --tasks MODULE:CLASS, and it runs before') from exc
+                f'{exc}. If the name is right, the job has had no tick yet: '
+                'give --tasks MODULE:CLASS to run it now') from exc
 
     def _list(self, group: 'GroupReader', tasks: 'periodic.PeriodicTasks',
               parsed: argparse.Namespace) -> None:
@@ -242,8 +246,8 @@ class JobTrigger(_OfJob):
             raise exceptions.ConfigError(
                 f'job {job.name!r} '
                 + ('is disabled in its code; enable it' if not job.enabled
-                   else 'runs in each member by itself, and nobody claims '
-                   "it; give it scope='group' or objects="))
+                   else 'runs in each member for itself, without claims; '
+                   "give it scope='group' or objects="))
         found = listed.read(tasks, job, group.now())
         if isinstance(found, str):
             raise exceptions.ConfigError(

@@ -38,8 +38,7 @@ def add_option(parser: argparse.ArgumentParser, what: str) -> None:
     """
     parser.add_argument(
         '--tasks', metavar='MODULE:CLASS',
-        help='the PeriodicTasks class of the service, as schedulers have it: '
-             f'{what}')
+        help=f'the PeriodicTasks class that schedulers run: {what}')
 
 
 def record(accounts: 'StoreQueries', claims: 'ClaimStore', job: 'Job',

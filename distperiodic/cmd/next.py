@@ -24,7 +24,7 @@ class Next(display.Table, lister.Lister):
     """Show the next ticks, and the number of objects due at each.
 
     The schedules and listings come from the database, so jobs that no
-    scheduler has attended yet are missing. Without --within it shows the next
+    scheduler has served yet are missing. Without --within it shows the next
     tick of each schedule.
     """
 
@@ -35,7 +35,7 @@ class Next(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--within', type=configured.duration, metavar='TIME',
-            help='all ticks of the time to come, as in 90s, 5m or 1h')
+            help='show all ticks of the next 90s, 5m or 1h, for example')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -61,18 +61,18 @@ class Next(display.Table, lister.Lister):
         lines = []
         if not ticks:
             lines.append(
-                'Nothing is due in that time.' if listings
+                'No tick is due in that time.' if listings
                 else 'No scheduler has claimed anything yet.')
         elif parsed.within is not None:
             runs = sum(tick.objects for tick in ticks if not tick.paused)
-            lines.append(f'{configured.plural(runs, "run")} due in '
-                         f'{configured.age(parsed.within)}, where no tick is '
+            lines.append(f'{configured.plural(runs, "run")} due in the next '
+                         f'{configured.age(parsed.within)}, if no tick is '
                          'missed.')
         if short:
-            lines.append(f'The first {_TICKS} ticks only of '
+            lines.append(f'Only the first {_TICKS} ticks are shown of '
                          f'{configured.listed(short)}.')
         if unknown:
-            lines.append('The schedule is not recorded yet of '
+            lines.append('No schedule is recorded yet for '
                          f'{configured.listed(unknown)}.')
         self.sentence = '\n'.join(lines)
         return (('Job', 'Tick', 'In' if people else 'In (s)', 'Objects',

@@ -26,8 +26,8 @@ class Objects(display.Table, lister.Lister):
         parser.add_argument(
             '--older-than', type=configured.duration, default=0.0,
             metavar='TIME',
-            help='whose last run was done so long ago, as in 90s, 30m, 1h or '
-                 '7d; default: all')
+            help='show only objects whose last run was done before that time, '
+                 'such as 90s, 30m, 1h or 7d ago; default: all objects')
         configured.add_limit(parser, 'objects')
         return parser
 
@@ -40,10 +40,11 @@ class Objects(display.Table, lister.Lister):
                 job, parsed.older_than, parsed.limit)
             lists = bool(found) or activity.lists(job)
         if not lists:
-            self.sentence = (f'No object of job {job!r} was ever listed; see '
-                             'that a scheduler runs it: distperiodic status')
+            self.sentence = (
+                f'No object of job {job!r} was ever listed; check that a '
+                'scheduler runs the job: distperiodic status')
         elif not found:
-            self.sentence = 'Each object was served since.'
+            self.sentence = 'Every object was served within that time.'
         elif len(found) == parsed.limit:
             self.sentence = f'The first {len(found)}; see --limit.'
         return ('Object', 'Last served', 'Last tick', 'State'), [

@@ -43,8 +43,8 @@ class OfMembers(configured.Configured):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--members', metavar='A,B=80,C',
-            help='these members, with so many points, instead of those in '
-                 'the coordination service. Points default to '
+            help='use these members and points instead of those in the '
+                 'coordination service. Points default to '
                  'hash_ring_replicas_count')
         return parser
 
@@ -79,8 +79,8 @@ def group_of(command: configured.Configured, parsed: argparse.Namespace
     _, settings = command.backend(parsed)
     with CoordinationProbe(
             settings.backend_url, clock=SystemClock(),
-            session_timeout=settings.session_timeout) as looking:
-        return status.look(looking, settings.group), settings
+            session_timeout=settings.session_timeout) as probe:
+        return status.look(probe, settings.group), settings
 
 
 def on_ring(group: 'Group', settings: 'opts.Settings'
@@ -93,8 +93,8 @@ def on_ring(group: 'Group', settings: 'opts.Settings'
     found = tuple(m for m in group.members if m.points)
     if not found:
         raise exceptions.ConfigError(
-            f'{status.judge(group, settings)[1]} Or ask about a ring that '
-            'is not there yet: --members a,b,c')
+            f'{status.judge(group, settings)[1]} Or name the members of a '
+            'hypothetical ring: --members a,b,c')
     return found
 
 
@@ -110,12 +110,12 @@ def _named(text: str,
                            and int(points) <= MAX_POINTS):
             raise exceptions.ConfigError(
                 f'--members {part!r}: the points must be a number from 1 to '
-                f'{MAX_POINTS}, as in {name or "a"}=80')
+                f'{MAX_POINTS}, such as {name or "a"}=80')
         check_identity(name)
         if name in found:
             raise exceptions.ConfigError(
-                f'--members names {name!r} twice; members have names of '
-                'their own')
+                f'--members names {name!r} twice; give each member a '
+                'different name')
         found[name] = Member(
             name, '0' * 16, 1,
             int(points) if points else settings.hash_ring_replicas_count)
@@ -131,8 +131,8 @@ class RingShow(OfMembers, display.Table, lister.Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--arcs', action='store_true',
-            help='list every arc: the first and the last position of it, as '
-                 'in WHERE position BETWEEN low AND high')
+            help='list every arc with its first and last position, for '
+                 'WHERE position BETWEEN low AND high')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -173,7 +173,7 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
 class RingSimulate(display.Display, show.ShowOne):
     """Show how even a ring would be, and what a change would move.
 
-    This is only arithmetic: no server is asked. The members are called
+    This is a computation: no server is contacted. The members are named
     member-1 and so on. Other names give other figures, within the range that
     is shown.
     """
@@ -186,7 +186,7 @@ class RingSimulate(display.Display, show.ShowOne):
         parser.add_argument(
             '--replicas', type=configured.positive, metavar='R',
             help='points of each member. Default: hash_ring_replicas_count, '
-                 'which is 40 where it is not set')
+                 'which is 40 if it is not set')
         parser.add_argument(
             '--objects', type=configured.positive, default=100_000,
             metavar='M', help='objects to share. Default: 100000')
@@ -208,10 +208,10 @@ class RingSimulate(display.Display, show.ShowOne):
                 f'--members {parsed.members} x --replicas {replicas} points '
                 f'and --objects {parsed.objects} would take minutes; stay '
                 'below 5,000,000 points and 20,000,000 objects')
-        told = Simulation(parsed.members, replicas, parsed.objects)
+        simulation = Simulation(parsed.members, replicas, parsed.objects)
         if parsed.formatter in ('table', 'value', 'shell'):
-            return told.words()
-        return told.figures()
+            return simulation.words()
+        return simulation.figures()
 
 
 class Simulation:
@@ -277,7 +277,7 @@ class Simulation:
                 f'changing it moves '
                 f'{configured.percent(self.tuning, self.objects)} of the '
                 'objects once, so change it one member at a time (SIGHUP '
-                'applies it), at a quiet hour')
+                'applies it), while the load is low')
 
     def words(self) -> tuple[Sequence[str], Sequence[Any]]:
         n, total = configured.plural, self.objects
@@ -285,7 +285,7 @@ class Simulation:
 
         def change(found: tuple[int, int, int] | None, share: int) -> str:
             if found is None:
-                return 'nobody is left'
+                return 'no member is left'
             moved, needed, between = found
             return (f'moves {moved:,} of {total:,} objects '
                     f'({configured.percent(moved, total)}); the least '
@@ -301,12 +301,13 @@ class Simulation:
              f'{self.most:,} = {self.most / self.mean:.2f} x mean '
              f'({self.most_name})',
              f'{self.least:,} = {self.least / self.mean:.2f} x mean',
-             f'largest share {low:.2f} to {high:.2f} x mean, {usual:.2f} in '
-             'the middle',
+             f'largest share {low:.2f} to {high:.2f} x mean, median '
+             f'{usual:.2f}',
              change((self.join_moves, self.join_needs, self.join_between),
                     self.members + 1),
              change(self.leave, self.members)
-             + (f' ({self.most_name}, who has most)' if self.leave else ''),
+             + (f' ({self.most_name}, which has the largest load)'
+                if self.leave else ''),
              self.advice()))
 
     def figures(self) -> tuple[Sequence[str], Sequence[Any]]:

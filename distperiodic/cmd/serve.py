@@ -50,7 +50,7 @@ def load_class(path: str) -> type:
     module_name, colon, class_name = path.partition(':')
     if not (module_name and colon and class_name):
         raise exceptions.ConfigError(
-            f'--tasks {path!r} is not MODULE:CLASS; write it as in '
+            f'--tasks {path!r} is not MODULE:CLASS; write for example '
             'myservice.tasks:NodeTasks')
     here = os.getcwd()
     if here not in sys.path:
@@ -103,8 +103,8 @@ def load_tasks(path: str,
     except Exception as exc:
         raise exceptions.ConfigError(
             f'--tasks {path!r}: {cls.__name__}(conf) raised '
-            f'{type(exc).__name__}: {exc} ({_place(exc)}); it is called with '
-            'the configuration and nothing else') from exc
+            f'{type(exc).__name__}: {exc} ({_place(exc)}); the configuration '
+            'must be its only argument') from exc
     if not jobs:
         raise exceptions.ConfigError(
             f'--tasks {path!r} has no jobs; decorate its methods with '
@@ -138,11 +138,11 @@ class _Serve(configured.Configured, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--tasks', required=True, metavar='MODULE:CLASS',
-            help='the PeriodicTasks class of the service; built as '
-                 'CLASS(conf). Run schedulers and workers with the same one')
+            help='the PeriodicTasks class of the service, instantiated as '
+                 'CLASS(conf). Schedulers and workers need the same class')
         parser.add_argument(
             '--workers', type=configured.positive, default=1, metavar='N',
-            help='processes to fork; each is a member of its own. '
+            help='number of processes to fork; each has its own member id. '
                  'Default: 1')
         return parser
 
@@ -192,9 +192,10 @@ class _Serve(configured.Configured, command.Command):
             member.check_identity(settings.member_id)
             if workers > 1:
                 raise exceptions.ConfigError(
-                    f'[distperiodic] member_id {settings.member_id!r} names '
-                    f'one process, and --workers {workers} are to run; unset '
-                    'it, then each gets a number of this host')
+                    f'[distperiodic] member_id {settings.member_id!r} is the '
+                    f'name of one process, but --workers {workers} asks for '
+                    'several; unset member_id, so that each process gets a '
+                    'number of this host')
 
     def _check_store(self, conf: 'cfg.ConfigOpts',
                      settings: 'opts.Settings') -> None:
@@ -243,8 +244,8 @@ class _Serve(configured.Configured, command.Command):
 class Scheduler(_Serve):
     """Run scheduler processes, which own objects and dispatch their ticks.
 
-    Ctrl-C and SIGTERM finish what was begun; SIGHUP reads the mutable options
-    again.
+    Ctrl-C and SIGTERM finish the work in progress; SIGHUP reloads the mutable
+    options.
     """
 
     kind = 'scheduler'
@@ -269,10 +270,11 @@ class Scheduler(_Serve):
 
 
 class Worker(_Serve):
-    """Run worker processes, which run what schedulers send.
+    """Run worker processes, which run the objects that schedulers send.
 
     They are stateless: start and stop as many as the load needs, at any time.
-    Ctrl-C and SIGTERM return what waits and finish what runs.
+    Ctrl-C and SIGTERM return the waiting objects to the schedulers and finish
+    the runs in progress.
     """
 
     kind = 'worker'
@@ -281,8 +283,8 @@ class Worker(_Serve):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--partition', default='default', metavar='P',
-            help='partition whose jobs this worker runs, as in topic= of '
-                 'the jobs. Default: default')
+            help='run the jobs of this partition, which is their topic=. '
+                 'Default: default')
         return parser
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
@@ -296,7 +298,7 @@ class Worker(_Serve):
         if parsed.partition not in topics:
             raise exceptions.ConfigError(
                 f'--partition {parsed.partition!r}: no job of '
-                f'{parsed.tasks!r} has this topic, so no work would come; '
+                f'{parsed.tasks!r} has this topic, so no work would arrive; '
                 f'the topics are {configured.listed(topics)}')
 
     def _service(self, conf: 'cfg.ConfigOpts',

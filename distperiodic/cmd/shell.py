@@ -30,15 +30,15 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
 #: The exit code that a shell shows for a program that SIGPIPE ended.
-_NOBODY_READS = 141
+_BROKEN_PIPE = 141
 #: The exit code that a shell shows for a program that SIGINT ended.
 _INTERRUPTED = 130
 
 #: The commands in the order of ``--help``; those of plug-ins come last.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ('Run', ('demo', 'scheduler', 'worker')),
-    ('See whether all is well', ('status', 'doctor', 'audit')),
-    ('See what runs, what ran, and why not', (
+    ('Check that all is well', ('status', 'doctor', 'audit')),
+    ('Show runs, ticks and the reasons of missed runs', (
         'running', 'next', 'why', 'history', 'objects', 'dead list',
         'job list')),
     ('Control jobs', (
@@ -59,9 +59,9 @@ class _OneLine(logging.Formatter):
         text = configured.one_line(record.getMessage())
         if isinstance(error, Exception) and _code_of(error) == (
                 configured.CRASHED):
-            text = (f'{type(error).__name__}: {text}; nobody expected this '
-                    'error here, run distperiodic --debug ... to see where '
-                    'it came from')
+            text = (f'{type(error).__name__}: {text}; this error is '
+                    'unexpected, run distperiodic --debug ... to see where '
+                    'it was raised')
         return f'distperiodic: {text}'
 
 
@@ -129,16 +129,16 @@ class Shell(app.App):
         """Show the library's log only with -v (INFO) and -vv (DEBUG)."""
         root = logging.getLogger()
         root.addHandler(logging.NullHandler())
-        places: list[logging.Handler] = []
+        handlers: list[logging.Handler] = []
         if self.options.log_file:
-            places.append(logging.FileHandler(self.options.log_file))
+            handlers.append(logging.FileHandler(self.options.log_file))
         level = self.options.verbose_level + 2 * self.options.debug
         if level:
-            places.append(logging.StreamHandler(self.stderr))
-        for place in places:
-            place.setFormatter(logging.Formatter(
+            handlers.append(logging.StreamHandler(self.stderr))
+        for handler in handlers:
+            handler.setFormatter(logging.Formatter(
                 '%(asctime)s %(levelname)s %(name)s %(message)s'))
-            root.addHandler(place)
+            root.addHandler(handler)
         root.setLevel(logging.DEBUG if level > 1 else logging.INFO)
 
     def run(self, argv: list[str]) -> int:
@@ -150,7 +150,7 @@ class Shell(app.App):
                 return self.help(rest)
             return self.run_subcommand(rest)
         except BrokenPipeError:
-            return _NOBODY_READS
+            return _BROKEN_PIPE
         except KeyboardInterrupt:
             return _INTERRUPTED
         except Exception as exc:
@@ -280,7 +280,7 @@ def main(argv: list[str] | None = None) -> int:
         # rest: the interpreter would report an error when it writes the rest
         # at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _NOBODY_READS
+        return _BROKEN_PIPE
     return code
 
 

@@ -278,7 +278,8 @@ def test_a_catalogue_that_cannot_be_read_is_told(
 
     told = place.show('audit', '--tasks', 'tasks:Tasks')
 
-    assert f'poll: cannot tell which objects are not listed: {said}' in told
+    assert (f'poll: cannot determine which objects are not listed: {said}'
+            in told)
     assert place.tell('audit', '--tasks', 'tasks:Tasks')[0] == 1
 
 

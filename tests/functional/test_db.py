@@ -781,7 +781,7 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
     assert missing.stdout.split()[1:] == [
         'none', schema.VERSION, 'distperiodic', 'db', 'sync']
     assert (first.returncode, again.returncode) == (0, 0)
-    assert first.stdout == f'made the tables, version {schema.VERSION}\n'
+    assert first.stdout == f'created the tables, version {schema.VERSION}\n'
     assert 'already' in again.stdout
     assert there.returncode == 0
     assert there.stdout.split()[1:] == [
@@ -798,7 +798,7 @@ def test_looking_for_a_file_does_not_make_it(tmp_path, sqlite_url):
 
         assert told.returncode == 2
         said = told.stdout + told.stderr
-        assert f'there is no file {tmp_path}/claims.sqlite' in said
+        assert f'file {tmp_path}/claims.sqlite, which does not exist' in said
         assert 'distperiodic db sync' in said
     assert [path.name for path in tmp_path.iterdir()] == [config.name]
 

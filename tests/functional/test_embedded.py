@@ -84,7 +84,7 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
 def test_its_account_can_be_looked_at_like_any_other(alone):
     told = ask(alone, 'history')
     assert told.returncode == 2
-    assert f'there is no {store_of(alone)}, where' in told.stderr
+    assert f'{store_of(alone)} does not exist' in told.stderr
     assert len(told.stderr.splitlines()) == 1
     assert not store_of(alone).exists()
 
@@ -94,7 +94,7 @@ def test_its_account_can_be_looked_at_like_any_other(alone):
     told = json.loads(ask(alone, 'history', '-f', 'json').stdout)
     assert {row['job'] for row in told} == {'ping', 'once'}
     told = ask(alone, 'ring', 'explain', 'ping', '192.168.10.1')
-    assert 'the one process there is' in told.stdout
+    assert 'the only process' in told.stdout
     assert 'done' in told.stdout
     assert ask(alone, 'doctor', '--offline').returncode == 0
 

@@ -98,7 +98,7 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
 
 def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
     place = place_of_sqlite
-    assert 'nothing is named to prune' in place.refuse('db', 'prune')
+    assert 'no kind of rows is selected' in place.refuse('db', 'prune')
     for days in '0', 'soon', '-1', 'nan':
         assert 'cannot be used' in place.refuse(
             'db', 'prune', f'--history={days}')
@@ -143,7 +143,7 @@ def test_the_history_tells_what_became_of_each_tick(place):
 def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
     place = place_of_sqlite
     assert place.ask('history', '--since', '5m').startswith(
-        'No tick since 5m;')
+        'No tick in the last 5m;')
     assert 'it has none before' in place.refuse('history', '--job', 'poll')
     place.run('poll', place.now, 'a')
     assert "it has 'poll'" in place.refuse('history', '--job', 'pol')
@@ -151,7 +151,7 @@ def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
         assert 'cannot be used' in place.refuse('history',
                                                 f'--since={since}')
     for command in 'history', 'audit':
-        assert 'is still to come: by the clock of the database it is 2' in (
+        assert 'is in the future: the clock of the database shows 2' in (
             place.refuse(command, '--since', '2999-01-01'))
         assert 'poll' in place.ask(command, '--since', '1815-12-10')
     assert 'from 1 to 1000000000' in place.refuse(
@@ -171,9 +171,9 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
         ('sync', 'e', 1, 'w-1', 'e is ill'),
         ('poll', 'b', 1, 'w-1', 'b is ill')]
     assert place.ask('dead', 'requeue', '--job', 'poll', '--all') == (
-        'put back 1 object\n')
+        'requeued 1 object\n')
     assert place.ask('dead', 'requeue', '--object', 'd') == (
-        'put back 1 object\n')
+        'requeued 1 object\n')
     [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
     assert left['object'] == 'e'
     assert place.rows(tables.failure) == 4
@@ -223,8 +223,8 @@ def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
     for key in 'a', 'b', 'c':
         assert 'is not dead' in place.refuse(
             'dead', 'requeue', '--job', 'poll', '--object', key)
-    assert place.ask('dead', 'requeue', '--all') == 'put back 0 objects\n'
-    assert place.ask('dead', 'list').startswith('Nothing is dead.')
+    assert place.ask('dead', 'requeue', '--all') == 'requeued 0 objects\n'
+    assert place.ask('dead', 'list').startswith('No object is dead.')
     assert place.rows(tables.lease) == 0
     assert '--object --all is required' in place.refuse('dead', 'requeue')
     assert 'no job' in place.refuse('dead', 'requeue', '--job', 'x', '--all')
@@ -236,7 +236,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
     place.run('poll', place.now, *objects, dead=objects)
 
     assert place.ask('dead', 'requeue', '--all') == (
-        'put back 2,500 objects\n')
+        'requeued 2,500 objects\n')
     assert place.rows(tables.lease) == 3
 
 
@@ -321,8 +321,8 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
 
     assert one.startswith('triggered 1 object for tick ')
     assert told.startswith('triggered 698 objects for tick ')
-    assert told.endswith(', left out 2 whose earlier tick is not over\n')
-    assert 'an earlier tick is not over' in place.refuse(
+    assert told.endswith(', left out 2 whose earlier tick has not ended\n')
+    assert 'an earlier tick has not ended' in place.refuse(
         'job', 'trigger', 'poll', '--object', 'object-000')
     leases = place.store.take_over_expired(['poll'], into='again',
                                            holder='api-2', seconds=60.0,
@@ -439,7 +439,7 @@ def test_a_job_is_triggered_before_its_first_tick(place):
 
     assert one.startswith('triggered 1 object for tick ')
     assert rest.startswith('triggered 1 object for tick ')
-    assert rest.endswith('left out 1 whose earlier tick is not over\n')
+    assert rest.endswith('left out 1 whose earlier tick has not ended\n')
     assert whole.startswith('triggered 1 object for tick ')
     leases = place.store.take_over_expired(['poll', 'whole'], into='again',
                                            holder='api-2', seconds=60.0,
@@ -453,7 +453,7 @@ def test_a_job_is_triggered_before_its_first_tick(place):
 
 def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
     place = place_of_sqlite
-    assert 'no job to name' in place.refuse(
+    assert 'the group has no jobs' in place.refuse(
         'job', 'pause', '--all', '--why', 'x')
     for job in 'poll', 'sync':
         place.run(job, place.now, 'a')
@@ -463,8 +463,8 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
 
     assert [line.split(';')[0] for line in told.splitlines()][0] == (
         'paused poll')
-    assert re.search(r'paused sync \(it was paused since \S+Z by \S+: a first '
-                     r'reason; this replaces it\)', told)
+    assert re.search(r'paused sync \(it was already paused, at \S+Z by \S+: a '
+                     r'first reason; the new reason replaces this one\)', told)
     assert {row['why'] for row in place.tell('job', 'list')[1]} == {
         'a second one'}
     place.ask('job', 'resume', '--all')

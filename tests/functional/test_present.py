@@ -65,7 +65,7 @@ def test_what_is_due_next_is_counted_by_schedule(place_of_sqlite):
     place.ask('job', 'pause', 'poll', '--why', 'x')
     assert place.tell('next', 'poll')[1][0]['remark'] == 'paused'
     assert place.show('next', 'poll', '--within', '5m').startswith(
-        '0 runs due in 5m')
+        '0 runs due in the next 5m')
 
 
 def test_an_object_that_dies_is_seen_until_it_succeeds(place):

@@ -182,4 +182,4 @@ def test_a_job_that_is_named_twice_is_refused(command, capsys):
     """The command does not need a store for this."""
     assert shell.main([*command.split(), 'poll', '--job', 'sync']) == 2
 
-    assert 'name a job twice' in capsys.readouterr().err
+    assert 'are both given' in capsys.readouterr().err

@@ -130,7 +130,7 @@ def test_one_member_leaves_nobody():
 
     assert told.leave is None
     assert dict(zip(*told.words(), strict=True))['a leave'] == (
-        'nobody is left')
+        'no member is left')
     assert dict(zip(*told.figures(), strict=True))['leave_moves'] is None
 
 
