@@ -177,7 +177,7 @@ def _sequences_not_granted(
 
     Sequences supply numbers of new rows and have privileges of their own.
     """
-    return [(f'USAGE of the sequence of {name}', 'not granted')
+    return [(f'USAGE on the sequence of {name}', 'not granted')
             for name in (tables.job.name, tables.failure.name)
             if not connection.scalar(sa.select(
                 sa.func.has_sequence_privilege(

@@ -2527,7 +2527,7 @@ def test_an_id_without_a_place_is_refused_by_name(one, job, tick, key):
 def test_an_end_that_is_not_one_is_refused(one, job, tick):
     lease, _ = take(one, job, tick, 'a')
     for state in State.RUNNING, State.DONE:
-        with pytest.raises(ValueError, match='not an ending'):
+        with pytest.raises(ValueError, match='not an outcome'):
             drop(one, job, tick, ['a'], lease, state)
 
 

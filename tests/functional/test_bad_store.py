@@ -127,7 +127,7 @@ def execute(url, statement):
     ('localhost/claims', 'is not a URL; write for example'),
     ('oracle://me:sesame@host/db', "no driver 'oracle' here; use one of"),
     ('postgresql://me:sesame@host', 'names no database; add it'),
-    ('sqlite:///{place}/new.sqlite', 'make them with: distperiodic db sync'),
+    ('sqlite:///{place}/new.sqlite', 'create them with: distperiodic db sync'),
 ])
 def test_a_connection_that_cannot_work_is_refused_at_start(
         tmp_path, connection, said):

@@ -1111,7 +1111,7 @@ def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
     one = join(way.url, 'a', start=False, session_timeout=10)
 
     with pytest.raises(exceptions.CoordinationUnavailable,
-                       match='does not let this user write'):
+                       match='does not allow this user to write'):
         one.start(timeout=2.5)
 
     assert way.accepted - accepted < 10

@@ -721,7 +721,7 @@ def test_a_session_of_another_database_ends_no_run_and_is_one_line(empty):
                 session, namespace='group', job='poll', key='a', lease='one')
         engine.dispose()
         told = str(raised.value)
-        assert "job 'poll': context.finish() was given a session of" in told
+        assert "job 'poll': the session of context.finish() belongs to" in told
         assert str(url.database) in told
         assert 'set [distperiodic] connection to that database' in told
         assert '\n' not in told

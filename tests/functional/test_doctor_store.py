@@ -197,7 +197,7 @@ def test_rights_that_are_missing_are_found(reader, examine):
     execute(reader, 'GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA '
             f'public TO {reader.reader}')
     refused = examine(reader)['store_rights']['finding']
-    assert 'USAGE of the sequence of distperiodic_job' in refused
+    assert 'USAGE on the sequence of distperiodic_job' in refused
     assert 'INSERT' not in refused
     execute(reader, 'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO '
             f'{reader.reader}')

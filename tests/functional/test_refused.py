@@ -67,8 +67,8 @@ def test_one_without_a_right_to_the_place(zookeeper, place):
 
     told = refused(f'zookeeper://me:hunter2@{address}?namespace={place}')
 
-    assert said(told, f'does not let this user write /{place}; correct user',
-                '?namespace=my-service', 'me:***@')
+    assert said(told, f'does not allow this user to write to /{place}; ',
+                'correct user', '?namespace=my-service', 'me:***@')
     assert 'hunter2' not in ''.join(told)
 
 
@@ -84,7 +84,7 @@ def test_no_connection_is_left_for_this_host():
 def test_tls_with_a_port_that_has_none(zookeeper):
     told = refused(f'{zookeeper.url}?use_ssl=true')
 
-    assert said(told, 'no TLS with', 'leave use_ssl out')
+    assert said(told, 'no TLS with', 'remove use_ssl')
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ def file(tmp_path):
      ['write ?namespace=a/b instead']),
     ('kazoo://h/nova', ['write ?namespace=nova']),
     ('redis://h:6379/1', ['has a path', 'write ?db=1']),
-    ('etcd3+http://h/nova', ['has a path', 'leave it out']),
+    ('etcd3+http://h/nova', ['has a path', 'remove it']),
     ('file://var/lib/x', ['names a host', 'three slashes']),
     ('zookeeper://u:a/hunter2@h', ['"/" or a "?" before its last "@"']),
     ('zookeeper://u:a?hunter2@h', ['"/" or a "?" before its last "@"']),
@@ -55,8 +55,8 @@ def file(tmp_path):
     ('zookeeper://h?use_ssl=1&certfile=FILE',
      ['certfile, which has no effect without keyfile', 'add keyfile=FILE']),
     ('redis://h?ssl_ca_certs=FILE', ['without ssl', 'add ssl=true']),
-    ('zookeeper://h?namespace=a//b', ['namespace=a//b is not a name']),
-    ('zookeeper://h?namespace=..', ['namespace=.. is not a name']),
+    ('zookeeper://h?namespace=a//b', ['namespace=a//b is not a valid name']),
+    ('zookeeper://h?namespace=..', ['namespace=.. is not a valid name']),
 ])
 def test_what_a_driver_would_pass_over_is_refused_in_one_line(
         url, told, file):

@@ -177,8 +177,8 @@ def test_a_full_outbox_refuses_at_once(broker):
     wait_until(lambda: broker.attempts == 1)
     for n in range(1, 6):
         box.put(a_batch(n))
-    assert box.unsent == {'4': '3 batches wait already',
-                          '5': '3 batches wait already'}
+    assert box.unsent == {'4': '3 batches are already waiting',
+                          '5': '3 batches are already waiting'}
     broker.speak()
     box.close(5)
     assert box.sent == numbers(4)
@@ -330,7 +330,7 @@ def test_memory_is_bounded_and_the_oldest_are_lost(broker):
     wait_until(lambda: broker.attempts == 1)
     for n in range(1, 21):
         box.put(a_report(n, 10), 'a')
-    assert box.lost == [(str(n), 'too many reports wait')
+    assert box.lost == [(str(n), 'too many reports are waiting')
                         for n in range(1, 11)]
     broker.speak()
     box.close(5)

@@ -82,7 +82,7 @@ def test_a_directory_that_everybody_may_write_is_refused(settings, use):
     os.chmod(settings.state_path, 0o1777)  # noqa: S103
 
     with pytest.raises(exceptions.ConfigError,
-                       match='can be written by everybody, so .*; set'):
+                       match='is writable by all users, so .*; set'):
         use(settings)
 
 
@@ -91,7 +91,7 @@ def test_a_directory_that_everybody_may_replace_is_refused(settings, use):
     os.chmod(os.path.dirname(settings.state_path), 0o777)  # noqa: S103
 
     with pytest.raises(exceptions.ConfigError,
-                       match='lies in a directory in which everybody'):
+                       match='is in a directory without the sticky bit'):
         use(settings)
 
 

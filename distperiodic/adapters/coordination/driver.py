@@ -136,10 +136,11 @@ class Explainer:
     def _permission(self, causes: list[BaseException]) -> str | None:
         if not any(isinstance(cause, _NO_RIGHT) for cause in causes):
             return None
-        return (f'{self._shown} does not let this user write {self._place}; '
-                'correct user and password of backend_url, have the owner of '
-                f'{self._place} grant it the rights cdrw, or name another '
-                'place in the URL, as in ?namespace=my-service')
+        return (f'{self._shown} does not allow this user to write to '
+                f'{self._place}; correct user and password of backend_url, '
+                f'ask the owner of {self._place} to grant the rights cdrw, '
+                'or choose another namespace in the URL, for example '
+                '?namespace=my-service')
 
     def _tls(self, causes: list[BaseException]) -> str | None:
         for cause in causes:
@@ -150,9 +151,9 @@ class Explainer:
             if isinstance(cause, ssl.SSLError):
                 return (f'no TLS with {self._shown} '
                         f'({cause.reason or cause.strerror}); give the port '
-                        'on which the server speaks TLS, or leave use_ssl '
-                        'out of backend_url; if it asks for a certificate, '
-                        'give certfile and keyfile')
+                        'on which the server speaks TLS, or remove use_ssl '
+                        'from backend_url; if the server requires a '
+                        'certificate, give certfile and keyfile')
         return None
 
     def _closed(self, causes: list[BaseException]) -> str | None:
@@ -164,9 +165,9 @@ class Explainer:
                         | BrokenPipeError)) for cause in causes):
             return None
         return (f'{self._shown} closes each connection before it answers; '
-                'its log says why: this host has as many connections as its '
-                'maxClientCnxns allows, it has no quorum, or it speaks TLS '
-                'on this port (add use_ssl=true to backend_url)')
+                'its log gives the reason: this host has as many connections '
+                'as maxClientCnxns allows, the server has no quorum, or it '
+                'speaks TLS on this port (add use_ssl=true to backend_url)')
 
     def _other(self, causes: list[BaseException]) -> str:
         """Explain any other error: quote the last attempt to connect, or else

@@ -434,7 +434,8 @@ class Membership:
         joined = group.name in term.joined
         if joined and self._me.entry not in entries:
             raise TermLost(
-                f'our entry is not in group {group.name!r} any more')
+                'the entry of this process is no longer in group '
+                f'{group.name!r}')
         me = self._me if joined else None
         until = term.heard + TRUST * term.timeout
         self.session_timeout = term.timeout

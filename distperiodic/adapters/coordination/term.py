@@ -92,8 +92,8 @@ class Term:
         :raises TermLost: the session is over, or may be.
         """
         if self._clock.monotonic() - self.heard > TRUST * self.timeout:
-            raise TermLost('no sign of life from us for too long; other '
-                           'members may have taken over')
+            raise TermLost('this process sent no heartbeat for too long; '
+                           'other members may have taken over')
 
     def changed(self, group: str) -> bool:
         """Return whether *group* has changed since it was last read."""
@@ -310,7 +310,8 @@ class KazooTerm(Term):
         try:
             self._answer(send)
         except kazoo.NoNodeError:
-            raise TermLost('our entry is not in its group any more') from None
+            raise TermLost('the entry of this process is no longer in its '
+                           'group') from None
         # kazoo has received the notifications of all earlier changes before
         # this answer. Their callbacks may still be queued, so wait until
         # the queue has reached the callback that is added here.

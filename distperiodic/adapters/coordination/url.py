@@ -97,7 +97,7 @@ def _place(scheme: str, url: urllib.parse.SplitResult,
         return ('has a path, which its driver ignores, so all paths would '
                 'be the same place; '
                 + (f'write {option[scheme]} instead'
-                   if scheme in option else 'leave it out'))
+                   if scheme in option else 'remove it'))
     return None
 
 
@@ -134,7 +134,7 @@ def _path(value: str) -> str | None:
     return None if all(
         part not in ('', '.', '..') and part.isascii() and part.isprintable()
         for part in value.strip('/').split('/')) else (
-        'is not a name for a place; write one such as my-service/nodes')
+        'is not a valid name; write for example my-service/nodes')
 
 
 _Check = Callable[[str], str | None]
@@ -185,7 +185,7 @@ def _options(scheme: str, query: str) -> str | None:
             return (f'has an option that its driver does not know: {name}'
                     f'{meant}; it has {", ".join(sorted(known))}')
         for value in values:
-            problem = ('has no value; write one, or leave it out' if not value
+            problem = ('has no value; write one, or remove it' if not value
                        else known[name](value))
             if problem:
                 shown = '' if _secret(name) else f'={value}'
@@ -202,7 +202,7 @@ def _options(scheme: str, query: str) -> str | None:
             enabled = other in given
         if not enabled:
             return (f'has the option {name}, which has no effect without '
-                    f'{other}; add {other}={value}, or leave {name} out')
+                    f'{other}; add {other}={value}, or remove {name}')
     return None
 
 

@@ -10,8 +10,8 @@ import stat
 
 from distperiodic import exceptions
 
-_REMEDY = ('set [distperiodic] state_path to a directory of this user that '
-           'nobody else may write')
+_REMEDY = ('set [distperiodic] state_path to a directory that only this user '
+           'can write to')
 
 
 def make_directory(path: str) -> None:
@@ -33,15 +33,15 @@ def make_directory(path: str) -> None:
         raise exceptions.ConfigError(
             f'state_path {path!r} is a symbolic link, and its owner can '
             'point it elsewhere; set [distperiodic] state_path to '
-            f'{os.path.realpath(path)!r}, if that is meant')
+            f'{os.path.realpath(path)!r}, if that is intended')
     reason = _open_to(found)
     if not reason and above.st_mode & stat.S_IWOTH and not (
             above.st_mode & stat.S_ISVTX):
-        reason = ('lies in a directory in which everybody may replace it (it '
-                  'is not sticky)')
+        reason = ('is in a directory without the sticky bit, in which every '
+                  'user can replace it')
     if reason:
         raise exceptions.ConfigError(
-            f'state_path {path!r} {reason}, so what it holds is not safe; '
+            f'state_path {path!r} {reason}, so its content is not safe; '
             f'{_REMEDY}')
 
 
@@ -50,7 +50,7 @@ def _open_to(found: os.stat_result) -> str:
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'
     if found.st_mode & stat.S_IWOTH:
-        return 'can be written by everybody'
+        return 'is writable by all users'
     return ''
 
 
@@ -71,7 +71,7 @@ def make_file(path: str) -> None:
                 'another user; remove it') from exc
     except OSError as exc:
         raise exceptions.ConfigError(
-            f'{path} cannot be made: {exc}; {_REMEDY}') from exc
+            f'{path} cannot be created: {exc}; {_REMEDY}') from exc
 
 
 def open_file(path: str) -> int:

@@ -58,10 +58,10 @@ class ProcessSlot:
             raise exceptions.ConfigError(
                 f'state_path {path!r} cannot hold lock files: {exc}; set '
                 '[distperiodic] state_path to a directory that this user '
-                'may write') from exc
+                'can write to') from exc
         raise exceptions.ConfigError(
-            f'state_path {path!r} has no free number left; is it shared by '
-            'many hosts? give each its own')
+            f'state_path {path!r} has no free number left; if several hosts '
+            'share it, give each host its own')
 
     def leave(self) -> None:
         if self._handle is not None:

@@ -76,7 +76,7 @@ class CatalogueMethods:
             if duplicate is not None:
                 LOG.warning(
                     'duplicate id: job=%s method=%s id=%r; the object runs '
-                    'once a tick; give each object an id of its own',
+                    'once per tick; give each object a unique id',
                     job.name, job.objects, duplicate)
         if self._sort:
             # These sorts take long, so do them outside the flow's thread.

@@ -116,9 +116,10 @@ class _Bus(abc.ABC):
         queue = f'{topic}.{_server(me)}'
         if len(queue) > ROUTING_KEY_LIMIT:
             raise ConfigError(
-                f'the queue {queue!r:.80}... would have a name of '
-                f'{len(queue)} characters, AMQP allows {ROUTING_KEY_LIMIT}; '
-                'shorten the group, the partition or the member id')
+                f'the name of the queue {queue!r:.80}... would have '
+                f'{len(queue)} characters, but AMQP allows '
+                f'{ROUTING_KEY_LIMIT}; shorten the group, the partition or '
+                'the member id')
         self._conf = conf
         self._transport_url = transport_url
         self._topic = topic
@@ -144,7 +145,7 @@ class _Bus(abc.ABC):
             be called again.
         """
         if self._connection is not None and self._pid == os.getpid():
-            raise ConfigError('the bus is started already')
+            raise ConfigError('the bus is already started')
         began = self._monotonic()
         failed = self._failed_connection
         if failed is not None and self._pid == os.getpid() and (

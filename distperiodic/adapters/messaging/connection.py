@@ -42,9 +42,9 @@ ROUTING_KEY_LIMIT = 255
 # The broker's error for a queue or an exchange that exists with other options.
 _INEQUIVALENT = re.compile(
     r"inequivalent arg '(?P<what>[^']*)' for (?P<kind>queue|exchange) "
-    r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<ours>.*?)"
+    r"'(?P<name>[^']*)'.*?: received (?:the value )?(?P<requested>.*?)"
     r"(?: of type '\w+')? but current is (?:the value )?"
-    r"(?P<there>'[^']*'|\w+)")
+    r"(?P<current>'[^']*'|\w+)")
 
 class BrokerConnection:
     """The connections of one process to the broker: one receives, one sends.
@@ -94,7 +94,7 @@ class BrokerConnection:
         if isinstance(failure, NotImplementedError):
             raise ConfigError(
                 f'transport_url {self._broker.redacted_url}: this driver of '
-                f'oslo.messaging cannot carry RPC; use rabbit, as in '
+                f'oslo.messaging cannot carry RPC; use rabbit, for example '
                 f'{EXAMPLE}')
         if failure is not None and not isinstance(failure, BusUnavailable):
             self._last_error = self._broker.redacted(failure)
@@ -107,11 +107,11 @@ class BrokerConnection:
         other = _INEQUIVALENT.search(self._last_error)
         if other is not None:
             raise BusUnavailable(
-                f'{self._broker.redacted_url} has the {other["kind"]} '
-                f'{other["name"]!r} with another {other["what"]} than this '
-                f'process would make it with (here: {other["ours"]}, there: '
-                f'{other["there"]}), and it cannot change; give all processes '
-                'the same options in transport_url and '
+                f'the {other["kind"]} {other["name"]!r} of '
+                f'{self._broker.redacted_url} exists with another '
+                f'{other["what"]} (requested: {other["requested"]}, current: '
+                f'{other["current"]}), which cannot be changed; give all '
+                'processes the same options in transport_url and '
                 '[oslo_messaging_rabbit], or stop all of them, delete the '
                 f'{other["kind"]}, and start them again')
         raise BusUnavailable(
@@ -228,7 +228,8 @@ class BrokerConnection:
         arguments = received.get('args')
         if received.get('method') != _METHOD or type(arguments) is not dict:
             self._on_garbage(f'queue {self._topic}.{self._server_name}',
-                             'a message of oslo.messaging, but not ours')
+                             'a message of oslo.messaging from another '
+                             'program')
             return
         self._on_message(arguments.get('message'))
 

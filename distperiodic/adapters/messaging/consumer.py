@@ -108,12 +108,12 @@ def _listen_to_own_queue(driver: Any, target: Any,
     listener = amqpdriver.RpcAMQPListener(driver, connection)
     declare = connection.connection.declare_consumer
 
-    def declare_ours(consumer: Any) -> None:
+    def declare_expiring(consumer: Any) -> None:
         consumer.queue_arguments['x-expires'] = _EXPIRES
         declare(consumer)
         consumer._callback = _quiet_callback(consumer, on_garbage)
 
-    connection.connection.declare_consumer = declare_ours
+    connection.connection.declare_consumer = declare_expiring
     connection.declare_topic_consumer(
         exchange_name=driver._get_exchange(target),
         topic=f'{target.topic}.{target.server}', callback=listener)
@@ -171,8 +171,9 @@ def _rejection(raw: Any) -> str | None:
     """Return why *raw*, a message from the broker, must not be decoded."""
     compression = (getattr(raw, 'headers', None) or {}).get('compression')
     if compression:
-        return f'compressed ({compression!r:.40}), which ours are not'
+        return (f'compressed ({compression!r:.40}), unlike messages of '
+                'distperiodic')
     length = len(getattr(raw, 'body', ''))
     if length > LONGEST:
-        return f'of {length} bytes, and {LONGEST} are the most'
+        return f'{length} bytes long; the limit is {LONGEST}'
     return None

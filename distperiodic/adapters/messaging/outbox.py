@@ -100,7 +100,7 @@ class BatchOutbox:
             if self._closing:
                 reason = 'the bus is closed'
             elif len(self._waiting) >= self._capacity:
-                reason = f'{self._capacity} batches wait already'
+                reason = f'{self._capacity} batches are already waiting'
                 if self._last_error:
                     reason += f' ({self._last_error})'
             else:

@@ -89,7 +89,7 @@ class ReportOutbox:
                 lost.append((fullest.to, self._pop(fullest)[0]))
             self._changed.notify()
         for scheduler, old in lost:
-            self._give_up(old, scheduler, 'too many reports wait')
+            self._give_up(old, scheduler, 'too many reports are waiting')
 
     def forget(self, to: str) -> None:
         """Give up the reports to *to*, a scheduler that is gone."""

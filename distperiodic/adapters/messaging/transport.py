@@ -89,7 +89,7 @@ class BrokerTransport:
         if not url.hosts:
             # oslo.messaging would try guest:guest on this host.
             raise ConfigError(
-                'transport_url names no broker; set it, as in '
+                'transport_url names no broker; set it, for example '
                 f'transport_url = {EXAMPLE}')
         if self._quorum:
             url.query.setdefault('rabbit_quorum_queue', 'true')

@@ -111,8 +111,8 @@ class Database:
                         return work(connection)
             except db_exception.DBDeadlock as exc:
                 if attempt > CONFLICTS:
-                    self._give_up(exc, f'{attempt} times others changed the '
-                                  'same rows first')
+                    self._give_up(exc, 'other transactions changed the same '
+                                  f'rows {attempt} times')
                 # Each attempt may have waited for a lock, or for a node of
                 # Galera to catch up.
                 if self._monotonic() - begun >= STATEMENT:
@@ -164,12 +164,12 @@ class Database:
             raise exceptions.StoreUnavailable(
                 f'database {self.shown}: {reason_of(exc)}; it answers but '
                 'refuses this user, so nothing is claimed until the user has '
-                'the right; distperiodic doctor names each right that is '
-                'missing') from exc
+                'the right; to list the missing rights: distperiodic doctor'
+            ) from exc
         raise exceptions.StoreUnavailable(
             f'database {self.shown}: {reason or reason_of(exc)}; nothing is '
-            'claimed until it answers again; check that it runs, that it may '
-            'be written to, and that [distperiodic] connection is right'
+            'claimed until it answers again; check that it runs, that it is '
+            'writable, and that [distperiodic] connection is right'
         ) from exc
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ class Database:
             try:
                 connection.close()
             except Exception as exc:
-                LOG.debug('connection ended badly: reason=%s', exc)
+                LOG.debug('closing the connection failed: reason=%s', exc)
         if self._pid == os.getpid():
             self._engine.dispose()
             if self._watchdog is not None:

@@ -100,8 +100,8 @@ def check(connection_url: str) -> sa.URL:
             f'it with: pip install {package}')
     if not url.database:
         raise exceptions.ConfigError(
-            f'connection {shown!r} names no database; claims are shared by '
-            'processes, so give it a file, as in '
+            f'connection {shown!r} names no database; processes share the '
+            'claims, so name a file, for example '
             'sqlite:////var/lib/my-service/claims.sqlite'
             if driver.startswith('sqlite') else
             f'connection {shown!r} names no database; add it: '
@@ -109,7 +109,7 @@ def check(connection_url: str) -> sa.URL:
     if url.database == ':memory:':
         raise exceptions.ConfigError(
             f'connection {shown!r}: no other process sees a database in '
-            'memory, and it is lost with its connection; give it a file')
+            'memory, and it is lost with its connection; name a file')
     url = url.set(drivername=driver)
     waits = _WAITS[driver.partition('+')[0]]
     return url.update_query_dict(

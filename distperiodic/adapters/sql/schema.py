@@ -73,7 +73,7 @@ def _check_file(connection_url: str, shown: str) -> None:
     if not path.parent.is_dir():
         raise exceptions.SchemaError(
             f'there is no directory {path.parent} for database {shown}; '
-            'create it, then make the tables with: distperiodic db sync')
+            'create it, then create the tables with: distperiodic db sync')
     if not path.exists():
         raise _no_tables(shown)
     if _is_foreign(path):
@@ -99,7 +99,7 @@ def _is_foreign(path: pathlib.Path) -> bool:
 
 def _no_tables(shown: str) -> exceptions.SchemaError:
     return exceptions.SchemaError(
-        f'database {shown} has no tables of distperiodic; make them with: '
+        f'database {shown} has no tables of distperiodic; create them with: '
         'distperiodic db sync')
 
 
@@ -135,16 +135,16 @@ def sync(connection_url: str) -> tuple[str | None, str]:
                         # The tables had no version a moment ago, so a process
                         # on another node of the cluster is creating them.
                         raise _HalfMade(
-                            'another process makes the tables in database '
-                            f'{redaction.redact(connection_url)} at the same '
-                            'time; when it has ended, run again: '
+                            'another process is creating the tables in '
+                            f'database {redaction.redact(connection_url)}; '
+                            'when it has ended, run again: '
                             'distperiodic db sync') from exc
                     raise exceptions.SchemaError(
                         f'the tables in database '
                         f'{redaction.redact(connection_url)} have version '
                         f'{before}, which this release cannot upgrade to '
                         f'{VERSION}; check that it is a database of '
-                        'distperiodic, or first install the release in '
+                        'distperiodic, or first upgrade to a release in '
                         'between') from exc
             return before, VERSION
     for attempt in itertools.count(1):
@@ -187,7 +187,7 @@ def check_connection(connection: sa.Connection, shown: str) -> None:
     if found < VERSION:
         raise exceptions.SchemaError(
             f'the tables in database {shown} have version {found}, and this '
-            f'release needs {VERSION}; bring them there with: '
+            f'release needs {VERSION}; upgrade them with: '
             'distperiodic db sync')
     if found > VERSION:
         raise _newer(shown, found)
@@ -207,7 +207,7 @@ def check_keys(connection: sa.Connection, shown: str) -> None:
             raise exceptions.SchemaError(
                 f'database {shown} has lost the table {table.name}; restore '
                 'it, or drop all tables that begin with distperiodic_ and '
-                'make them again with: distperiodic db sync')
+                'recreate them with: distperiodic db sync')
         found: list[Any] = [
             inspector.get_pk_constraint(table.name)['constrained_columns'],
             *(one['column_names']
@@ -226,8 +226,8 @@ def check_keys(connection: sa.Connection, shown: str) -> None:
                     f'CONSTRAINT {key.name} UNIQUE')
                 raise exceptions.SchemaError(
                     f'table {table.name} in database {shown} has lost its '
-                    f'key ({columns}), so two members could take one thing; '
-                    'put it back while no service runs: ALTER TABLE '
+                    f'key ({columns}), so two members could claim the same '
+                    'object; restore it while no service runs: ALTER TABLE '
                     f'{table.name} ADD {kind} ({columns})')
 
 
@@ -250,8 +250,8 @@ def missing(connection: sa.Connection) -> list[str]:
 def _newer(shown: str, found: str) -> exceptions.SchemaError:
     return exceptions.SchemaError(
         f'the tables in database {shown} have version {found}, and this '
-        f'release knows no later one than {VERSION}; install the release '
-        'that made them, the one whose "distperiodic db sync" was run last')
+        f'release supports versions up to {VERSION}; install the release '
+        'whose "distperiodic db sync" was run last')
 
 
 class _HalfMade(exceptions.SchemaError):
@@ -268,9 +268,9 @@ def _check_empty(connection: sa.Connection, shown: str) -> None:
                  else exceptions.SchemaError)
         raise error(
             f'database {shown} has tables of distperiodic '
-            f'({", ".join(existing)}) and not their version, so they may be '
-            f'half made; restore the table {VERSION_TABLE}, or drop all '
-            'tables that begin with distperiodic_ and make them again with: '
+            f'({", ".join(existing)}) but not their version, so they may be '
+            f'incomplete; restore the table {VERSION_TABLE}, or drop all '
+            'tables that begin with distperiodic_ and recreate them with: '
             'distperiodic db sync')
 
 

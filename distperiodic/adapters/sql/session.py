@@ -74,8 +74,9 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
             raise
         shown = bind.engine.url.render_as_string(hide_password=True)
         raise exceptions.ConfigError(
-            f'job {job!r}: context.finish() was given a session of {shown}, '
-            'which does not hold the claims; set [distperiodic] connection '
-            'to that database and run: distperiodic db sync') from exc
+            f'job {job!r}: the session of context.finish() belongs to '
+            f'{shown}, which does not hold the claims; set [distperiodic] '
+            'connection to that database and run: distperiodic db sync'
+        ) from exc
     return session.scalar(sa.select(sa.func.count()).where(
         *stands, _claim.c.state.in_([after, State.DONE]))) == 1

@@ -375,7 +375,7 @@ class SqlClaimStore:
                 lease: str, ending: State, reason: str = '') -> int:
         if ENDING_MOVES.get(ending) in (None, Move.FINISH):
             raise ValueError(
-                f'{ending} is not an ending of what was not run')
+                f'{ending} is not an outcome of an object that did not run')
         return len(self._ended(job, objects, lease, ending, reason))
 
     def _ended(self, job: str, objects: Sequence[str], lease: str,
