@@ -44,11 +44,11 @@ OPTS = [
              'zookeeper://USER:PASSWORD@HOST1:2181,HOST2:2181 (changes are '
              'pushed, in milliseconds); for the processes of one host '
              'file:///DIRECTORY. redis:// and etcd3+http:// work too, by '
-             'polling every coordinator_heartbeat_interval. Everything is '
-             'kept in the namespace "distperiodic"; for zookeeper and redis '
-             '?namespace=NAME behind the hosts names another one. A path and '
-             'options that the driver does not know are refused. Empty: '
-             'this process is alone and owns every object.'),
+             'polling every coordinator_heartbeat_interval. All data is in '
+             'the namespace "distperiodic"; for zookeeper and redis '
+             '?namespace=NAME after the hosts selects another one. A path '
+             'and options that the driver does not know are refused. Empty: '
+             'this process runs alone and owns every object.'),
     cfg.StrOpt(
         'group', default='distperiodic',
         help='Name of the group that the processes of one service join. It '
@@ -69,11 +69,12 @@ OPTS = [
         mutable=True,
         help='Number of points of this process on the ring. The other '
              'processes read it from its membership entry, so members may '
-             'differ. Share of the objects = own points / all points. '
-             'Higher: more even shares (with 100 members the largest share '
-             'is 1.5 times the mean with 40 points, 1.2 times with 512) and '
-             'a slower rebuild of the ring (70 ms for 40,000 points). A '
-             'change moves only the objects that must move.'),
+             'differ. Share of the objects = points of the process / points '
+             'of all processes. Higher: more even shares (with 100 members '
+             'the largest share is 1.5 times the mean with 40 points, 1.2 '
+             'times with 512) and a slower rebuild of the ring (70 ms for '
+             '40,000 points). A change moves only the objects that must '
+             'move.'),
     cfg.FloatOpt(
         'coordinator_heartbeat_interval', default=1.0, min=0.05, max=3600.0,
         help='Seconds between heartbeats, and between polls of the members, '
@@ -86,26 +87,26 @@ OPTS = [
         help='Seconds without a heartbeat after which the other members take '
              'over the objects of a process. A dead process is replaced at '
              'most 1 s later than that. A process that is cut off starts no '
-             'work after 2/3 of it. Lower: faster take-over, but also '
-             'needless ones during long pauses (garbage collection, VM '
+             'work after 2/3 of it. Lower: faster take-overs, but also '
+             'unnecessary ones during long pauses (garbage collection, VM '
              'migration). A ZooKeeper server grants only 2 to 20 times its '
              'tickTime; "distperiodic doctor" shows the granted value. With '
-             'a connection it is at most lease. While it is not set, it '
-             'follows late_claim_after, sweep_interval and lease if these '
+             'a connection it is at most lease. If it is not set, it is '
+             'adapted to late_claim_after, sweep_interval and lease if these '
              'are set and need another value.'),
     cfg.StrOpt(
         'dispatcher', default='local',
         choices=[
             ('local', 'run the work in this process\'s own pool'),
             ('messaging', 'send it to worker processes over transport_url')],
-        help='Where the work of the objects that this process owns runs.'),
+        help='Processes that run the objects that this process owns.'),
     cfg.IntOpt(
         'dispatch_batch_size', default=500, min=1, max=5000,
         help='Maximum number of objects of one job and tick in one message. '
              'A confirmed message costs about as much as 500 ids in it. '
              'Higher: more objects per second. Lower: fewer runs are '
-             'repeated after a message is lost. A worker is never sent more '
-             'than it has room for.'),
+             'repeated after a message is lost. No worker is sent more '
+             'objects than it can accept.'),
     cfg.StrOpt(
         'connection', secret=True, default='',
         help='Database that holds the claims, as an SQLAlchemy URL such as '
@@ -125,8 +126,8 @@ OPTS = [
         help='Seconds after a tick, but at most half a period, after which '
              'other members claim an object that its owner has not claimed. '
              'Lower: less lateness when members disagree or die, at the cost '
-             'of more statements. At most session_timeout; while it is not '
-             'set, half of session_timeout if that is less than the default. '
+             'of more statements. At most session_timeout; if it is not set, '
+             'half of session_timeout if that is less than the default. '
              'For a job with misfire=\'skip\' it takes effect only if the '
              'grace of the job is longer. Without a connection it has no '
              'effect.'),
@@ -136,9 +137,9 @@ OPTS = [
              'are due, and the work of processes that died. Every scheduler '
              'searches, with one short statement on a small table. Lower: '
              'retries start more punctually. Less than lease / 3 and at most '
-             'session_timeout / 2; while it is not set, a tenth of the '
-             'smaller of both if that is less than the default. Without a '
-             'connection it has no effect.'),
+             'session_timeout / 2; if it is not set, a tenth of the smaller '
+             'of lease and session_timeout if that is less than the default. '
+             'Without a connection it has no effect.'),
     cfg.FloatOpt(
         'history_retention', default=30.0, min=0.0, max=36500.0,
         help='Days for which the history of ticks is kept. Once a minute '
@@ -152,40 +153,41 @@ OPTS = [
         'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds for which work stays with a worker that sends no '
              'heartbeat for it. A worker sends one every lease / 3. Work of '
-             'a worker that left its group is taken back at once. With a '
-             'connection, runs that had begun are taken back only when their '
-             'lease was not renewed for session_timeout either. Lower: '
+             'a worker that left its group is reclaimed at once. With a '
+             'connection, runs that had started are reclaimed only if their '
+             'lease was also not renewed for session_timeout. Lower: '
              'faster recovery from a lost report, at the cost of more '
              'messages. It must be longer than the longest pause of a '
              'worker. With a connection it is at least session_timeout, and '
-             'must be the same in all processes of the group. While it is '
-             'not set, it is the largest of the default, twice '
-             'session_timeout, twice send_timeout and, with a connection, '
-             'six times sweep_interval.'),
+             'must be the same in all processes of the group. If it is not '
+             'set, it is the largest of the default, twice session_timeout, '
+             'twice send_timeout and, with a connection, six times '
+             'sweep_interval.'),
     cfg.FloatOpt(
         'send_timeout', default=5.0, min=0.5, max=3600.0,
         help='Seconds until a message that the broker has not confirmed '
              'counts as not sent; its work is then sent again. Less than '
-             'lease. While it is not set, it is half of lease or of '
+             'lease. If it is not set, it is half of lease or of '
              'session_timeout if that is less than the default.'),
     cfg.IntOpt(
         'pool_size', default=10, min=1, max=1000,
         help='Number of threads that run handlers in this process. A '
-             'scheduler has as many for each partition whose jobs it runs '
-             'itself. A worker publishes this number, and the schedulers '
-             'send it no more than it can run soon. Higher: more handlers '
-             'can wait for I/O at the same time. Handlers that compute gain '
-             'nothing beyond the number of cores.'),
+             'scheduler has this number for each partition whose jobs it '
+             'runs itself. A worker publishes this number, and the '
+             'schedulers send it no more objects than it can run soon. '
+             'Higher: more handlers can wait for I/O at the same time. '
+             'Handlers that compute gain nothing beyond the number of '
+             'cores.'),
     cfg.StrOpt(
         'state_path', default='',
         help='Directory, such as /var/lib/my-service, for the locks that '
              'number the processes of this host (see member_id), and for the '
              'claims of a service that has neither backend_url nor '
              'connection. It is created if it is missing. A directory of '
-             'another user, one that every user may write to, and a symbolic '
-             'link are refused. Empty: a directory of this user below the '
-             'system\'s temporary directory, which may be cleared when the '
-             'host boots.'),
+             'another user, a directory that every user may write to, and a '
+             'symbolic link are refused. Empty: a directory of this user in '
+             'the temporary directory of the system, which may be cleared '
+             'when the host boots.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
@@ -292,9 +294,9 @@ def _embedded(found: Settings) -> Settings:
     check_identity(found.group, 'group id')
     if '?' in found.state_path:
         raise exceptions.ConfigError(
-            f'[{GROUP}] state_path {found.state_path!r} holds a "?", which '
-            'ends the name of a file in the URL of the store; name another '
-            'directory')
+            f'[{GROUP}] state_path {found.state_path!r} contains a "?", '
+            'which ends the name of a file in the URL of the store; name '
+            'another directory')
     return dataclasses.replace(
         found, connection=f'sqlite:///{found.store_file}', embedded=True)
 
@@ -363,8 +365,8 @@ def _partitions(conf: cfg.ConfigOpts) -> Partitions:
         other = alike.setdefault(name.lower(), section)
         if other != section:
             raise exceptions.ConfigError(
-                f'[{other}] and [{section}] differ in capital letters only, '
-                'which sections cannot; give one of the topics another name')
+                f'[{other}] and [{section}] differ only in capital letters, '
+                'so they are one section; rename one of the topics')
         conf.register_opts(PARTITION_OPTS, group=section)
         values = _values(conf, section, PARTITION_OPTS)
         if any(value is not None for value in values.values()):
@@ -417,8 +419,8 @@ def reloaded(conf: cfg.ConfigOpts, name: str) -> Any:
     try:
         return value(conf, name)
     except exceptions.ConfigError as exc:
-        LOG.error('option refused: option=%s reason=%s; the value that it had '
-                  'stays', name, exc)
+        LOG.error('option refused: option=%s reason=%s; the option keeps its '
+                  'old value', name, exc)
         return None
 
 
@@ -450,6 +452,6 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
     if found.connection and len(found.group) > _GROUP_LENGTH:
         raise exceptions.ConfigError(
             f'[{GROUP}] group {found.group!r} has {len(found.group)} '
-            f'characters, and a store takes {_GROUP_LENGTH}; give a shorter '
+            f'characters, but a store allows {_GROUP_LENGTH}; give a shorter '
             'name')
     return found

@@ -33,18 +33,15 @@ class Relation:
 
 RELATIONS = (
     Relation('sweep_interval', 'lease', parts=3, why=(
-        'or work that was lost is looked for too seldom')),
+        'so that lost work is found in time')),
     Relation('sweep_interval', 'session_timeout', parts=2, equal=True, why=(
-        'or the work of a dead process is found later than its session '
-        'promises')),
+        'so that the work of a dead process is taken over in time')),
     Relation('late_claim_after', 'session_timeout', equal=True, why=(
-        'or what a dead process has not claimed is claimed later than its '
-        'session promises')),
+        'so that the unclaimed ticks of a dead process are claimed in time')),
     Relation('session_timeout', 'lease', equal=True, why=(
-        'or the work of a process is taken from it while it still is a '
-        'member')),
+        'so that no work is taken from a process that is still a member')),
     Relation('send_timeout', 'lease', store=False, why=(
-        'or work is sent again while it is still being sent')),
+        'so that no work is sent again while it is still being sent')),
 )
 
 _PARTS = {1: '', 2: 'half of ', 3: 'a third of '}

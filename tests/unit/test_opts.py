@@ -37,7 +37,7 @@ def settings(**options):
      'late_claim_after 20 s must be at most session_timeout 15 s (default)'),
     ({'send_timeout': 60.0, 'lease': 60.0},
      'send_timeout 60 s must be less than lease 60 s'),
-    ({'group': 'g' * 101}, 'has 101 characters, and a store takes 100'),
+    ({'group': 'g' * 101}, 'has 101 characters, but a store allows 100'),
 ], ids=str)
 def test_a_relation_that_cannot_hold_is_refused_in_one_line(options, told):
     with pytest.raises(exceptions.ConfigError) as raised:
@@ -124,7 +124,7 @@ def test_what_is_not_set_follows_what_is(given, follow):
 
 
 def test_a_default_that_somebody_sets_gives_way_no_more():
-    with pytest.raises(exceptions.ConfigError, match='lease 60 s, or'):
+    with pytest.raises(exceptions.ConfigError, match='lease 60 s, so'):
         settings(connection=STORE, session_timeout=90.0, lease=60.0)
 
 
@@ -202,9 +202,10 @@ def test_the_store_is_in_the_database_of_the_service_if_nothing_else_is_said(
 
 
 @pytest.mark.parametrize(('options', 'told'), [
-    ({'state_path': '/var/lib/what?'}, "state_path '/var/lib/what\\?' holds"),
+    ({'state_path': '/var/lib/what?'},
+     "state_path '/var/lib/what\\?' contains"),
     ({'group': 'a/b'}, "group id 'a/b'"),
-    ({'group': 'g' * 101}, 'has 101 characters, and a store takes 100'),
+    ({'group': 'g' * 101}, 'has 101 characters, but a store allows 100'),
 ], ids=['question mark', 'group', 'long group'])
 def test_what_no_file_can_be_named_by_is_told(options, told):
     with pytest.raises(exceptions.DistperiodicError, match=told) as found:
@@ -247,7 +248,7 @@ def test_without_a_section_nothing_is_known_of_partitions(tmp_path):
     ('[partition: slow]\n', ["[partition: slow]: ' slow'", 'give the topic']),
     ('[partition:]\n', ["[partition:]: ''", 'give the topic']),
     ('[partition:slow]\n[partition:Slow]\n',
-     ['[partition:Slow] and [partition:slow]', 'another name']),
+     ['[partition:Slow] and [partition:slow]', 'rename one']),
     ('[Partition:slow]\nmax_in_flight = x\n', ['max_in_flight: ', "'x'"]),
 ])
 def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
