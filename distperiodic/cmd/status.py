@@ -144,7 +144,7 @@ def look(survey: 'CoordinationProbe', name: str) -> Group:
 
 
 class Status(display.Table, lister.Lister):
-    """Show members with shares, workers by partition, and what is wrong.
+    """Show members with shares, workers by partition, and problems.
 
     Exit code 0: all is well; 1: there are members, but something is wrong;
     2: there are no members, or the state is unknown.

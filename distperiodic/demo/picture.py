@@ -204,7 +204,7 @@ class Picture:
 
     def _last_ticks(self, scene: Scene, most: int) -> Any:
         if not self._ticks:
-            return Text('the first one comes', 'dim')
+            return Text('waiting for the first tick', 'dim')
         table = Table.grid(padding=(0, 2))
         for _ in range(6):
             table.add_column(no_wrap=True, justify='right')

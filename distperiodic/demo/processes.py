@@ -49,7 +49,7 @@ class Process:
             for level in (' ERROR ', ' CRITICAL '):
                 if level in line:
                     return line.partition(level)[2]
-        return lines[-1] if lines else 'it said nothing'
+        return lines[-1] if lines else 'its log is empty'
 
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
@@ -138,7 +138,7 @@ class Company:
                 raise exceptions.DistperiodicError(
                     f'{process.name} ended by itself with code '
                     f'{process.exit_code}: {process.last_words()}; the demo '
-                    'cannot go on')
+                    'cannot continue')
 
     def end(self, seconds: float = 10.0) -> list[str]:
         """Ask all processes to end, and wait at most *seconds* for each.

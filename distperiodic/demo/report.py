@@ -13,13 +13,13 @@ from distperiodic.demo.scene import Scene
 _WIDTH = 78
 
 _GUARANTEE = (
-    'What this guarantees: each tick of each host is started under one claim '
-    'in the store, and none is lost, whoever dies. What a member had begun '
-    'that died or froze, others begin again when its session has ended '
-    '({session:g} s here), late. A ping that was written down in the instant '
-    'before its process died, and not yet in the store, would be repeated: '
-    'what must not happen twice compares the fence, or commits with its '
-    'claim.')
+    'Guarantee: each tick of each host is started under one claim in the '
+    'store, and none is lost if a process dies. If a member dies or freezes, '
+    'the others repeat its unfinished runs late, after its session has ended '
+    '({session:g} s here). A ping whose result was written just before its '
+    'process died, but was not in the store yet, would be repeated: an '
+    'effect that must not happen twice compares the fence, or commits with '
+    'its claim.')
 
 
 def moment(seconds: float) -> str:
@@ -88,7 +88,7 @@ def account_lines(scene: Scene) -> list[str]:
     half, most, all_ = account.lateness(0.5, 0.99, 1.0)
     lines = [
         f'{total.ticks} ticks x {len(scene.hosts)} hosts = {total.due:,} '
-        'pings due, counted by what the pings wrote down:', '',
+        'pings due, counted from the records of the pings:', '',
         f'  served once   {total.once:>7,}   {_part(total.once, total.due)}',
         f'  served twice  {total.twice:>7,}   '
         f'{_part(total.twice, total.due)}',
@@ -118,19 +118,18 @@ def account_lines(scene: Scene) -> list[str]:
         for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
         for row in rows]
     lines += ['', *_filled(
-        'seen after: until the others knew; moved: hosts that changed their '
-        'owner; least: those that had to, being of who left or for who came; '
-        'others: those that went from one member to another though both '
-        'stayed.', '  ')]
+        'seen after: time until the other members noticed; moved: hosts that '
+        'changed their owner; least: hosts that had to move, because their '
+        'owner left or their new owner joined; others: hosts that moved '
+        'between two members that both stayed.', '  ')]
     if any(not c.planned for c in account.changes):
         lines += _filled(
-            '(!): nobody made this happen. A member that gets no processor '
-            'time for its session loses its place like a frozen one: is this '
+            '(!): not planned by the demo. A member that gets no processor '
+            'time for its session is replaced like a frozen one: is this '
             'machine very busy?', '  ')
     lines += ['', *_filled(_GUARANTEE.format(session=scene.session))]
     if scene.unclean:
-        lines += ['', f'Not ended as they should: '
-                      f'{", ".join(scene.unclean)}.']
+        lines += ['', f'Did not end cleanly: {", ".join(scene.unclean)}.']
     return lines
 
 

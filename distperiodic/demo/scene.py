@@ -234,7 +234,7 @@ class Scene:
             (self.now + _PERIOD_US // 2) // _PERIOD_US + 1) * _PERIOD_US
         self._judged = self.account.first - _PERIOD_US
         owned = self._owned()
-        self._say('all are there; ' + ', '.join(
+        self._say('all members have joined; ' + ', '.join(
             f'{s.name} owns {owned.get(s.name, 0)}' for s in self.members))
 
     def _add(self, kind: str, number: int) -> Seat:
@@ -261,8 +261,8 @@ class Scene:
             self.plan.seconds, (self.session + 2.0) / (_FREEZE - _KILL),
             (frozen + self.session + _COUNTED_AFTER) / (1.0 - _FREEZE))
         if length > self.plan.seconds:
-            self._say(f'it takes {length:.0f} s, since the server grants '
-                      f'sessions of {self.session:g} s')
+            self._say(f'the demo takes {length:.0f} s, since the server '
+                      f'grants sessions of {self.session:g} s')
         scenes: list[tuple[float, Callable[[], None]]] = [
             (length * _JOIN, self._one_joins),
             (length * _KILL, self._one_is_killed),
@@ -316,8 +316,8 @@ class Scene:
         self._did(f'{seat.name} wakes', seat.name)
         seat.process.thaw()
         seat.state = 'woken'
-        self._say(f'{seat.name} goes on (SIGCONT); it does not know yet that '
-                  'it was replaced')
+        self._say(f'{seat.name} resumes (SIGCONT); it has not detected yet '
+                  'that it was replaced')
 
     def _did(self, what: str, who: str) -> None:
         change = Change(what, who, self.now)
@@ -375,7 +375,7 @@ class Scene:
 
     def _left(self, at: int, seat: Seat,
               moved: Movement | None) -> None:
-        change = self._noticed(at, seat, moved, 'lost its place')
+        change = self._noticed(at, seat, moved, 'was replaced')
         if seat.state == 'frozen':
             seat.state = 'replaced'
             self.replaced = [at]
@@ -383,22 +383,22 @@ class Scene:
             seat.state = 'lost'
         self._say(f'{seat.name} has left'
                   + (f', seen after {change.delay:.1f} s'
-                     if change.planned else ' (nobody made it)')
+                     if change.planned else ' (not planned)')
                   + self._moved(moved))
 
     def _joined(self, at: int, seat: Seat, was: int | None,
                 moved: Movement | None) -> None:
         again = seat.state in ('replaced', 'woken', 'lost') or (
             was is not None)
-        change = self._noticed(at, seat, moved, 'came back')
+        change = self._noticed(at, seat, moved, 'rejoined')
         if again and self.replaced and len(self.replaced) == 1:
             self.replaced.append(at)
         seat.state = 'up'
         if self._began is None:
             return
-        self._say(f'{seat.name} is back by itself, {change.delay:.1f} s later'
-                  if again and change.planned else
-                  f'{seat.name} is back' if again else
+        self._say(f'{seat.name} has rejoined by itself, {change.delay:.1f} s '
+                  'later' if again and change.planned else
+                  f'{seat.name} has rejoined' if again else
                   f'{seat.name} has joined {change.delay:.1f} s after its '
                   'start', moved)
 
@@ -416,7 +416,7 @@ class Scene:
     def _moved(self, moved: Movement | None) -> str:
         if moved is None:
             return ''
-        return f': {moved.moved} hosts moved, {moved.least} is the least'
+        return f': {moved.moved} hosts moved, {moved.least} had to'
 
     def _say(self, text: str,
              moved: Movement | None = None) -> None:
@@ -426,11 +426,11 @@ class Scene:
 
     def incomplete(self) -> list[str]:
         """Return the planned changes that failed or were not noticed."""
-        found = [f'{c.what}, and nobody noticed'
+        found = [f'{c.what}, but no member noticed'
                  for c in self.account.changes
                  if c.planned and c.noticed is None]
         if len(self.replaced) != 2:
-            found.append('no member was replaced and came back')
+            found.append('no member was replaced and rejoined')
         if not self.account.total().ticks:
             found.append('no tick was counted')
         return found + [f'{name} did not end cleanly'

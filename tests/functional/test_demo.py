@@ -74,7 +74,7 @@ def check_account(told, hosts):
         _, moved, least, others = row.groups()
         assert moved == least
         assert others == '0'
-    assert 'is back by itself' in text
+    assert 'has rejoined by itself' in text
     assert 'each tick of each host is started under one claim' in text
 
 
@@ -118,8 +118,9 @@ def test_the_demo_over_zookeeper_rabbitmq_and_postgresql(
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda s: s.name)
 def test_a_demo_that_is_broken_off_leaves_nothing(how, stage):
     with stage.begin() as demo:
-        waiting.wait_until(lambda: 'all are there' in demo.said(), 60,
-                           'the members did not start')
+        waiting.wait_until(
+            lambda: 'all members have joined' in demo.said(), 60,
+            'the members did not start')
         assert len(stage.members()) == 3
         demo.process.send_signal(how)
         code = demo.process.wait(20)
@@ -131,8 +132,9 @@ def test_a_demo_that_is_broken_off_leaves_nothing(how, stage):
 
 def test_members_die_with_a_demo_that_is_killed(stage):
     with stage.begin() as demo:
-        waiting.wait_until(lambda: 'all are there' in demo.said(), 60,
-                           'the members did not start')
+        waiting.wait_until(
+            lambda: 'all members have joined' in demo.said(), 60,
+            'the members did not start')
         demo.process.kill()
         demo.process.wait(10)
         waiting.wait_until(lambda: not stage.members(), 5,
