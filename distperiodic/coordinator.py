@@ -71,7 +71,7 @@ class Coordinator:
         if not (backend_url is None or isinstance(backend_url, str)):
             raise exceptions.ConfigError(
                 f'backend_url cannot be a {type(backend_url).__name__}; '
-                'pass the URL, as in HashRing(conf.distperiodic.backend_url, '
+                'pass the URL: HashRing(conf.distperiodic.backend_url, '
                 'group, conf=conf)')
         if replicas is not None and not (
                 1 <= replicas <= MAX_POINTS):

@@ -364,7 +364,7 @@ class PeriodicTasks:
             if not job.enabled:
                 continue
             if job.scope is not Scope.MEMBER:
-                self._say_left_out(job)
+                self._warn_left_out(job)
                 continue
             own.append(job)
             for tick in self._take_due(job):
@@ -450,8 +450,8 @@ class PeriodicTasks:
             # reaches the last tick again could stop the task for hours. After
             # a smaller step back, waiting is right.
             LOG.warning(
-                'clock set back: job=%s last_tick=%s; it goes on at the next '
-                'tick of the new time, and ticks may run a second time',
+                'clock set back: job=%s last_tick=%s; it continues at the '
+                'next tick of the new time, and ticks may run a second time',
                 job.name,
                 datetime_of(last).isoformat(),
             )
@@ -465,8 +465,7 @@ class PeriodicTasks:
             Row(job.name, 0, last, ALWAYS), now)
         if due.given_up:
             LOG.warning(
-                'ticks missed: job=%s dropped=%d reason=%r; nothing will run '
-                'them',
+                'ticks missed: job=%s dropped=%d reason=%r; they do not run',
                 job.name,
                 due.given_up,
                 due.reason,
@@ -482,19 +481,19 @@ class PeriodicTasks:
             if raise_on_error:
                 raise
             LOG.exception(
-                'task failed: job=%s tick=%s; the others go on, and it runs '
-                'again at its next tick',
+                'task failed: job=%s tick=%s; the other tasks continue, and '
+                'this one runs again at its next tick',
                 job.name,
                 datetime_of(tick).isoformat(),
             )
 
-    def _say_left_out(self, job: Job) -> None:
+    def _warn_left_out(self, job: Job) -> None:
         if job.name in self._last_ticks:
             return
         self._last_ticks[job.name] = self.clock.now()
         LOG.warning(
-            'job not run here: job=%s scope=%s; only a scheduler service '
-            'knows the group, start one with these tasks',
+            'job not run here: job=%s scope=%s; only a scheduler service can '
+            'run this job, start one with these tasks',
             job.name,
             job.scope,
         )
@@ -560,7 +559,7 @@ def _no_such_argument(name: str) -> str:
     ]
     near = difflib.get_close_matches(name, known, 1)
     hint = (f'did you mean {near[0]!r}?' if near
-            else f'there are {", ".join(known)}')
+            else f'its arguments are {", ".join(known)}')
     return f'periodic_task has no argument {name!r}; {hint}'
 
 

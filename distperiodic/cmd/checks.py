@@ -218,7 +218,7 @@ def coordination_servers(case: Case) -> Finding:
         return fail(f'{path} cannot be written',
                     f'create it for this user: install -d -o $USER {path}')
     found = coordination_probe.servers(settings.backend_url)
-    states = '; '.join(f'{s.address} {s.says}' for s in found)
+    states = '; '.join(f'{s.address} {s.state}' for s in found)
     silent = [s.address for s in found if not s.answers]
     if len(silent) == len(found):
         return fail(states, 'start the service, or correct backend_url')

@@ -86,13 +86,15 @@ class Context:
         except (TypeError, ValueError, RecursionError) as exc:
             raise exceptions.InvalidProgress(
                 f'job {self.job!r} object {self.object!r}: progress is '
-                f'{type(value).__name__}, and JSON cannot say it ({exc}); '
-                'assign numbers, text, lists and dictionaries') from None
+                f'{type(value).__name__}, which JSON cannot represent '
+                f'({exc}); assign numbers, text, lists and dictionaries'
+            ) from None
         if len(text) > MAX_PROGRESS:
             raise exceptions.InvalidProgress(
                 f'job {self.job!r} object {self.object!r}: progress has '
-                f'{len(text)} characters as JSON, of at most {MAX_PROGRESS}; '
-                'keep the data elsewhere, and where it is in progress')
+                f'{len(text)} characters as JSON, but the limit is '
+                f'{MAX_PROGRESS}; store the data elsewhere, and its location '
+                'in progress')
         self._progress, self._unsaved = value, text
 
     def take_unsaved(self) -> str | None:
@@ -136,9 +138,8 @@ class Context:
         """
         if self._finish is None:
             raise exceptions.ConfigError(
-                f'job {self.job!r}: context.finish() ends a claim in the '
-                'database that holds it, and there is none; set '
-                '[distperiodic] connection')
+                f'job {self.job!r}: context.finish() needs a database that '
+                'holds the claims; set [distperiodic] connection')
         self._finish(self.object, session)
 
     @property

@@ -123,7 +123,7 @@ class Job:
         self._check(
             'max_in_flight',
             self.max_in_flight is None or _whole(self.max_in_flight, 1),
-            'a whole number from 1, or None for no own limit',
+            'a whole number from 1, or None for no limit',
         )
         self._check(
             'grace',
@@ -248,8 +248,8 @@ def check_ended(name: str, returned: object) -> None:
         returned.close()
         raise InvalidJob(
             f'job {name!r}: the handler returned a coroutine, which nothing '
-            'awaits, so its body did not run; write it with def, or have a '
-            'decorator run it')
+            'awaits, so its body did not run; write it with def, or add a '
+            'decorator that runs it')
 
 
 def text_of(schedule: Schedule) -> str:
@@ -303,7 +303,7 @@ def schedule_of(
     if timezone not in (None, 'UTC'):
         raise InvalidSchedule(
             f'timezone={timezone!r} without cron=; a spacing counts from '
-            'the epoch and knows no time zone, so remove timezone= or use '
+            'the epoch and has no time zone, so remove timezone= or use '
             'cron='
         )
     return _every(spacing)

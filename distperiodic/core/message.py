@@ -217,9 +217,9 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
         raise _Invalid(
             f'the version (field v) is {_kind_of(version)}, not an integer')
     if version != VERSION:
-        shown = version if 0 <= version < 1_000_000 else 'unheard of'
+        shown = version if 0 <= version < 1_000_000 else '(unknown)'
         raise exceptions.UnknownVersion(
-            f'the message is of version {shown}, this release speaks '
+            f'the message has version {shown}, this release supports '
             f'version {VERSION}; upgrade the older side')
     mac = None
     if 'mac' in message:
@@ -261,7 +261,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
         # Both become part of the name of a lease in the store.
         _check_name(field, message[field])
         if not _TOKEN.fullmatch(message[field]):
-            raise _Invalid(f'{field} is more than {_TOKEN_LENGTH} of A-Z a-z '
+            raise _Invalid(f'{field} is not 1 to {_TOKEN_LENGTH} of A-Z a-z '
                            '0-9 . -')
     _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
     _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
@@ -279,7 +279,7 @@ def _check_batch(message: Mapping[str, Any]) -> None:
         raise _Invalid(f'an object id of {wrong} characters; it has 1 '
                              f'to {catalogue.MAX_ID_LENGTH}')
     if len(set(objects)) != len(objects):
-        raise _Invalid('an object stands twice in one batch')
+        raise _Invalid('an object occurs twice in one batch')
     _check_text('objects', ''.join(objects))
     for field in ('fences', 'attempts'):
         numbers = message[field]
@@ -428,11 +428,11 @@ def _signed(message: dict[str, Any],
 def _verify(message: Mapping[str, Any], mac: Any,
             keys: Collection[Key]) -> None:
     if mac is None:
-        raise _Invalid('the message is not signed, and keys are '
-                             'configured here; configure them on both sides')
+        raise _Invalid('the message is not signed, but this process has '
+                       'signing keys; configure them on both sides')
     if type(mac) is not str or not _MAC.match(mac):
         raise _Invalid('mac is not a signature')
-    # Try every key, so that the duration does not reveal which key fits.
-    fits = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
-    if not any(fits):
-        raise _Invalid('wrong signature: no configured key fits')
+    # Try every key, so that the duration does not reveal which key matches.
+    matches = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
+    if not any(matches):
+        raise _Invalid('wrong signature: no configured key matches')

@@ -34,7 +34,7 @@ class Refusal(enum.StrEnum):
 _SENTENCES = {
     Refusal.UNKNOWN_JOB: 'the worker does not know the job',
     Refusal.DRAINING: 'the worker is stopping',
-    Refusal.NOT_A_MEMBER: 'the worker is not sure of its membership',
+    Refusal.NOT_A_MEMBER: 'the worker is not certain of its membership',
     Refusal.LEASE_ENDED: 'its lease has ended',
     Refusal.JOB_LIMIT: 'max_in_flight of the job is reached',
     Refusal.PARTITION_LIMIT: 'max_in_flight of the partition is reached',

@@ -173,7 +173,8 @@ class RunOutcomes:
             if self._throttle.allow(grant.batch.job):
                 LOG.warning(
                     'results dropped: job=%s batch=%s objects=%d worker=%s '
-                    'reason=their lease had ended, and others have them',
+                    'reason=their lease had ended, so other workers may run '
+                    'these objects',
                     grant.batch.job, grant.batch.id, len(indexes),
                     grant.batch.worker)
 

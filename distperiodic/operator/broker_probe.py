@@ -81,11 +81,11 @@ class BrokerProbe:
             for h, p in zip(url.hosts, port, strict=True)]
         if self.driver not in ('rabbit', 'kombu'):
             raise exceptions.ConfigError(
-                f'transport_url names the driver {self.driver!r}; work and '
-                f'reports are carried by rabbit, as in {EXAMPLE}')
+                f'transport_url names the driver {self.driver!r}, but work '
+                f'and reports need rabbit; write for example {EXAMPLE}')
         if not self.hosts or not all(h.name for h in self.hosts):
             raise exceptions.ConfigError(
-                'transport_url names no broker; set it, as in '
+                'transport_url names no broker; set it, for example '
                 f'transport_url = {EXAMPLE}')
         self.tls = conf.oslo_messaging_rabbit.ssl or (
             url.query.get('ssl', '').lower() in ('1', 'true', 'yes'))
@@ -170,8 +170,8 @@ class BrokerProbe:
                 'rabbitmqctl') from None
         except socket.gaierror as exc:
             raise exceptions.BusUnavailable(
-                f'{host} cannot be found ({exc.strerror}); correct the host '
-                'in transport_url') from None
+                f'{host} cannot be resolved ({exc.strerror}); correct the '
+                'host in transport_url') from None
         except (OSError, amqp.AMQPError) as exc:
             text = ' '.join(str(exc).split()) or type(exc).__name__
             raise exceptions.BusUnavailable(

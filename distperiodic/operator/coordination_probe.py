@@ -54,7 +54,7 @@ class Server:
 
     address: str
     answers: bool
-    says: str
+    state: str
 
 
 def directory(backend_url: str) -> str:
@@ -168,7 +168,7 @@ class CoordinationProbe:
         found = [_server(name, port, 3.0, False)
                  for name, port in addresses(self._url)]
         if not any(s.answers for s in found):
-            reasons = '; '.join(f'{s.address}: {s.says}' for s in found)
+            reasons = '; '.join(f'{s.address}: {s.state}' for s in found)
             raise exceptions.CoordinationUnavailable(
                 f'no server of {self._shown} can be reached ({reasons}); '
                 'check backend_url and that the service runs')

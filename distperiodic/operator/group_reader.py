@@ -91,7 +91,7 @@ class GroupReader:
                 f'group {self.namespace!r} has no job {job!r} in this '
                 'database; '
                 + (f'it has {known}' if known else
-                   'it has none before a scheduler has run; look at '
+                   'it has no jobs until a scheduler has run; check '
                    '[distperiodic] group'))
         return {number: name for number, name in names.items()
                 if name == job}

@@ -146,7 +146,7 @@ class StoreQueries:
                           if one.name == job), None)
             if known is None:
                 return Object(now, None, None)
-            ours = sa.and_(
+            in_group = sa.and_(
                 _job.c.space == self.group.namespace, _job.c.name == job)
             row = connection.execute(
                 sa.select(_claim, _lease.c.holder,
@@ -161,7 +161,8 @@ class StoreQueries:
                                  _history.c.job == _claim.c.job,
                                  _history.c.tick == _claim.c.settled,
                                  _history.c.reason.is_not(None))))
-                .where(ours, _claim.c.object == key).limit(1)).one_or_none()
+                .where(in_group, _claim.c.object == key)
+                .limit(1)).one_or_none()
             if row is None:
                 return Object(now, known, None)
             return Object(

@@ -59,9 +59,9 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
                             for path in opts.files(conf))
         if not conf[opts.GROUP].connection:
             text += (
-                '; this database is the one of [database] connection, set '
+                '; this database is that of [database] connection, set '
                 '[distperiodic] connection to use another one, or to none to '
-                'go without a store')
+                'run without a store')
         raise exceptions.SchemaError(text) from None
 
 

@@ -143,7 +143,7 @@ class Lifecycle(ServiceBase):
         if self._started.is_set():
             if not self._ended.is_set():
                 raise exceptions.ConfigError(
-                    f'this {self._kind} is started already; call stop() '
+                    f'this {self._kind} is already started; call stop() '
                     'before you start it again')
             self._clear()
         self._settings = check_options(self._conf, self._kind)

@@ -70,8 +70,7 @@ _GUARANTEES = {
                          'can double or skip a tick; a message is trusted, '
                          'set signing_key if others can write to the broker',
 }
-_EMBEDDED = ('one process owns every object; what it has claimed outlives it '
-             'in')
+_EMBEDDED = 'one process owns every object; its claims are kept in'
 _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
             'tick is lost while one member and the store live; results count '
             'once')
@@ -362,7 +361,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if (now - self._last_worker < self._settings.session_timeout
                 and dispatcher.waits_for(Authority.RING)):
             return False
-        self._warn_unfinished('no worker is there any more')
+        self._warn_unfinished('no worker is left')
         return True
 
     def _warn_unfinished(self, reason: str) -> None:
@@ -388,8 +387,8 @@ class SchedulerService(lifecycle.Lifecycle):
             LOG.warning(
                 'claims of unknown jobs: jobs=%s open=%d; this process does '
                 'not run these jobs, but others may; if a job was renamed, '
-                'restore its old name with name=...; if it is gone, delete '
-                'its claims with: distperiodic db prune --claims DAYS',
+                'restore its old name with name=...; if it was removed, '
+                'delete its claims with: distperiodic db prune --claims DAYS',
                 ', '.join(map(repr, unknown)), sum(unknown.values()))
 
     def _collect(self) -> None:
@@ -466,12 +465,12 @@ class SchedulerService(lifecycle.Lifecycle):
                            if m.points and m.jobs != view.me.jobs)
         if others - self._other_jobs:
             LOG.warning(
-                'other jobs: group=%s members=%s; these members of our ring '
-                'schedule other jobs or none, so the objects of ours that '
-                'they own run late or not at all; give each service a group '
-                'of its own with [distperiodic] group, and pass observe=True '
-                'to a HashRing that only looks up owners; this is expected '
-                'during the upgrade to a release with other jobs',
+                'other jobs: group=%s members=%s; these members of the ring '
+                'schedule other jobs or none, so the objects of this '
+                'process\'s jobs that they own run late or not at all; give '
+                'each service its own [distperiodic] group, and pass '
+                'observe=True to a HashRing that only looks up owners; this '
+                'is expected during the upgrade to a release with other jobs',
                 view.group, ', '.join(sorted(others)))
         self._other_jobs = others
 
@@ -531,7 +530,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if (self._serving.is_set() and not self._ended.is_set()
                 and not self._idle.wait(
                     max(0.0, end - self._clock.monotonic()))):
-            self._warn_unfinished('the time for it is over')
+            self._warn_unfinished('the time for stopping has expired')
         if self._store is not None:
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))

@@ -258,7 +258,7 @@ class Cluster:
             return self._members[name]
         except KeyError:
             raise ValueError(
-                f'no member {name!r} runs; there are '
+                f'no member {name!r} runs; the members are '
                 f'{", ".join(sorted(self._members)) or "none"}') from None
 
     def _show(self) -> None:

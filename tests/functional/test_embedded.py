@@ -78,7 +78,7 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
     assert {tick for _, _, tick in repeated} == {begin}
     again.terminate()
     assert again.wait() == 0
-    assert f'outlives it in {store_of(alone)}' in alone.logs()
+    assert f'are kept in {store_of(alone)}' in alone.logs()
 
 
 def test_its_account_can_be_looked_at_like_any_other(alone):
@@ -132,8 +132,8 @@ def test_a_file_of_a_later_release_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'have version 9999, and this release knows no '
-                       'later' in alone.logs(), 20)
+    waiting.wait_until(lambda: 'have version 9999, and this release supports '
+                       'versions up to' in alone.logs(), 20)
 
 
 def test_a_directory_that_others_may_write_to_is_refused(alone):
@@ -142,8 +142,8 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'can be written by everybody, so what it holds '
-                       'is not safe' in alone.logs(), 20)
+    waiting.wait_until(lambda: 'is writable by all users, so its content is '
+                       'not safe' in alone.logs(), 20)
     assert not store_of(alone).exists()
 
 
@@ -231,7 +231,7 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
 def test_a_service_is_not_started_twice(scheduler):
     scheduler.start()
 
-    with pytest.raises(exceptions.ConfigError, match='is started already'):
+    with pytest.raises(exceptions.ConfigError, match='is already started'):
         scheduler.start()
 
 

@@ -144,7 +144,7 @@ def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
     place = place_of_sqlite
     assert place.ask('history', '--since', '5m').startswith(
         'No tick in the last 5m;')
-    assert 'it has none before' in place.refuse('history', '--job', 'poll')
+    assert 'it has no jobs until' in place.refuse('history', '--job', 'poll')
     place.run('poll', place.now, 'a')
     assert "it has 'poll'" in place.refuse('history', '--job', 'pol')
     for since in '1', 'h', '1w', '-1h', '', '2026-13-01':

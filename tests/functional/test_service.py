@@ -269,7 +269,7 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
         worker.kill()
 
         assert scheduler.wait(3 * SESSION + 5) == 0
-    assert 'reason=no worker is there any more' in remote.logs()
+    assert 'reason=no worker is left' in remote.logs()
 
 
 def test_a_worker_that_hangs_leaves_though_the_broker_stands_still(

@@ -205,7 +205,7 @@ def test_an_unknown_kind_is_named():
     ({'objects': []}, '0 objects'),
     ({'objects': ['a', 'b']}, '3 fences for 2 objects'),
     ({'attempts': [1]}, '1 attempts for 3 objects'),
-    ({'objects': ['a', 'b', 'a']}, 'stands twice'),
+    ({'objects': ['a', 'b', 'a']}, 'occurs twice'),
     ({'objects': ['a', 'b', 3]}, 'objects holds an integer'),
     ({'objects': ['a', 'b', '']}, 'id of 0 characters'),
     ({'objects': ['a', 'b', 'c' * 1025]}, 'id of 1025 characters'),

@@ -234,7 +234,7 @@ class TestTheDecorator:
         ) as refused:
             periodic_task(spaceing=60)
         assert str(refused.value).startswith(place)
-        with pytest.raises(InvalidJob, match='there are spacing, cron, '):
+        with pytest.raises(InvalidJob, match='its arguments are spacing, '):
             periodic_task(xyzzy=60)
 
     @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_an_object_that_is_busy_is_skipped_once_whoever_looks_at_it(
 
     assert history(store) == {10.0: {'due': 4, 'done': 4},
                               20.0: {'due': 4, 'skipped': 4}}
-    assert reasons(store) == {'an earlier run goes on'}
+    assert reasons(store) == {'an earlier run is still in progress'}
     assert history(store, _BY)[20.0] == {'by_overlap': 4}
     world.advance(2)
     assert history(store)[30.0] == {'due': 4}
@@ -338,7 +338,7 @@ def test_what_waits_for_a_long_run_is_skipped_for_that(world, store):
     me.finish()
 
     assert me.ticks() == [10.0, 50.0]
-    assert reasons(store) == {'an earlier run goes on'}
+    assert reasons(store) == {'an earlier run is still in progress'}
     assert history(store) == {
         10.0: {'due': 1, 'done': 1}, 20.0: {'due': 1, 'skipped': 1},
         30.0: {'due': 1, 'skipped': 1}, 40.0: {'due': 1, 'skipped': 1},

@@ -102,8 +102,9 @@ class Attendance:
             before, after = self._statuses.get(name), statuses[name]
             if after.paused is not None and (
                     before is None or before.paused is None):
-                LOG.info('job paused: job=%s reason=%s; its ticks are skipped '
-                         'until: distperiodic job resume', name, after.paused)
+                LOG.info('job paused: job=%s reason=%s; its ticks are '
+                         'skipped; to resume it: distperiodic job resume',
+                         name, after.paused)
             elif before is not None and before.paused is not None and (
                     after.paused is None):
                 LOG.info('job resumed: job=%s; it continues with its next '

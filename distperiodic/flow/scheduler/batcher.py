@@ -114,9 +114,9 @@ class Batcher:
     def _warn_unknown(self, queue: in_flight.Queue) -> None:
         if self._throttle.allow('unknown ' + queue.job.name):
             LOG.warning(
-                'no worker: job=%s partition=%s objects=%d; the present '
-                'workers do not know the job, so its objects wait for one '
-                'that does; run the same --tasks everywhere', queue.job.name,
+                'no worker: job=%s partition=%s objects=%d; no current worker '
+                'has the job, so its objects wait for a worker that has it; '
+                'start all processes with the same --tasks', queue.job.name,
                 queue.job.topic, queue.size)
 
     @staticmethod

@@ -13,7 +13,7 @@ from distperiodic.flow import log_throttle
 LOG = logging.getLogger(__name__)
 
 #: Reason for a skip by the overlap policy.
-BUSY = 'an earlier run goes on'
+BUSY = 'an earlier run is still in progress'
 # Seconds for which skips are collected in one line.
 _THROTTLE = 0.9
 

@@ -222,7 +222,7 @@ class Dispatcher:
         if sent is None or sent.batch.worker != report.worker:
             if report.size and self._throttle.allow('dropped'):
                 LOG.info('report dropped: batch=%s worker=%s reason=the '
-                         'batch is settled or was taken back; further drops '
+                         'batch is settled or was reclaimed; further drops '
                          'are not logged for a while',
                          report.batch, report.worker)
             return
@@ -337,13 +337,12 @@ class Dispatcher:
                 sent.batch.worker, (sent.worker, 0))
             silent[sent.batch.worker] = worker, number + sent.left
             self._reclaim(sent, self._in_flight.recall(sent),
-                          'no sign from its worker')
+                          'no heartbeat from its worker')
         for worker, number in silent.values():
             LOG.warning(
                 'no sign of work: worker=%s objects=%d lease=%.0f; this '
-                'scheduler takes them back and sends them to another worker '
-                'if there is one', worker.member.identity, number,
-                self._lease)
+                'scheduler reclaims them and sends them to another worker if '
+                'there is one', worker.member.identity, number, self._lease)
             if now - worker.last_heard > self._lease:
                 # The worker may be in its group and still receive nothing, so
                 # prefer other workers.

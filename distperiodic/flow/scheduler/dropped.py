@@ -28,9 +28,9 @@ LOG = logging.getLogger(__name__)
 # Reason for a skip by the overlap policy.
 _BUSY = claim_log.BUSY
 # Reason for giving up ticks of an object that was delisted later.
-_GONE = 'the catalogue does not list it any more'
+_GONE = 'the catalogue no longer lists it'
 # Reason for lost ticks.
-_LOST = 'not claimed in time, although schedulers attended the job'
+_LOST = 'not claimed in time, although schedulers served the job'
 
 
 class _Span(NamedTuple):

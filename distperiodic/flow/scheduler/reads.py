@@ -126,6 +126,6 @@ class CatalogueReads:
         if seconds >= _SLOW and self._throttle.allow(job.name):
             LOG.warning(
                 'catalogue slow: job=%s method=%s seconds=%.1f; until the '
-                'method returns no new object is listed, and without a '
-                'store nothing of this job starts; other jobs continue',
+                'method returns, no new object is listed, and without a '
+                'store no object of this job starts; other jobs continue',
                 job.name, job.objects, seconds)

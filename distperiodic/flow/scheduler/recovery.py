@@ -35,8 +35,8 @@ from distperiodic.flow.scheduler import in_flight
 LOG = logging.getLogger(__name__)
 
 # Explanation in the log and the history for a run that was lost too often.
-_ONE_TRY = ('; too many workers were lost with it, so until a run of it is '
-            'done each tick has one try, apart from others')
+_ONE_TRY = ('; too many workers were lost with it, so each tick has one '
+            'attempt, apart from other objects, until a run of it is done')
 # Number of leases that are taken over in one request.
 _AT_A_TIME = 100
 # Seconds for which a process that left its group counts as gone, so that its
@@ -278,7 +278,7 @@ class Recovery:
             self._in_flight.lost(job, len(claims) - dead)
             LOG.error(
                 'not repeated: job=%s delivery=%s objects=%d first=%r '
-                'attempts=%d reason=%s; nothing runs them again for this '
+                'attempts=%d reason=%s; they do not run again for this '
                 'tick', job.name, job.delivery.value, len(claims),
                 claims[0].object, claims[0].attempt - 1, reason)
             self._put(events.Released(job, [c.object for c in claims]))

@@ -260,9 +260,9 @@ class Ticker:
             # This is normal at a start, before the first view.
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,
-                'ticks held: member=%s first=%s reason=not sure of the '
-                'members; jobs that the ring divides do not start here until '
-                'the view is known again', self._identity, name)
+                'ticks held: member=%s first=%s reason=the members are '
+                'uncertain; jobs that the ring divides do not start here '
+                'until the view is known again', self._identity, name)
         self._held.setdefault(name, {})[
             TimerKind.LOOK if kind is TimerKind.TICK else kind] = None
 

@@ -45,11 +45,11 @@ class TimerKind(enum.Enum):
     __hash__ = object.__hash__
 
     TICK = 'tick of the grid'
-    LOOK = 'something changed, there may be a tick to start'
+    LOOK = 'a change that may have made a tick due'
     OWN = 'objects with a schedule of their own'
     SPREAD = 'objects with a phase'
-    REST = 'more to claim of a large tick'
-    LATE = 'what others should have claimed by now'
+    REST = 'more claims of a large tick'
+    LATE = 'ticks that other members should have claimed'
 
 
 class SpreadCursor:

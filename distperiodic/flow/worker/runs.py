@@ -280,8 +280,8 @@ class Executor:
         if job_queue is None and self._throttle.allow('unknown'):
             LOG.warning(
                 'work refused: job=%s sender=%s reason=this worker does not '
-                'know the job; run the same --tasks everywhere, or give the '
-                'job a partition of its own', batch.job, batch.sender)
+                'know the job; start all processes with the same --tasks, or '
+                'give the job its own partition', batch.job, batch.sender)
         refusal = (Refusal.UNKNOWN_JOB if job_queue is None
                    else Refusal.DRAINING)
         self._report(message.Report(
