@@ -35,7 +35,8 @@ class Next(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--within', type=configured.duration, metavar='TIME',
-            help='show all ticks of the next 90s, 5m or 1h, for example')
+            help='show all ticks from now until the end of this time, such '
+                 'as 90s, 5m or 1h')
         return parser
 
     def take_action(self, parsed: argparse.Namespace

@@ -171,7 +171,8 @@ def _share(share: float, parsed: argparse.Namespace) -> Any:
 
 
 class RingSimulate(display.Display, show.ShowOne):
-    """Show how even a ring would be, and how many objects would move.
+    """Show how even a ring would be, and how many objects a change would
+    move.
 
     This is a computation: no server is contacted. The members are named
     member-1 and so on. Other names give other figures, within the range that
