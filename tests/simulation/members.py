@@ -57,8 +57,9 @@ class Worker(_Member):
             shared=True, silence_timeout=cluster.setup.session,
             partitions=cluster.partitions)
         self.pool = Pool(
-            self, cluster, slots, may_start=self.grants.may_start,
-            report=self._tell, lease_of=self.grants.lease_of)
+            self, cluster, cluster.newest_jobs, slots,
+            may_start=self.grants.may_start, report=self._tell,
+            lease_of=self.grants.lease_of)
         self._signs = 0.0
         cluster.ensemble.watch(self, self.group)
         cluster.ensemble.join(self, self.group, self.member)
@@ -85,7 +86,7 @@ class Worker(_Member):
             self.end()
             return
         self.later(self.cluster.setup.sweep, self._sweep)
-        self.pool.look()
+        self.pool.watch()
         self.grants.sweep()
         now = self.clock.monotonic()
         if now >= self._signs:
@@ -138,7 +139,7 @@ class Scheduler(_Member):
         if local:
             grants = self.flow.grants_of(Authority.STORE)
             self.pool = Pool(
-                self, cluster, setup.slots,
+                self, cluster, self.jobs, setup.slots,
                 may_start=grants.may_start, report=self._tell,
                 lease_of=grants.lease_of)
             self._work_here()
@@ -212,7 +213,7 @@ class Scheduler(_Member):
         if self.cluster.sweeps:
             self.flow.sweep()
         if self.pool is not None:
-            self.pool.look()
+            self.pool.watch()
             if now >= self._signs:
                 self._signs = now + self.cluster.setup.lease / 3
                 self.pool.send_heartbeats()
