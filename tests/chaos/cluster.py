@@ -6,25 +6,21 @@ them can be cut off as well as all.
 """
 
 import contextlib
-import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import tempfile
 import urllib.parse
 
-import psutil
-
 from distperiodic.adapters.sql import schema
+from tests import programs
 from tests import proxy
 from tests import services
 from tests import waiting
 from tests.chaos import journal
 from tests.chaos import ledger
 
-ROOT = pathlib.Path(__file__).parents[2]
 GROUP = 'chaos'
 SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
 SCHEDULERS = ('s1', 's2', 's3')
@@ -37,7 +33,7 @@ LEASE = 6.0
 LATE_AFTER = 2.0
 SWEEP = 0.5
 #: Seconds in which a process that is asked to end, ends.
-GRACE = 20.0
+GRACE = 20
 #: Megabytes of the file system of the database.
 DISK = 1500
 
@@ -63,7 +59,7 @@ class Host:
         self.log = self.place / 'log'
         self._urls = {what: _through(one.url, self.ways[what].port)
                       for what, one in servers.items()}
-        self.process = None
+        self.program = None
 
     @property
     def queues(self):
@@ -87,14 +83,9 @@ class Host:
             'send_timeout': 2, 'dispatch_batch_size': 40,
             'hash_ring_replicas_count': self.points,
             'state_path': self.place / 'state', **more}
-        path = self.place / name
-        path.write_text(
-            '[DEFAULT]\n'
-            f'transport_url = {self._urls["rabbitmq"]}\n'
-            f'graceful_shutdown_timeout = {GRACE:g}\n'
-            '[distperiodic]\n' + ''.join(
-                f'{key} = {value}\n' for key, value in ours.items()))
-        return path
+        return programs.write_config(self.place / name, DEFAULT={
+            'transport_url': self._urls['rabbitmq'],
+            'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
 
     def turn_clock(self, seconds):
         """Have its wall clock go wrong by so much, from now on."""
@@ -107,69 +98,19 @@ class Host:
 
         :param log: where its log goes in place of its file.
         """
-        self.process = self.spawn(self.configure(), log)
+        self.program = self.spawn(self.configure(), log)
 
     def spawn(self, config, log=None):
-        with open(log or self.log, 'ab') as output:
-            return subprocess.Popen(
-                [sys.executable, '-W', 'ignore', '-m', 'tests.chaos.member',
-                 self.kind, str(config), str(self.ledger),
-                 str(self.points_place), str(self.clock)],
-                cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT)
-
-    @property
-    def running(self):
-        return self.process is not None and self.process.poll() is None
-
-    @property
-    def child(self):
-        """The pid of the process that does the work; None: it has none."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            for one in psutil.Process(self.process.pid).children():
-                return one.pid
-        return None
-
-    def signal(self, number):
-        """To the launcher, which passes it on in its own way."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
-
-    def kill(self):
-        """End all of it with -9, the launcher first, so that it starts no
-        worker anew.
-        """
-        if self.process is not None:
-            end(self.process)
-
-    def stop(self):
-        """Ask it to end, and wait for that; whether it did."""
-        self.signal(signal.SIGTERM)
-        try:
-            self.process.wait(GRACE + 10)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return False
-        return True
+        return programs.Program(
+            [*programs.PYTHON, '-m', 'tests.chaos.member', self.kind, config,
+             self.ledger, self.points_place, self.clock],
+            log or self.log, append=True)
 
     def close(self):
-        self.kill()
+        if self.program is not None:
+            self.program.kill()
         for way in self.ways.values():
             way.close()
-
-
-def end(process):
-    """Kill a launcher and its children; returns their pids."""
-    children = []
-    with contextlib.suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, signal.SIGKILL)
-    for child in children:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)
-    process.wait(10)
-    return [child.pid for child in children]
 
 
 def _through(url, port):
@@ -211,7 +152,7 @@ class Cluster:
             tempfile.TemporaryDirectory(prefix='ledger-'))) / 'socket'
         clerk = subprocess.Popen(
             [sys.executable, '-m', 'tests.chaos.ledger', str(address),
-             str(self.book)], cwd=ROOT)
+             str(self.book)], cwd=programs.ROOT)
         stack.callback(clerk.wait, 10)
         stack.callback(clerk.kill)
         waiting.wait_until(address.exists)

@@ -122,7 +122,8 @@ class Happening:
         self.random.shuffle(hosts)
         while True:
             for host in hosts:
-                if host.name not in self.driver._befallen and host.child:
+                if host.name not in self.driver._befallen and (
+                        host.program.children):
                     yield from self.take(host.name)
                     return host
             yield _SOON

@@ -76,14 +76,14 @@ def sizes(cluster, engine):
 def _look(cluster, engine):
     found = {}
     for host in cluster.hosts.values():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(host.child)
-            found[f'threads of a {host.kind}'] = max(
-                found.get(f'threads of a {host.kind}', 0),
-                process.num_threads())
-            found[f'descriptors of a {host.kind}'] = max(
-                found.get(f'descriptors of a {host.kind}', 0),
-                process.num_fds())
+        for process in host.program.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found[f'threads of a {host.kind}'] = max(
+                    found.get(f'threads of a {host.kind}', 0),
+                    process.num_threads())
+                found[f'descriptors of a {host.kind}'] = max(
+                    found.get(f'descriptors of a {host.kind}', 0),
+                    process.num_fds())
     for server in SERVERS:
         found[f'connections to {server}'] = sum(
             way.connections for way in cluster.ways(server))

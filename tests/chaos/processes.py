@@ -6,8 +6,6 @@ import os
 import signal
 import time
 
-from tests.chaos import cluster
-
 # Seconds that an armed step may take to be passed by somebody.
 _PATIENCE = 15.0
 
@@ -15,7 +13,7 @@ _PATIENCE = 15.0
 def kill(fault, kind):
     """A whole program is killed, and started again later."""
     host = yield from fault.take_host(kind)
-    host.kill()
+    host.program.kill()
     yield fault.seconds
     host.start()
 
@@ -23,8 +21,7 @@ def kill(fault, kind):
 def freeze(fault, kind):
     """The process that does the work is stopped, and goes on later."""
     host = yield from fault.take_host(kind)
-    pid = host.child
-    if pid is not None:
+    for pid in host.program.children:
         yield from _stop(fault, pid)
 
 
@@ -67,13 +64,13 @@ def roll(fault):
     for host in fault.cluster.hosts.values():
         yield from fault.take(host.name)
         began = time.monotonic()
-        host.signal(signal.SIGTERM)
+        host.program.terminate()
         ended = yield from fault.until(
-            lambda host=host: not host.running, 40.0)
+            lambda host=host: not host.program.running, 40.0)
         if not ended:
             fault.find(f'{host.name} was asked to end and did not within '
                        f'{time.monotonic() - began:.0f} s')
-            host.kill()
+            host.program.kill()
         host.start()
         yield 1.0
         fault.release(host.name)
@@ -85,7 +82,7 @@ def change_points(fault):
     for points in fault.random.choice([8, 80, 200]), 40:
         host.points = points
         host.configure()
-        host.signal(signal.SIGHUP)
+        host.program.hang_up()
         yield fault.seconds
 
 
@@ -96,7 +93,7 @@ def take_name(fault):
     twin = host.spawn(host.configure(
         'twin.conf', state_path=host.place / 'twin'), log)
     yield fault.seconds
-    fault.driver.strangers.update(cluster.end(twin))
+    fault.driver.strangers.update(twin.kill())
 
 
 def step_clock(fault):
@@ -110,8 +107,8 @@ def step_clock(fault):
 def fill_log(fault):
     """One is started with a log on a device that is full."""
     host = yield from fault.take_host()
-    host.kill()
+    host.program.kill()
     host.start(log='/dev/full')
     yield fault.seconds
-    host.kill()
+    host.program.kill()
     host.start()

@@ -2,21 +2,13 @@
 """A cluster of real processes, and what its handlers recorded."""
 
 import collections
-import contextlib
 import json
-import os
-import pathlib
-import signal
-import subprocess
-import sys
 import uuid
 
-import psutil
-
 from distperiodic import coordinator
+from tests import programs
 from tests import waiting
 
-ROOT = pathlib.Path(__file__).parents[2]
 # The options of tests.functional.served; importing it fixes a backend.
 _OWN = {'objects', 'spacing', 'takes', 'retries', 'misfire', 'overlap',
         'timeout', 'behaves', 'effects', 'keeps', 'max_in_flight', 'pong'}
@@ -36,47 +28,17 @@ class Run(collections.namedtuple(
         return self.at - self.tick
 
 
-class Program:
-    """One launched program: a master and its workers."""
+class Program(programs.Program):
+    """One launched service.
 
-    def __init__(self, kind, config, record, workers, log):
+    :param module: the program, and what it is told before all others.
+    """
+
+    def __init__(self, kind, config, record, workers, log,
+                 module=('tests.functional.served',)):
+        super().__init__([*programs.PYTHON, '-m', *module, kind, config,
+                          record, workers], log)
         self.kind = kind
-        self.log = log
-        with open(log, 'wb') as output:
-            self.process = subprocess.Popen(
-                [sys.executable, '-W', 'ignore', '-m',
-                 'tests.functional.served', kind, str(config), str(record),
-                 str(workers)],
-                cwd=ROOT, stdout=output, stderr=output)
-
-    @property
-    def children(self):
-        """The pids of the processes that do the work."""
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return [c.pid for c in psutil.Process(
-                self.process.pid).children()]
-        return []
-
-    def terminate(self):
-        self.process.send_signal(signal.SIGTERM)
-
-    def hang_up(self):
-        self.process.send_signal(signal.SIGHUP)
-
-    def kill(self):
-        """End all of it with -9, the master first, so that it starts no
-        worker anew.
-        """
-        children = self.children
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGKILL)
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.process.wait(10)
-
-    def wait(self, timeout=30.0):
-        return self.process.wait(timeout)
 
 
 class Cluster:
@@ -111,12 +73,9 @@ class Cluster:
         for name, value in options.items():
             own = name in _OWN
             (self.default if own else self.options)[name] = value
-        self.config = self.place / 'service.conf'
-        sections = {'DEFAULT': self.default, 'distperiodic': self.options,
-                    **self.sections}
-        self.config.write_text(''.join(
-            f'[{name}]\n' + ''.join(f'{k} = {v}\n' for k, v in of.items())
-            for name, of in sections.items()))
+        self.config = programs.write_config(
+            self.place / 'service.conf', DEFAULT=self.default,
+            distperiodic=self.options, **self.sections)
 
     def set_section(self, name, **options):
         self.sections[name] = options
@@ -128,9 +87,10 @@ class Cluster:
         return self.options.get('connection') or (
             f'sqlite:///{self.options["state_path"]}/{self.group}.sqlite')
 
-    def start(self, kind, workers=1):
+    def start(self, kind, workers=1, **options):
         program = Program(kind, self.config, self.record, workers,
-                          self.place / f'{kind}-{len(self.programs)}.log')
+                          self.place / f'{kind}-{len(self.programs)}.log',
+                          **options)
         self.programs.append(program)
         return program
 
@@ -175,12 +135,11 @@ class Cluster:
             interval=0.005)
 
     def logs(self):
-        return ''.join(p.log.read_text() for p in self.programs)
+        return ''.join(p.said() for p in self.programs)
 
     def close(self):
         for program in self.programs:
-            if program.process.poll() is None:
-                program.kill()
+            program.kill()
 
 
 class Observer(coordinator.Coordinator):

@@ -6,8 +6,6 @@ is told by the handlers' own records.
 """
 
 import collections
-import os
-import signal
 import time
 import uuid
 
@@ -116,17 +114,18 @@ def test_a_frozen_process_loses_and_doubles_nothing(claimed):
     """Longer than its session and its leases; its results do not count."""
     schedulers, workers = started(claimed)
     first = claimed.complete_ticks()[0]
-    victim, = (workers or schedulers)[0].children
+    victim = (workers or schedulers)[0]
+    frozen = victim.children
     tick = newest(claimed)
     waiting.wait_until(lambda: newest(claimed) > tick, 10)
 
-    os.kill(victim, signal.SIGSTOP)
+    victim.freeze()
     time.sleep(8)
     claimed.wait_complete(2, after=newest(claimed))
-    os.kill(victim, signal.SIGCONT)
+    victim.thaw()
     last = claimed.wait_complete(3, after=time.time())[-1]
 
-    assert_nothing_lost_or_doubled(claimed, first, last, [victim])
+    assert_nothing_lost_or_doubled(claimed, first, last, frozen)
 
 
 @pytest.mark.parametrize('claimed', ['local'], indirect=True)

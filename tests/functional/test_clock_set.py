@@ -3,8 +3,6 @@
 
 import collections
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -26,12 +24,8 @@ class Host:
             pool_size=8)
         self._ahead = place / 'ahead'
         self.set(0)
-        self.log = place / 'scheduler.log'
-        with self.log.open('wb') as log:
-            self._process = subprocess.Popen(
-                [sys.executable, '-m', 'tests.functional.set_clock',
-                 self._ahead, 'scheduler', self.cluster.config,
-                 self.cluster.record, '1'], stdout=log, stderr=log)
+        self.cluster.start('scheduler', module=(
+            'tests.functional.set_clock', self._ahead))
 
     def set(self, seconds):
         """Set the wall clock to so many seconds ahead."""
@@ -45,20 +39,12 @@ class Host:
         return self.cluster.wait_complete(
             ticks, after=newest, timeout=timeout)
 
-    def close(self):
-        self._process.terminate()
-        try:
-            self._process.wait(30)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10)
-
 
 @pytest.fixture
 def host(tmp_path):
     made = Host(tmp_path)
     yield made
-    made.close()
+    made.cluster.close()
 
 
 def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
@@ -84,7 +70,7 @@ def test_a_wall_clock_set_by_an_hour_neither_doubles_nor_stops_anything(host):
     for of_one in by_object.values():
         for one, other in zip(of_one, of_one[1:], strict=False):
             assert ended[one.key, one.fence] <= other.at, (one, other)
-    log = host.log.read_text()
+    log = host.cluster.logs()
     assert 'wall clock set forward: seconds=3600' in log
     assert 'wall clock set back: seconds=3600' in log
     assert 'store clock set back' not in log

@@ -3,11 +3,11 @@
 
 import json
 import re
-import signal
 import uuid
 
 import pytest
 
+from tests import programs
 from tests import waiting
 from tests.functional import commands
 
@@ -48,10 +48,9 @@ class Service:
             'state_path': place / 'state',
             'dispatcher': 'messaging' if transport_url else 'local',
             **options}
-        default = f'transport_url = {transport_url}\n' if transport_url else ''
-        self.config.write_text(
-            f'[DEFAULT]\n{default}[distperiodic]\n' + ''.join(
-                f'{k} = {v}\n' for k, v in options.items()))
+        default = {'transport_url': transport_url} if transport_url else {}
+        programs.write_config(self.config, DEFAULT=default,
+                              distperiodic=options)
         self.config.chmod(0o600)
 
     def start(self, kind, *argv, before=()):
@@ -91,8 +90,8 @@ def test_status_and_ring_see_the_schedulers_and_their_work_is_done(embedded):
         owner = embedded.table('ring', 'explain', 'poll', 'node-3')['owner']
         waiting.wait_until(lambda: len(embedded.lines('ended')) >= 24, 20,
                            'the nodes were not polled')
-        scheduler.process.send_signal(signal.SIGTERM)
-        assert scheduler.process.wait(20) == 0
+        scheduler.terminate()
+        assert scheduler.wait(20) == 0
 
     assert told.returncode in (0, 1)  # by chance the shares are uneven
     assert '2 members' in told.stdout
@@ -110,7 +109,7 @@ def test_ctrl_c_ends_schedulers_cleanly(embedded):
         waiting.wait_until(lambda: len(embedded.lines('began')) > count, 20,
                            'the nodes were not polled')
         scheduler.press_ctrl_c()
-        assert scheduler.process.wait(20) == 0
+        assert scheduler.wait(20) == 0
         assert not scheduler.family()
 
         assert scheduler.said().count('scheduler stopped') == 2
@@ -180,14 +179,12 @@ def test_status_tells_what_the_store_remembers(tmp_path):
             waiting.wait_until(
                 lambda: all(row['processes'] == 2 for row in service.table(
                     'history', '--limit', '2')), 30, 'not both took part')
-            for process in other.family():
-                process.kill()
-            other.process.kill()
+            other.kill()
         service.wait_members(1)
         told = service.ask('status')
         verdict, *rows = service.table('status')
-        one.process.send_signal(signal.SIGTERM)
-        assert one.process.wait(20) == 0
+        one.terminate()
+        assert one.wait(20) == 0
 
     assert told.returncode == 1
     text = ' '.join(told.stdout.split())
@@ -207,7 +204,7 @@ def test_status_is_printed_again_until_somebody_stops_it(embedded):
             lambda: watch.said().count('No members: ') >= 3, 20,
             'status was not printed again')
         watch.press_ctrl_c()
-        assert watch.process.wait(10) == 130
+        assert watch.wait(10) == 130
         assert 'Traceback' not in watch.said()
 
 
@@ -231,8 +228,8 @@ def test_all_of_it_over_zookeeper_and_rabbitmq(
         found = {row['check']: row for row in json.loads(doctor.stdout)}
         for program in (scheduler, worker):
             program.press_ctrl_c()
-        assert scheduler.process.wait(30) == 0
-        assert worker.process.wait(30) == 0
+        assert scheduler.wait(30) == 0
+        assert worker.wait(30) == 0
 
     workers = [row for row in told if row['role'] == 'worker']
     assert [(w['partition'], w['slots']) for w in workers] == [

@@ -5,12 +5,10 @@ Each program logs what it has done, and with what it logs it is judged.
 """
 
 import collections
-import contextlib
 import datetime
 import itertools
 import json
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -18,13 +16,15 @@ import sys
 import tomllib
 import uuid
 
-import psutil
 import pytest
 
 from tests.functional import commands
+from tests.programs import PYTHON
+from tests.programs import ROOT
+from tests.programs import Program
+from tests.programs import write_config
 from tests.waiting import wait_until
 
-ROOT = pathlib.Path(__file__).parents[2]
 PORTED = ROOT / 'examples' / 'ported'
 SERVICE = ROOT / 'examples' / 'openstack_service'
 
@@ -58,39 +58,13 @@ class Event:
             self.tick = at // 6 * 6
 
 
-class Program:
-    """One process group that a reader would start in a terminal."""
-
-    def __init__(self, command, cwd, log, **env):
-        self.log = log
-        with open(log, 'wb') as output:
-            self.process = subprocess.Popen(
-                [sys.executable, '-W', 'ignore', *command], cwd=cwd,
-                env=os.environ | {
-                    'PYTHONPATH': str(ROOT), 'TMPDIR': str(log.parent)} | env,
-                stdout=output, stderr=output)
+class Example(Program):
+    """One program that a reader would start in a terminal."""
 
     def events(self, name):
-        matches = map(_LINE.fullmatch, self.log.read_text().splitlines())
+        matches = map(_LINE.fullmatch, self.said().splitlines())
         events = [Event(match) for match in matches if match]
         return [event for event in events if event.name == name]
-
-    def terminate(self):
-        self.process.send_signal(signal.SIGTERM)
-
-    def kill(self):
-        """End what a failed test left.
-
-        The master first, so that it starts nothing anew.
-        """
-        processes = []
-        with contextlib.suppress(psutil.NoSuchProcess):
-            master = psutil.Process(self.process.pid)
-            processes = [master, *master.children()]
-        for process in processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait(10)
 
 
 class Programs:
@@ -101,8 +75,10 @@ class Programs:
         self.all = []
 
     def start(self, command, cwd, **env):
-        program = Program(command, cwd,
-                          self._place / f'{len(self.all)}.log', **env)
+        program = Example(
+            [*PYTHON, *command],
+            self._place / f'{len(self.all)}.log', cwd=cwd,
+            env=os.environ | of_reader(self._place) | env)
         self.all.append(program)
         return program
 
@@ -144,8 +120,7 @@ class Programs:
 
     def close(self):
         for program in self.all:
-            if program.process.poll() is None:
-                program.kill()
+            program.kill()
 
 
 @pytest.fixture
@@ -159,7 +134,7 @@ def programs(tmp_path):
 
 def ends(program):
     program.terminate()
-    return program.process.wait(40)
+    return program.wait(40)
 
 
 def with_decorators_of_oslo_service(place):
@@ -210,14 +185,10 @@ def nodewatch(programs, zookeeper, tmp_path):
     options = tmp_path / 'here.conf'
 
     def start(script, **default):
-        options.write_text(
-            '[DEFAULT]\n' + ''.join(
-                f'{name} = {value}\n' for name, value in default.items())
-            + '[distperiodic]\n'
-            f'dispatcher = {"messaging" if default else "local"}\n'
-            f'backend_url = {zookeeper.url}\n'
-            f'group = {group}\n'
-            f'state_path = {tmp_path}\n')
+        write_config(options, DEFAULT=default, distperiodic={
+            'dispatcher': 'messaging' if default else 'local',
+            'backend_url': zookeeper.url, 'group': group,
+            'state_path': tmp_path})
         module, function = scripts[script].split(':')
         return programs.start(
             ['-c', f'import sys; from {module} import {function}; '

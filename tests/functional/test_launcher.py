@@ -67,18 +67,14 @@ def pids(place, since=0.0):
     return {pid for pid, _, at in runs(place) if at > since}
 
 
-def hang_up(running):
-    os.kill(running.process.pid, signal.SIGHUP)
-
-
 def test_options_are_read_again_without_a_pause(running, tmp_path, zookeeper):
     """Even beside a handler that hangs."""
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
     hung_up = time.time()
-    hang_up(running)
+    running.hang_up()
     waiting.wait_until(
-        lambda: running.log.read_text().count('points=77') == 2, 10,
+        lambda: running.said().count('points=77') == 2, 10,
         f'see {running.log}')
     waiting.wait_until(
         lambda: max(at for _, _, at in runs(tmp_path)) > hung_up + 8, 20)
@@ -99,34 +95,34 @@ def test_a_mistake_in_the_file_ends_nothing(
         running, tmp_path, zookeeper, mistake, told):
     before = pids(tmp_path)
     write(tmp_path, zookeeper.url, mistake)
-    hang_up(running)
+    running.hang_up()
     # The master says so, and each of its processes.
     waiting.wait_until(
-        lambda: running.log.read_text().count('options not read again') == 3,
-        10, running.log.read_text)
+        lambda: running.said().count('options not read again') == 3,
+        10, running.said)
     mistaken = time.time()
     waiting.wait_until(lambda: pids(tmp_path, mistaken) == before, 10)
-    lines = [line for line in running.log.read_text().splitlines()
+    lines = [line for line in running.said().splitlines()
              if 'options not read again' in line]
     assert all(told in line for line in lines)
-    assert 'Traceback' not in running.log.read_text()
+    assert 'Traceback' not in running.said()
 
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
-    hang_up(running)
+    running.hang_up()
     waiting.wait_until(
-        lambda: running.log.read_text().count('points=77') == 2, 10,
+        lambda: running.said().count('points=77') == 2, 10,
         f'see {running.log}')
 
 
 def test_what_is_killed_is_replaced_with_the_options_read_last(
         running, tmp_path, zookeeper):
     write(tmp_path, zookeeper.url, 'hash_ring_replicas_count = 77\n')
-    hang_up(running)
+    running.hang_up()
     waiting.wait_until(
-        lambda: running.log.read_text().count('points=77') == 2, 10,
+        lambda: running.said().count('points=77') == 2, 10,
         f'see {running.log}')
     write(tmp_path, zookeeper.url, 'nonsense\n')
-    hang_up(running)
+    running.hang_up()
     gone = sorted(pids(tmp_path))[0]
     os.kill(gone, signal.SIGKILL)
     killed = time.time()

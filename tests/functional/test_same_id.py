@@ -6,8 +6,6 @@ meant for the first nor lose it.
 """
 
 import collections
-import os
-import signal
 import time
 
 import pytest
@@ -99,17 +97,14 @@ def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
         first = start_worker(cluster)
         workers.wait_members(1)
         cluster.wait_complete(2)
-        frozen = first.children
-        for pid in frozen:
-            os.kill(pid, signal.SIGSTOP)
+        first.freeze()
         try:
             workers.wait_members(0)
             second = start_worker(cluster)
             workers.wait_members(1)
             cluster.wait_complete(2, after=time.time())
         finally:
-            for pid in frozen:
-                os.kill(pid, signal.SIGCONT)
+            first.thaw()
         woken = time.time()
         cluster.wait_complete(5, after=woken)
 

@@ -6,7 +6,6 @@ told to log all that it can, and none of them is found anywhere.
 import contextlib
 import logging
 import re
-import signal
 import subprocess
 import time
 import uuid
@@ -100,11 +99,11 @@ def test_no_service_and_no_command_tells_a_secret(service):
         for name, options in COMMANDS.items():
             said[name] = everything(service, *name.split(), *options)
         for program in scheduler, worker:
-            program.process.send_signal(signal.SIGHUP)
+            program.hang_up()
         time.sleep(3)
         for program in scheduler, worker:
-            program.process.send_signal(signal.SIGTERM)
-            program.process.wait(60)
+            program.terminate()
+            program.wait(60)
             said[program.log.stem] = program.said()
 
     # They did say what they could.
@@ -175,7 +174,7 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
         for program in scheduler, worker:
             # Those that wait for a server have said why by then.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                program.process.wait(2)
+                program.wait(2)
             said[program.log.stem] = program.said()
 
     assert all(said.values())

@@ -4,8 +4,6 @@ to stop; on a real ZooKeeper and a real RabbitMQ.
 """
 
 import collections
-import os
-import signal
 import time
 
 import pytest
@@ -105,11 +103,11 @@ def test_a_frozen_member_starts_nothing_until_it_is_back(local):
         local.wait_complete(2, after=time.time())
         victim, = programs[0].children
         before = {m.identity: m.tenure for m in group.now.members}
-        os.kill(victim, signal.SIGSTOP)
+        programs[0].freeze()
         group.wait_members(1, timeout=SESSION + 2)
         local.wait_complete(2, after=time.time())
         thawed = time.time()
-        os.kill(victim, signal.SIGCONT)
+        programs[0].thaw()
         view = group.wait_members(2)
         back = time.time()
         local.wait_complete(3, after=back)

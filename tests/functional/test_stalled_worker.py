@@ -4,7 +4,6 @@
 import random
 import time
 
-import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -126,13 +125,13 @@ def test_a_frozen_worker_that_wakes_after_its_lease_is_refused_everywhere(
     waiting.wait_until(just_begun, 20)
 
     begin = time.time()
-    psutil.Process(pid).suspend()
+    victim.freeze()
     held = {(r.object, r.tick): r.fence for r in under_way(cluster, pid)}
     waiting.wait_until(
         lambda: held.keys() <= {
             (r.object, r.tick) for r in cluster.runs('end') if r.pid != pid},
         30, 'its runs were not repeated')
-    psutil.Process(pid).resume()
+    victim.thaw()
     stall = judged.frozen(pid, begin, time.time() + 1)
     last = cluster.wait_complete(2, after=time.time())[-1]
 
