@@ -141,7 +141,7 @@ class Cluster:
     def pause(self, job):
         if not self._pauses[job] or (
                 self._pauses[job][-1].end < FOREVER):
-            self.operator.pause(job)
+            self.operator.pause(job, 'for a while')
             self._pauses[job].append(Span(
                 self.world.now, FOREVER))
 

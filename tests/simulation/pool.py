@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool of a simulated process: handlers that run for a while.
 
-The pools of :mod:`distperiodic.testing` and of the unit tests call a handler,
-which returns at once. Here a run begins at one event and ends at another, so
-that its process can be killed, frozen or replaced in between.
+:mod:`distperiodic.testing` and the unit tests call handlers, which return at
+once. Here a run begins at one event and ends at another: its process can be
+killed, frozen or replaced in between.
 """
-
-import collections
 
 from distperiodic.flow.worker import runs
 from tests import checker
+from tests.hand import Hand
 from tests.oracle.facts import SECOND
 
 
 class Pool(runs.Executor):
-    """The executor of the product, and the pool whose threads it uses.
+    """The executor of the product, whose runs take virtual time.
 
     :param jobs: jobs by name.
     :param report: takes each report and the entry it is for.
@@ -25,36 +24,23 @@ class Pool(runs.Executor):
                  lease_of):
         super().__init__(
             {name: (job, None) for name, job in jobs.items()},
-            clock=process.clock, pool=self, report=report,
+            clock=process.clock, pool=Hand(), report=report,
             may_start=may_start)
         self._process = process
         self._cluster = cluster
         self._lease_of = lease_of
         self._free = slots
-        self._turns = collections.deque()
         #: The batch of each run that goes on, by the id of the run.
         self._batches = {}
 
-    # -- the threads
-
-    def submit(self, priority, source):
-        if source not in self._turns:
-            self._turns.append(source)
+    def accept(self, batch):
+        super().accept(batch)
         self._begin()
 
-    def recheck(self):
-        """No thread is missing."""
-
     def _begin(self):
-        while self._free and self._turns:
-            source = self._turns.popleft()
-            chunk, more = source.take()
-            if more:
-                self._turns.append(source)
-            if chunk is not None:
-                source.run(chunk)
-
-    # -- the runs
+        while self._free and (taken := self._pool.take()) is not None:
+            source, chunk = taken
+            source.run(chunk)
 
     def run(self, batch_run, chunk):
         """Begin the run of *chunk*; it ends later."""

@@ -161,8 +161,8 @@ class Operator:
         finally:
             trouble.share = share
 
-    def pause(self, job):
-        self._try(self._admin.pause, job, by='somebody', why='for a while')
+    def pause(self, job, why):
+        self._try(self._admin.pause, job, by='somebody', why=why)
 
     def resume(self, job):
         self._try(self._admin.resume, job)

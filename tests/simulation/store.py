@@ -87,9 +87,6 @@ class SharedStore(SharedMemoryStore):
                 self.journal.granted.get((lease, key), 0))
         return super()._end(objects, lease, move)
 
-    def pause(self, job, why='by an operator'):
-        super().pause(job, why)
-
     def fence_of(self, job, name):
         """Under which fence a run of that object may begin now; None: under
         none.

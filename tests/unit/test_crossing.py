@@ -15,8 +15,8 @@ from distperiodic.core.member import parse_entry
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
+from tests.hand import Hand
 from tests.unit import world as worlds
-from tests.unit.test_work import Hand
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
 WHERE = PACKAGE.parent / 'doc' / 'source' / 'contributor' / 'where.rst'

@@ -14,6 +14,7 @@ from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.worker import runs
 from tests import waiting
+from tests.hand import Hand
 from tests.kept import kept
 from tests.logged import lines
 from tests.unit.world import BEGIN
@@ -23,49 +24,6 @@ from tests.unit.world import job
 LIMIT = 20.0
 SENDER = 'scheduler~0000000000000000~1~f1.t1.r40'
 WORKER = 'worker~0000000000000000~1~f1.t1.s10'
-
-
-class Hand:
-    """A pool that is worked by hand, by this thread or by another."""
-
-    def __init__(self):
-        self.queue = collections.deque()
-        self.written_off = []
-
-    def submit(self, priority, source):
-        self.queue.append(source)
-
-    def write_off(self, ident):
-        self.written_off.append(ident)
-        return len(self.written_off)
-
-    def recheck(self):
-        """It needs no threads."""
-
-    def take(self):
-        """(source, part) of the next part; None: there is none."""
-        while self.queue:
-            part, more = self.queue[0].take()
-            source = self.queue[0] if more else self.queue.popleft()
-            if part is not None:
-                return source, part
-        return None
-
-    def run_one(self):
-        source, part = self.take()
-        source.run(part)
-
-    def run_all(self):
-        while (taken := self.take()) is not None:
-            taken[0].run(taken[1])
-
-    def run_aside(self):
-        """One part, in a thread of its own that may hang."""
-        source, part = self.take()
-        thread = threading.Thread(target=source.run, args=(part,),
-                                  daemon=True)
-        thread.start()
-        return thread
 
 
 class Bench:

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A pool that is worked by hand, by the thread of a test or by another."""
+
+import collections
+import threading
+
+
+class Hand:
+    """The queue of a pool without threads: sources take turns, as in
+    :class:`distperiodic.adapters.local.pool.Pool`. Priorities are left out.
+    """
+
+    def __init__(self):
+        self.queue = collections.deque()
+        self.written_off = []
+
+    def submit(self, priority, source):
+        if source not in self.queue:
+            self.queue.append(source)
+
+    def write_off(self, ident):
+        self.written_off.append(ident)
+        return len(self.written_off)
+
+    def recheck(self):
+        """It needs no threads."""
+
+    def take(self):
+        """(source, part) of the next part; None: there is none."""
+        while self.queue:
+            source = self.queue.popleft()
+            part, more = source.take()
+            if more:
+                self.queue.append(source)
+            if part is not None:
+                return source, part
+        return None
+
+    def run_one(self):
+        source, part = self.take()
+        source.run(part)
+
+    def run_all(self):
+        while (taken := self.take()) is not None:
+            taken[0].run(taken[1])
+
+    def run_aside(self):
+        """One part, in a thread of its own that may hang."""
+        source, part = self.take()
+        thread = threading.Thread(target=source.run, args=(part,),
+                                  daemon=True)
+        thread.start()
+        return thread
