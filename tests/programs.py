@@ -10,6 +10,7 @@ processes over pipes, and the demo belongs to the product.
 """
 
 import contextlib
+import json
 import os
 import pathlib
 import signal
@@ -93,6 +94,13 @@ class Program:
 
     def wait(self, timeout=30.0):
         return self.process.wait(timeout)
+
+
+def records(path):
+    """The lines of JSON that processes have written so far."""
+    with path.open() as file:
+        # Another one may be half written.
+        return [json.loads(line) for line in file if line.endswith('\n')]
 
 
 def write_config(path, **sections):

@@ -18,8 +18,8 @@ from tests import programs
 from tests import proxy
 from tests import services
 from tests import waiting
+from tests import wall_clock
 from tests.chaos import journal
-from tests.chaos import ledger
 
 GROUP = 'chaos'
 SERVERS = ('zookeeper', 'rabbitmq', 'postgresql')
@@ -89,9 +89,7 @@ class Host:
 
     def turn_clock(self, seconds):
         """Have its wall clock go wrong by so much, from now on."""
-        new = self.clock.with_suffix('.new')
-        new.write_text(f'{seconds:+.3f}\n')
-        new.rename(self.clock)
+        wall_clock.set_ahead(self.clock, seconds)
 
     def start(self, log=None):
         """Start the program.
@@ -200,4 +198,4 @@ class Cluster:
 
     def told(self):
         """What the ledger knows by now."""
-        return ledger.read(self.book)
+        return programs.records(self.book)

@@ -124,11 +124,5 @@ class _Server:
         self._book.write(json.dumps(told) + '\n')
 
 
-def read(path):
-    """All lines of a book, in the order in which they were told."""
-    with pathlib.Path(path).open() as book:
-        return [json.loads(line) for line in book if line.endswith('\n')]
-
-
 if __name__ == '__main__':
     _Server(*sys.argv[1:]).serve()

@@ -2,16 +2,14 @@
 """A cluster of real processes, and what its handlers recorded."""
 
 import collections
-import json
 import uuid
 
 from distperiodic import coordinator
 from tests import programs
 from tests import waiting
+from tests.functional import served
 
-# The options of tests.functional.served; importing it fixes a backend.
-_OWN = {'objects', 'spacing', 'takes', 'retries', 'misfire', 'overlap',
-        'timeout', 'behaves', 'effects', 'keeps', 'max_in_flight', 'pong'}
+_OWN = {option.name for option in served.OPTS}
 
 
 class Run(collections.namedtuple(
@@ -29,15 +27,12 @@ class Run(collections.namedtuple(
 
 
 class Program(programs.Program):
-    """One launched service.
+    """One launched service; see :mod:`tests.functional.served`."""
 
-    :param module: the program, and what it is told before all others.
-    """
-
-    def __init__(self, kind, config, record, workers, log,
-                 module=('tests.functional.served',)):
-        super().__init__([*programs.PYTHON, '-m', *module, kind, config,
-                          record, workers], log)
+    def __init__(self, kind, config, record, workers, log, *more):
+        super().__init__(
+            [*programs.PYTHON, '-m', 'tests.functional.served', kind, config,
+             record, workers, *more], log)
         self.kind = kind
 
 
@@ -87,10 +82,10 @@ class Cluster:
         return self.options.get('connection') or (
             f'sqlite:///{self.options["state_path"]}/{self.group}.sqlite')
 
-    def start(self, kind, workers=1, **options):
+    def start(self, kind, workers=1, *more):
         program = Program(kind, self.config, self.record, workers,
                           self.place / f'{kind}-{len(self.programs)}.log',
-                          **options)
+                          *more)
         self.programs.append(program)
         return program
 
@@ -101,15 +96,9 @@ class Cluster:
         return Observer(self.backend_url, group)
 
     def runs(self, event='start', job='ping'):
-        found = []
-        for line in self.record.read_text().splitlines(keepends=True):
-            if not line.endswith('\n'):
-                # It is being written.
-                continue
-            values = json.loads(line)
-            if values['event'] == event and values['job'] == job:
-                found.append(Run(*(values.get(f) for f in Run._fields)))
-        return found
+        return [Run(*(values.get(field) for field in Run._fields))
+                for values in programs.records(self.record)
+                if values['event'] == event and values['job'] == job]
 
     def complete_ticks(self, job='ping'):
         """Ticks for which every object has started, in order."""

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A service under test, as a program of its own.
 
-    python -m tests.functional.served scheduler|worker CONFIG RECORD WORKERS
+    python -m tests.functional.served \
+        scheduler|worker CONFIG RECORD WORKERS [AHEAD]
 
+AHEAD is the file of :mod:`tests.wall_clock` that the product goes by.
 Every run appends one line to RECORD: what ran, where and when. The lines are
 the handlers' own side effect, so they tell what happened and not what the
 library believes.
@@ -11,23 +13,21 @@ library believes.
 import json
 import logging
 import os
+import pathlib
 import sys
 import threading
 import time
 
-from oslo_service import backend
+import sqlalchemy as sa
+from oslo_config import cfg
+from oslo_service import service
 
-backend.init_backend(backend.BackendType.THREADING)
-
-import sqlalchemy as sa  # noqa: E402
-from oslo_config import cfg  # noqa: E402
-from oslo_service import service  # noqa: E402
-
-from distperiodic import periodic  # noqa: E402
-from distperiodic.adapters.sql import database  # noqa: E402
-from distperiodic.service import SchedulerService  # noqa: E402
-from distperiodic.service import WorkerService  # noqa: E402
-from tests.functional import effects  # noqa: E402
+from distperiodic import periodic
+from distperiodic.adapters.sql import database
+from distperiodic.service import SchedulerService
+from distperiodic.service import WorkerService
+from tests import wall_clock
+from tests.functional import effects
 
 OPTS = [
     cfg.IntOpt('objects', default=60),
@@ -171,19 +171,31 @@ def make_tasks(conf, record):
     return Tasks(conf)
 
 
-def main(kind, config, path, workers):
+def log():
     logging.basicConfig(
         level=logging.INFO,
         format='%(asctime)s %(process)d %(levelname)s %(name)s %(message)s')
     logging.getLogger('kazoo').setLevel(logging.ERROR)
+
+
+def serve(kind, conf, tasks, workers=1):
+    """Run a service until it is stopped; returns the exit code."""
+    made = {'scheduler': SchedulerService, 'worker': WorkerService}[kind]
+    launcher = service.launch(conf, made(conf, tasks), workers=workers,
+                              restart_method='mutate')
+    return launcher.wait()
+
+
+def main(kind, config, path, workers, ahead=None):
+    log()
+    if ahead is not None:
+        # The records go by the clock of the host: time.time() is not set.
+        wall_clock.follow(pathlib.Path(ahead))
     conf = cfg.ConfigOpts()
     conf.register_opts(OPTS)
     conf(['--config-file', config])
     tasks = make_tasks(conf, Recorder(path))
-    made = {'scheduler': SchedulerService, 'worker': WorkerService}[kind]
-    launcher = service.launch(conf, made(conf, tasks), workers=int(workers),
-                              restart_method='mutate')
-    return launcher.wait()
+    return serve(kind, conf, tasks, int(workers))
 
 
 if __name__ == '__main__':

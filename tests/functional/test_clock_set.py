@@ -2,11 +2,11 @@
 """A real scheduler with the default store while its wall clock is set."""
 
 import collections
-import os
 
 import pytest
 
 from tests import waiting
+from tests import wall_clock
 from tests.functional.cluster import Cluster
 
 HOUR = 3600
@@ -24,14 +24,11 @@ class Host:
             pool_size=8)
         self._ahead = place / 'ahead'
         self.set(0)
-        self.cluster.start('scheduler', module=(
-            'tests.functional.set_clock', self._ahead))
+        self.cluster.start('scheduler', 1, self._ahead)
 
     def set(self, seconds):
         """Set the wall clock to so many seconds ahead."""
-        new = self._ahead.with_suffix('.new')
-        new.write_text(str(seconds))
-        os.replace(new, self._ahead)
+        wall_clock.set_ahead(self._ahead, seconds)
 
     def more(self, ticks, timeout):
         """Wait for so many complete ticks later than all that were."""

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The forked processes of a command: SIGHUP, and what a mistake does."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import time
 
 import pytest
 
+from tests import programs
 from tests import waiting
 from tests.functional import commands
 
@@ -58,9 +58,7 @@ def write(place, url, more=''):
 
 
 def runs(place):
-    return [json.loads(line) for line in
-            (place / 'record').read_text().splitlines(keepends=True)
-            if line.endswith('\n')]
+    return programs.records(place / 'record')
 
 
 def pids(place, since=0.0):
