@@ -14,16 +14,15 @@ import types
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.adapters.local.reader import CatalogueMethods
 from distperiodic.core import message
 from distperiodic.core import schedule
-from distperiodic.core.catalogue import Catalogues
 from distperiodic.core.catalogue import Reading
 from distperiodic.core.catalogue import id_of
 from distperiodic.core.claim import Authority
 from distperiodic.core.cron import Cron
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
-from distperiodic.core.job import own_schedule
 from distperiodic.core.member import Member
 from distperiodic.core.member import View
 from distperiodic.core.partition import NONE
@@ -148,29 +147,29 @@ class Reader:
         #: Jobs whose method yields the objects of the arcs alone.
         self.partial = set()
         self.asked = []
-        self._known = {}
+        self._methods = CatalogueMethods(self._method, sort=False)
 
     def read(self, job, tick, ticket, arcs):
         self.asked.append(types.SimpleNamespace(
             job=job, tick=tick, ticket=ticket, arcs=arcs, answered=False))
 
     def reading(self, job, arcs):
-        given = self.given[job.name]
-        if isinstance(given, Exception):
-            return given
-        partial = job.name in self.partial
-        if partial:
-            given = [obj for obj in given if any(
+        try:
+            return Reading(*self._methods.read(job, 0, arcs))
+        except Exception as error:
+            return error
+
+    def _method(self, name):
+        def method(context):
+            if isinstance(self.given[name], Exception):
+                raise self.given[name]
+            return self.given[name]
+
+        def of_arcs(context, arcs):
+            return [obj for obj in method(context) if any(
                 low <= position_of(id_of(obj)) <= high
                 for low, high in arcs)]
-        known = self._known.setdefault(
-            job.name, Catalogues(keep=1))
-        own = {}
-        for obj in given:
-            rule = own_schedule(obj)
-            if rule is not None:
-                own[id_of(obj)] = rule
-        return Reading(known.of(given), own, partial)
+        return of_arcs if name in self.partial else method
 
 
 class Scheduler:
