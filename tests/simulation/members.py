@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedulers and workers: the flow as it is, driven as the services do."""
+"""Schedulers and workers: the flow as it is, driven as the services do.
+
+The members of :mod:`distperiodic.testing` and of :mod:`tests.unit.world` do
+all that is due when the clock moves. Here each step is an event, which a
+process that is killed or frozen does not reach.
+"""
 
 import collections
 import dataclasses

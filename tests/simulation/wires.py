@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways of a simulated process to its store and to its workers."""
+"""The ways of a simulated process to its store and to its workers.
+
+The store queue of :mod:`tests.unit.world` answers at once, or when a test lets
+it. Here calls and answers take virtual time, and get lost.
+"""
 
 import dataclasses
 

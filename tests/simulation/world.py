@@ -4,6 +4,9 @@
 Whatever happens is an event at an instant, in a heap. What belongs to a
 process happens in it: not at all once it was killed, and if it is stopped
 only when it goes on, in the order in which it would have happened.
+
+The clock of :mod:`distperiodic.testing` is one that a test moves. Here events
+move the time, and each process and the store have a wall clock of their own.
 """
 
 import heapq
