@@ -9,7 +9,6 @@ import contextlib
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 import urllib.parse
 
@@ -148,11 +147,9 @@ class Cluster:
         # Addresses of such sockets are short, and ours need not be.
         address = pathlib.Path(stack.enter_context(
             tempfile.TemporaryDirectory(prefix='ledger-'))) / 'socket'
-        clerk = subprocess.Popen(
-            [sys.executable, '-m', 'tests.chaos.ledger', str(address),
-             str(self.book)], cwd=programs.ROOT)
-        stack.callback(clerk.wait, 10)
-        stack.callback(clerk.kill)
+        stack.enter_context(programs.Program(
+            [*programs.PYTHON, '-m', 'tests.chaos.ledger', address,
+             self.book], self.place / 'ledger.log'))
         waiting.wait_until(address.exists)
         servers = {name: getattr(self, name) for name in SERVERS}
         for name in (*SCHEDULERS, *WORKERS):

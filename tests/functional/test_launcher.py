@@ -3,8 +3,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -183,11 +181,10 @@ def host(tmp_path):
 
     def start(config, workers=1):
         (tmp_path / 'service.conf').write_text(config)
-        return subprocess.Popen(
-            [sys.executable, '-W', 'ignore', 'host.py', '--config-file',
-             'service.conf'], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-            env={**os.environ, 'PYTHONPATH': str(commands.ROOT),
-                 'WORKERS': str(workers)})
+        return programs.Program(
+            [*programs.PYTHON, 'host.py', '--config-file', 'service.conf'],
+            tmp_path / 'log', cwd=tmp_path, env={
+                **commands.ENVIRONMENT, 'WORKERS': str(workers)})
     return start
 
 
@@ -198,25 +195,22 @@ def notes(place, text):
 
 def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
     """An error of one ends the process of both, and another one follows."""
-    with host(f'[distperiodic]\nstate_path = {tmp_path}\n') as process:
-        try:
-            waiting.wait_until(lambda: pids(tmp_path), 30, 'nothing ran')
-            [first] = notes(tmp_path, 'start')
-            (tmp_path / 'fail').touch()
-            waiting.wait_until(
-                lambda: len(notes(tmp_path, 'start')) == 2, 30,
-                'no other process')
-            waiting.wait_until(
-                lambda: len(pids(tmp_path)) == 2, 30, 'nothing ran again')
-            second = notes(tmp_path, 'start')[-1]
-            process.send_signal(signal.SIGHUP)
-            waiting.wait_until(
-                lambda: notes(tmp_path, 'reset') == [second], 10, 'no reset')
-        finally:
-            process.terminate()
-            process.wait(30)
+    with host(f'[distperiodic]\nstate_path = {tmp_path}\n') as program:
+        waiting.wait_until(lambda: pids(tmp_path), 30, 'nothing ran')
+        [first] = notes(tmp_path, 'start')
+        (tmp_path / 'fail').touch()
+        waiting.wait_until(
+            lambda: len(notes(tmp_path, 'start')) == 2, 30,
+            'no other process')
+        waiting.wait_until(
+            lambda: len(pids(tmp_path)) == 2, 30, 'nothing ran again')
+        second = notes(tmp_path, 'start')[-1]
+        program.hang_up()
+        waiting.wait_until(
+            lambda: notes(tmp_path, 'reset') == [second], 10, 'no reset')
+        program.terminate()
+        assert program.wait() == 0
 
-    assert process.returncode == 0
     assert first != second
     assert notes(tmp_path, 'stop') == [second]
 
@@ -231,11 +225,10 @@ def test_a_service_of_ones_own_runs_beside_a_scheduler(host, tmp_path):
 def test_a_mistake_ends_the_program_before_the_fork(
         host, tmp_path, config, workers, line):
     with host(f'[distperiodic]\nstate_path = {tmp_path}\n{config}\n',
-              workers) as process:
-        _, said = process.communicate(timeout=30)
+              workers) as program:
+        assert program.wait() == 1
 
-    assert process.returncode == 1
-    [told] = said.splitlines()
+    [told] = program.said().splitlines()
     assert told.startswith(line)
     assert not notes(tmp_path, 'start')
     assert not (tmp_path / 'claims.sqlite').exists()
