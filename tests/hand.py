@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool that is worked by hand, by the thread of a test or by another."""
+"""A pool without threads, whose parts a test runs by hand."""
 
 import collections
 import threading

@@ -81,8 +81,9 @@ class Program:
             os.kill(pid, signal.SIGCONT)
 
     def kill(self):
-        """End all of it with -9, the launcher first, so that it starts no
-        child again; returns the pids of the others.
+        """Kill the launcher, and then its family: it starts no other child.
+
+        :returns: the pids of the family.
         """
         family = self.family()
         self.process.kill()
@@ -104,7 +105,7 @@ def records(path):
 
 
 def write_config(path, **sections):
-    """Write the options of each section, by their names; returns *path*."""
+    """Write the options of each section, by name, and return *path*."""
     path.write_text(''.join(
         f'[{name}]\n' + ''.join(f'{key} = {value}\n'
                                 for key, value in options.items())

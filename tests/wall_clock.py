@@ -12,9 +12,7 @@ _NEXT_LOOK = 0.1
 
 
 def set_ahead(path, seconds):
-    """Set the clock of the program that follows *path* to so many seconds
-    ahead.
-    """
+    """Set the clock of the program that follows *path* ahead by *seconds*."""
     new = path.with_suffix('.new')
     new.write_text(f'{seconds:+.3f}\n')
     new.rename(path)

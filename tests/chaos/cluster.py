@@ -87,7 +87,7 @@ class Host:
             'graceful_shutdown_timeout': GRACE}, distperiodic=ours)
 
     def turn_clock(self, seconds):
-        """Have its wall clock go wrong by so much, from now on."""
+        """Set its wall clock wrong by *seconds*, from now on."""
         wall_clock.set_ahead(self.clock, seconds)
 
     def start(self, log=None):

@@ -27,7 +27,7 @@ class Host:
         self.cluster.start('scheduler', 1, self._ahead)
 
     def set(self, seconds):
-        """Set the wall clock to so many seconds ahead."""
+        """Set the wall clock ahead by *seconds*."""
         wall_clock.set_ahead(self._ahead, seconds)
 
     def more(self, ticks, timeout):
