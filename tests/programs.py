@@ -19,6 +19,8 @@ import sys
 
 import psutil
 
+from tests.logged import written
+
 ROOT = pathlib.Path(__file__).parents[1]
 PYTHON = [sys.executable, '-W', 'ignore']
 
@@ -50,6 +52,10 @@ class Program:
 
     def said(self):
         return self.log.read_text()
+
+    def logged(self, event=None):
+        """The lines of *event* that it has logged; None: all."""
+        return written(self.said(), event)
 
     def family(self, recursive=True):
         """The processes that it started, and theirs."""

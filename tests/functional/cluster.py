@@ -8,6 +8,7 @@ from distperiodic import coordinator
 from tests import programs
 from tests import waiting
 from tests.functional import served
+from tests.logged import written
 
 _OWN = {option.name for option in served.OPTS}
 
@@ -125,6 +126,10 @@ class Cluster:
 
     def logs(self):
         return ''.join(p.said() for p in self.programs)
+
+    def logged(self, event=None):
+        """The lines of *event* of all programs; None: all."""
+        return written(self.logs(), event)
 
     def close(self):
         for program in self.programs:

@@ -2,6 +2,7 @@
 """The program ``distperiodic`` as others start it."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,14 @@ ENVIRONMENT = {
 #: the background, or under nohup, has SIGINT ignored in all that they start.
 HEARS_CTRL_C = ['env', '--default-signal=INT']
 PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
+
+
+def numbers(text):
+    """The whole numbers that *text* tells, in order; none of an instant, a
+    name, a unit or a fraction.
+    """
+    return [int(found.replace(',', '')) for found in re.findall(
+        r'(?<![\w.:+-])[0-9][0-9,]*(?![\w.:-]|,[0-9])', text)]
 
 
 def run(*argv, cwd=ROOT, timeout=150, **environment):

@@ -55,6 +55,11 @@ class Place:
         assert (told.returncode, told.stderr) == (0, '')
         return told.stdout
 
+    def above(self, *argv):
+        """What a command says above its table, as one line."""
+        return ' '.join(line for line in self.ask(*argv).splitlines()
+                        if not line.startswith(('+', '|'))).strip()
+
     def tell(self, *argv):
         """Run a command; its exit code, and what it tells as JSON."""
         told = commands.run(*argv, '-f', 'json', '--config-file', self.config,

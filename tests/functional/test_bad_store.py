@@ -124,16 +124,16 @@ def execute(url, statement):
 # What can never work.
 
 @pytest.mark.parametrize(('connection', 'said'), [
-    ('localhost/claims', 'is not a URL; write for example'),
-    ('oracle://me:sesame@host/db', "no driver 'oracle' here; use one of"),
-    ('postgresql://me:sesame@host', 'names no database; add it'),
-    ('sqlite:///{place}/new.sqlite', 'create them with: distperiodic db sync'),
+    ('localhost/claims', "'localhost/claims' .*; .*postgresql://USER:"),
+    ('oracle://me:sesame@host/db', "'oracle' .*; .*mysql, postgresql, sqlite"),
+    ('postgresql://me:sesame@host', '; .*postgresql://me:.*@host/DATABASE'),
+    ('sqlite:///{place}/new.sqlite', 'new.sqlite .*; .*distperiodic db sync'),
 ])
 def test_a_connection_that_cannot_work_is_refused_at_start(
         tmp_path, connection, said):
     told = Service(tmp_path, connection.format(place=tmp_path)).refused()
 
-    assert said in told
+    assert re.search(said, told)
     assert 'sesame' not in told
 
 
@@ -147,7 +147,7 @@ def test_an_embedded_service_refuses_it_at_its_start(tmp_path, kind):
     conf.set_override('connection', 'oracle://host/db', 'distperiodic')
     conf.set_override('backend_url', f'file://{tmp_path}', 'distperiodic')
 
-    with pytest.raises(exceptions.ConfigError, match='no driver'):
+    with pytest.raises(exceptions.ConfigError, match="'oracle'"):
         kind(conf, periodic.PeriodicTasks(conf)).start()
 
 
@@ -162,11 +162,11 @@ def test_a_driver_that_is_not_installed_is_refused_at_start(tmp_path):
 
 @pytest.mark.parametrize(('broken', 'said'), [
     ('ALTER TABLE distperiodic_claim DROP CONSTRAINT distperiodic_claim_pkey',
-     'distperiodic_claim .* has lost its key (object, job)'),
+     r'distperiodic_claim .*\(object, job\).*; '),
     ('ALTER TABLE distperiodic_lease DROP CONSTRAINT distperiodic_lease_pkey',
-     'distperiodic_lease .* has lost its key (id)'),
+     r'distperiodic_lease .*\(id\).*; '),
     ('ALTER TABLE distperiodic_job DROP CONSTRAINT distperiodic_job_of',
-     'distperiodic_job .* has lost its key (space, kind, name)'),
+     r'distperiodic_job .*\(space, kind, name\).*; '),
 ])
 def test_tables_that_lost_a_key_are_refused_with_what_puts_it_back(
         tmp_path, postgresql_url, broken, said):
@@ -176,7 +176,7 @@ def test_tables_that_lost_a_key_are_refused_with_what_puts_it_back(
 
     told = service.refused()
 
-    assert re.search(said.replace('(', r'\(').replace(')', r'\)'), told)
+    assert re.search(said, told)
     remedy = re.search('ALTER TABLE .*', told)[0]
     execute(postgresql_url, remedy)
     schema.check(postgresql_url)
@@ -200,11 +200,17 @@ def test_a_table_that_is_gone_is_refused_at_start(tmp_path, postgresql_url):
     schema.sync(postgresql_url)
     execute(postgresql_url, 'DROP TABLE distperiodic_history')
 
-    assert 'has lost the table distperiodic_history; restore it' in (
-        Service(tmp_path, postgresql_url).refused())
+    assert re.search('distperiodic_history; .*distperiodic db sync',
+                     Service(tmp_path, postgresql_url).refused())
 
 
 # What may be mended while the service runs.
+
+def away(running, error):
+    """What it has logged of a store that gives the database's *error*."""
+    return [line for line in running.logged('store away')
+            if error in line['reason']]
+
 
 def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
         tmp_path):
@@ -227,13 +233,12 @@ def test_a_full_disk_is_said_and_the_service_goes_on_when_there_is_room(
                 full.write(b'x' * 4096)
 
         waiting.wait_until(
-            lambda: 'store away: reason=' in running.said()
-            and 'disk is full' in running.said(), 20)
+            lambda: away(running, 'disk is full'), 20)
         stopped = max(run[2] for run in service.ran())
         filler.unlink()
         last = service.wait_ran(after=stopped)
 
-        assert 'store back' in running.said()
+        assert running.logged('store back')
         assert_each_once(service, first, last - 1)
 
 
@@ -257,12 +262,12 @@ def test_a_server_that_turns_read_only_is_waited_for(
 
         turn('on')
         waiting.wait_until(
-            lambda: 'read-only transaction' in running.said(), 20)
+            lambda: away(running, 'read-only transaction'), 20)
         stopped = max(run[2] for run in service.ran())
         turn('off')
         last = service.wait_ran(after=stopped)
 
-        assert running.said().count('store away: reason=') <= 3
+        assert len(running.logged('store away')) <= 3
         assert_each_once(service, first, last - 1)
 
 
@@ -277,8 +282,7 @@ def test_a_file_that_may_only_be_read_is_waited_for(tmp_path):
         os.geteuid() == 0)
     with service.running(plain) as running:
         waiting.wait_until(
-            lambda: 'store away: reason=' in running.said()
-            and 'readonly database' in running.said(), 20)
+            lambda: away(running, 'readonly database'), 20)
         assert service.ran() == []
         for path in tmp_path.glob('claims.sqlite*'):
             path.chmod(0o644)
@@ -298,7 +302,7 @@ def test_a_service_whose_store_is_away_stops_at_once(
     program = cluster.start(kind)
     try:
         waiting.wait_until(
-            lambda: 'the store not started: reason=' in cluster.logs(), 30)
+            lambda: cluster.logged('the store not started'), 30)
         program.terminate()
 
         assert program.wait(12) == 0
@@ -318,10 +322,11 @@ def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
 
     with service.running() as running:
         service.wait_ran(after=max(run[2] for run in service.ran()))
-        said = running.said()
+        [line] = running.logged('claims of unknown jobs')
 
-    assert said.count("claims of unknown jobs: jobs='ping' open=2") == 1
-    assert "restore its old name with name=..." in said
+    assert line.has(jobs="'ping'", open=2)
+    # What puts its old name back.
+    assert 'name=' in line.text
     assert [run for run in service.ran() if run[0] == 'ping'] == (
         service.ran()[:2])
 

@@ -23,6 +23,7 @@ from tests import waiting
 from tests.functional import commands
 from tests.functional import judged
 from tests.functional.cluster import Cluster
+from tests.logged import lines
 
 
 @pytest.fixture
@@ -78,13 +79,16 @@ def test_what_a_killed_process_left_is_done_by_the_next_one(alone):
     assert {tick for _, _, tick in repeated} == {begin}
     again.terminate()
     assert again.wait() == 0
-    assert f'are kept in {store_of(alone)}' in alone.logs()
+    for program in alone.programs:
+        [line] = program.logged('scheduler')
+        assert str(store_of(alone)) in line.text
 
 
 def test_its_account_can_be_looked_at_like_any_other(alone):
     told = ask(alone, 'history')
     assert told.returncode == 2
-    assert f'{store_of(alone)} does not exist' in told.stderr
+    assert str(store_of(alone)) in told.stderr
+    assert '--config-file' in told.stderr
     assert len(told.stderr.splitlines()) == 1
     assert not store_of(alone).exists()
 
@@ -93,9 +97,11 @@ def test_its_account_can_be_looked_at_like_any_other(alone):
 
     told = json.loads(ask(alone, 'history', '-f', 'json').stdout)
     assert {row['job'] for row in told} == {'ping', 'once'}
-    told = ask(alone, 'ring', 'explain', 'ping', '192.168.10.1')
-    assert 'the only process' in told.stdout
-    assert 'done' in told.stdout
+    told = json.loads(ask(alone, 'ring', 'explain', 'ping', '192.168.10.1',
+                          '-f', 'json').stdout)
+    # There is one process only.
+    assert 'backend_url' in told['owner']
+    assert told['last_served'].endswith('Z')
     assert ask(alone, 'doctor', '--offline').returncode == 0
 
 
@@ -116,7 +122,11 @@ def test_none_is_no_store(alone):
     alone.wait_complete(2)
 
     assert not store_of(alone).exists()
-    assert 'neither' in ask(alone, 'history').stderr
+    told = ask(alone, 'history')
+    assert told.returncode == 2
+    for remedy in ('[distperiodic] connection', '[database] connection',
+                   '--config-file'):
+        assert remedy in told.stderr
 
 
 def test_a_file_of_a_later_release_is_refused(alone):
@@ -132,8 +142,10 @@ def test_a_file_of_a_later_release_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'have version 9999, and this release supports '
-                       'versions up to' in alone.logs(), 20)
+    [line] = waiting.wait_until(
+        lambda: alone.logged('the store not started'), 20)
+    for version in '9999', schema.VERSION:
+        assert re.search(rf'\b{version}\b', line['reason'])
 
 
 def test_a_directory_that_others_may_write_to_is_refused(alone):
@@ -142,8 +154,10 @@ def test_a_directory_that_others_may_write_to_is_refused(alone):
 
     alone.start('scheduler')
 
-    waiting.wait_until(lambda: 'is writable by all users, so its content is '
-                       'not safe' in alone.logs(), 20)
+    [line] = waiting.wait_until(
+        lambda: alone.logged('the scheduler has stopped'), 20)
+    assert repr(str(store_of(alone).parent)) in line['error']
+    assert 'state_path' in line['error']
     assert not store_of(alone).exists()
 
 
@@ -160,13 +174,19 @@ class Tasks(periodic.PeriodicTasks):
 
 
 @pytest.fixture
-def scheduler(tmp_path):
-    """One in this process, which the test starts."""
+def tasks(tmp_path):
+    """The tasks of one service in this process."""
     conf = cfg.ConfigOpts()
     conf([])
     opts.register_opts(conf)
     conf.set_override('state_path', str(tmp_path), opts.GROUP)
-    made = service.SchedulerService(conf, Tasks(conf))
+    return Tasks(conf)
+
+
+@pytest.fixture
+def scheduler(tasks):
+    """One in this process, which the test starts."""
+    made = service.SchedulerService(tasks.conf, tasks)
     yield made
     made.stop()
 
@@ -181,8 +201,8 @@ def test_the_collector_leaves_alone_what_a_service_is_built_of(scheduler):
     waiting.wait_until(lambda: not gc.get_freeze_count(), 20)
 
 
-def test_a_service_that_was_stopped_can_be_started_again(scheduler):
-    ran = scheduler._tasks.ran
+def test_a_service_that_was_stopped_can_be_started_again(scheduler, tasks):
+    ran = tasks.ran
     for _ in range(3):
         number = len(ran)
         scheduler.start()
@@ -205,7 +225,7 @@ def test_a_service_that_was_not_started_has_a_status(host, kind):
     told = kind(conf := host(), Tasks(conf)).status()
 
     assert not told['healthy']
-    assert 'was not started' in told['problem']
+    assert told['problem']
 
 
 def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
@@ -225,13 +245,17 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
         worker.stop()
     worker.wait()
 
-    assert worker.status()['problem'] == 'the worker was stopped'
+    told = worker.status()
+    assert not told['healthy']
+    # And not the problem of one that was never started.
+    assert told['problem'] not in (
+        None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
 
 
 def test_a_service_is_not_started_twice(scheduler):
     scheduler.start()
 
-    with pytest.raises(exceptions.ConfigError, match='is already started'):
+    with pytest.raises(exceptions.ConfigError, match=r'\bstop\(\)'):
         scheduler.start()
 
 
@@ -256,7 +280,7 @@ def test_eventlet_without_its_patches_is_refused_at_once():
         [sys.executable, '-W', 'ignore', '-c', UNPATCHED], cwd=commands.ROOT,
         capture_output=True, text=True, timeout=60)
 
-    assert 'oslo.service runs on eventlet' in told.stdout, told.stderr
+    assert 'eventlet' in told.stdout, told.stderr
     assert 'init_backend(BackendType.THREADING)' in told.stdout
 
 
@@ -282,11 +306,12 @@ def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
     scheduler = service.SchedulerService(conf, tasks)
     scheduler.start()
     try:
-        waiting.wait_until(lambda: 'the store not started' in caplog.text, 20)
-        assert '[database] connection' in caplog.text
+        [line, *_] = waiting.wait_until(
+            lambda: lines(caplog, 'the store not started'), 20)
+        assert '[database] connection' in line.text
         command = re.search(
             r'distperiodic (db sync --config-file \S+host.conf)',
-            caplog.text)[1]
+            line.text)[1]
         assert commands.run(*command.split()).returncode == 0
         waiting.wait_until(lambda: tasks.ran, 30)
     finally:
@@ -295,10 +320,10 @@ def test_tables_that_are_missing_are_waited_for_with_the_command_to_type(
 
 @pytest.mark.parametrize(('more', 'told'), [
     ('', 'db sync --config-file .*host.conf; .*\\[database\\] connection'),
-    ('dispatcher = messaging', 'backend_url is empty'),
+    ('dispatcher = messaging', 'backend_url .*; .*dispatcher = local'),
     ('dispatcher = messaging\nbackend_url = file:///tmp/x\nconnection = none',
-     'names no broker'),
-    ('backend_url = zookeper://h', "no driver 'zookeper'"),
+     'transport_url .*; .*transport_url = '),
+    ('backend_url = zookeper://h', "'zookeper'.*; .*zookeeper"),
     ('session_timeout = soon', 'session_timeout'),
 ])
 def test_a_mistake_is_told_before_the_fork(host, more, told):
@@ -309,7 +334,8 @@ def test_a_mistake_is_told_before_the_fork(host, more, told):
 
 
 def test_tasks_without_a_job_are_told_before_the_fork(host):
-    with pytest.raises(exceptions.ConfigError, match='has no jobs'):
+    with pytest.raises(exceptions.ConfigError,
+                       match='PeriodicTasks .*; .*periodic_task'):
         service.check(conf := host('connection = none'),
                       periodic.PeriodicTasks(conf))
 

@@ -4,6 +4,7 @@ run from a real store, as an operator meets it.
 """
 
 import json
+import re
 
 import pytest
 import sqlalchemy as sa
@@ -115,8 +116,9 @@ def test_it_ran(scene_anywhere):
     assert told['last_tick'] > told['tick_before']
     assert told['last_served'] > told['last_tick']
     assert told['next_tick'] > told['last_tick']
-    assert told['owner'].startswith('the only process')
-    assert told['answer'].startswith('it ran: done at ')
+    # There is one process only.
+    assert 'backend_url' in told['owner']
+    assert told['last_served'] in told['answer']
 
 
 @pytest.mark.parametrize(('by', 'why'), [
@@ -136,7 +138,7 @@ def test_it_was_skipped(scene_anywhere, by, why):
 
     assert told['reason'] == why
     if by is SkippedBy.OVERLAP:
-        assert 'still in progress on w-1' in told['answer']
+        assert re.search(r'\bw-1\b', told['answer'])
     else:
         assert 'the disks are full' in told['answer']
 
@@ -148,8 +150,9 @@ def test_it_is_dead(scene_anywhere):
     told = scene.explain()
 
     assert told['reason'] == 'dead'
-    assert 'at attempt 1: it is ill; it runs' in told['answer']
-    assert 'attempt 1 on w-1: it is ill' in told['failed']
+    assert re.search(r'\battempt 1\b.* it is ill; .*distperiodic dead requeue',
+                     told['answer'])
+    assert re.search(r'\battempt 1\b.* w-1\b.* it is ill', told['failed'])
     scene.place.ask('dead', 'requeue', '--object', 'a')
     assert scene.explain()['reason'] == 'waits for a sweep'
 
@@ -169,7 +172,7 @@ def test_it_runs(scene_anywhere):
     told = scene.explain()
 
     assert told['reason'] == 'still running'
-    assert told['lease'].startswith('w-1 until ')
+    assert re.match(r'w-1 .*\b20\d\d-', told['lease'])
 
 
 def test_it_waits_for_a_retry(scene):
@@ -178,7 +181,7 @@ def test_it_waits_for_a_retry(scene):
     told = scene.explain()
 
     assert told['reason'] == 'waits for a retry'
-    assert 'attempt 2 is due at ' in told['answer']
+    assert re.search(r'\battempt 2\b.* 20\d\d-', told['answer'])
 
 
 def test_a_lease_has_ended(scene):
@@ -190,10 +193,12 @@ def test_a_lease_has_ended(scene):
 def test_nobody_ever_claimed_it(scene):
     told = scene.explain(tasks=False)
     assert told['reason'] == 'job unknown'
-    assert told['answer'].startswith("job 'poll' is not in the store;")
+    assert re.search("'poll'; .*distperiodic job list", told['answer'])
+    assert '--tasks' not in told['answer']
     told = scene.explain('nothing')
     assert told['reason'] == 'job unknown'
-    assert 'is neither in the store nor in --tasks;' in told['answer']
+    assert re.search("--tasks .*'nothing'; .*distperiodic job list",
+                     told['answer'])
     assert scene.explain('own')['reason'] == 'job of every member'
     assert scene.explain('fresh')['reason'] == 'job never scheduled'
     scene.ran(scene.due)
@@ -210,9 +215,11 @@ def test_an_object_is_named_where_the_job_has_objects_and_nowhere_else(
         return scene.place.refuse(
             'ring', 'explain', *argv, '--tasks', 'tasks:Tasks')
 
-    assert 'name one of them' in refused('poll')
-    assert "has no objects, so 'a' is not one of" in refused('whole', 'a')
-    assert scene.explain('whole', tasks=True)['object'] == '(the job itself)'
+    assert 'distperiodic ring explain poll OBJECT' in refused('poll')
+    assert re.search("'whole' .*'a' .*; .*distperiodic ring explain whole$",
+                     refused('whole', 'a'))
+    # No id has parentheses around it here.
+    assert re.fullmatch(r'\(.+\)', scene.explain('whole')['object'])
 
 
 def test_nobody_has_claimed_the_last_tick(scene):
@@ -224,7 +231,8 @@ def test_nobody_has_claimed_the_last_tick(scene):
     scene.place.ask('job', 'pause', 'poll', '--why', 'not today')
     told = scene.explain()
     assert told['reason'] == 'job paused'
-    assert 'not today; to resume it: distperiodic job resume' in told['answer']
+    assert re.search('not today; .*distperiodic job resume poll',
+                     told['answer'])
 
 
 def test_its_tick_is_not_late_yet(scene):
@@ -265,8 +273,7 @@ def test_the_store_answers_where_nobody_knows_who_is_there(scene):
     told = scene.explain()
 
     assert told['reason'] == 'ran'
-    assert told['owner'].startswith(
-        'unknown: no server of zookeeper://127.0.0.1:1 can be reached')
+    assert 'zookeeper://127.0.0.1:1 ' in told['owner']
 
 
 def test_a_catalogue_that_cannot_be_read_is_said(scene):
@@ -277,7 +284,7 @@ def test_a_catalogue_that_cannot_be_read_is_said(scene):
     told = scene.explain()
 
     assert told['reason'] == 'ran'
-    assert told['answer'].endswith('(hosts raised OSError: no disk)')
+    assert re.search(r'\bhosts\b.* OSError: no disk', told['answer'])
 
 
 def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
@@ -294,7 +301,8 @@ def test_objects_are_listed_by_when_they_were_served(scene_anywhere):
     assert json.loads(place.ask(
         'objects', '--job', 'poll', '--older-than', '10m', '-f', 'json',
         '-c', 'Object')) == [{'object': 'b'}]
-    assert "it has 'poll'" in place.refuse('objects', '--job', 'pol')
+    assert re.search("'pol' .*; .*'poll'",
+                     place.refuse('objects', '--job', 'pol'))
 
 
 def test_this_file_brings_about_every_reason():
@@ -340,10 +348,12 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
         6: (1, 'skipped: paused'), 5: (1, 'nobody claims'),
         4: (1, 'one of several'), 3: (0, 'ran'), 2: (0, 'ran'),
         1: (1, 'nobody claims'), 0: (0, 'ran')}
-    assert 'at attempt 1 on w-1: a is ill' in told[8][1]['answer']
+    assert re.search(r'\battempt 1\b.* w-1\b.* a is ill',
+                     told[8][1]['answer'])
     assert 'the disks are full' in told[6][1]['answer']
-    assert told[4][1]['answer'].endswith(
-        'ran (1 object), skipped: overlap (1 object)')
+    # How many came to which of the reasons.
+    assert re.search(r'\bran \(1 .*skipped: overlap \(1 ',
+                     told[4][1]['answer'])
     assert why(scene, 'a', '--at', f'{10 * period // SECOND + 2}s')[1][
         'reason'] == 'not in the catalogue'
 
@@ -397,8 +407,9 @@ def test_why_of_what_is_not_there(scene):
     scene.ran(scene.due)
 
     assert why(scene, 'a')[0] == 0
-    assert 'is in the future' in scene.place.refuse(
-        'why', 'poll', 'a', '--at', '2100-01-01')
+    # With the time of the database's clock.
+    assert re.search(r'2100-01-01 .*\b20\d\d-\d\d-\d\dT', scene.place.refuse(
+        'why', 'poll', 'a', '--at', '2100-01-01'))
     code, told = scene.place.tell('why', 'pol', 'a')
     assert (code, told['reason']) == (2, 'job unknown')
     code, told = scene.place.tell('ring', 'explain', 'pol', 'a')
@@ -408,5 +419,6 @@ def test_why_of_what_is_not_there(scene):
 def test_a_job_of_every_member_has_no_owner(scene):
     told = scene.explain('own')
 
-    assert told['owner'] == 'every member: each runs the job for itself'
+    assert told['reason'] == 'job of every member'
+    assert 'member' in told['owner']
     assert 'position' not in told

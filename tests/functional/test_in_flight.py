@@ -59,5 +59,7 @@ def test_a_section_of_no_job_is_told_and_no_more(cluster):
 
     cluster.wait_begun()
 
-    assert ('partition of no job: section=partition:elsewhere '
-            'topics=default; ') in cluster.logs()
+    for program in cluster.programs:
+        [line] = program.logged('partition of no job')
+        assert line == {
+            'section': 'partition:elsewhere', 'topics': 'default'}

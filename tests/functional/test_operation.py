@@ -19,12 +19,15 @@ from distperiodic.cmd import shell
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import SkippedBy
 from distperiodic.operator.admin import StoreAdmin
+from distperiodic.operator.admin import Triggered
 from tests import waiting
 from tests.functional import commands
+from tests.functional.commands import numbers
 from tests.functional.places import DAY
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
 from tests.functional.places import Place
+from tests.logged import Line
 
 POLL = """
     def hosts(self, context):
@@ -36,6 +39,11 @@ POLL = """
 """
 
 
+def pruned(place, *argv):
+    """How many rows of what a command says that it has pruned."""
+    return Line(place.ask('db', 'prune', *argv))
+
+
 def test_what_is_old_is_pruned_and_nothing_else(place):
     objects = [f'object-{n:04}' for n in range(2300)]
     place.run('gone', place.now - 40 * DAY, *objects, dead=objects[:1100])
@@ -44,20 +52,20 @@ def test_what_is_old_is_pruned_and_nothing_else(place):
     other = Place(place.url, place.config.parent)
     other.run('gone', place.now - 40 * DAY, 'a')
 
-    assert place.ask('db', 'prune', '--history', 4) == (
-        'pruned history=6 dead=0 claims=0\n')
+    assert pruned(place, '--history', 4) == {
+        'history': '6', 'dead': '0', 'claims': '0'}
     assert place.rows(tables.history) == 2
     assert place.rows(tables.failure) == 1103
-    assert place.ask('db', 'prune', '--claims', 30, '--dead', 1) == (
-        'pruned history=0 dead=0 claims=2300\n')
+    assert pruned(place, '--claims', 30, '--dead', 1) == {
+        'history': '0', 'dead': '0', 'claims': '2300'}
     assert place.rows(tables.claim) == 2
     engine = database.make_engine(place.url)
     with engine.begin() as connection:
         connection.execute(sa.update(tables.failure).where(
             tables.failure.c.object != 'b').values(at=place.now - 2 * DAY))
     engine.dispose()
-    assert place.ask('db', 'prune', '--dead', 1) == (
-        'pruned history=0 dead=1100 claims=0\n')
+    assert pruned(place, '--dead', 1) == {
+        'history': '0', 'dead': '1100', 'claims': '0'}
     assert place.rows(tables.failure) == 3
     assert other.rows(tables.claim) == 1
     assert other.rows(tables.history) == 2
@@ -76,8 +84,8 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     # The others are listed still, however long ago they ran.
     place.store.sync('poll', [], ['gone', 'ill', 'runs'], at=place.now)
 
-    assert place.ask('db', 'prune', '--claims', 7) == (
-        'pruned history=0 dead=0 claims=2\n')
+    assert pruned(place, '--claims', 7) == {
+        'history': '0', 'dead': '0', 'claims': '2'}
     objects = json.loads(place.ask(
         'objects', '--job', 'poll', '-f', 'json', '-c', 'Object'))
     assert sorted(one['object'] for one in objects) == [
@@ -88,8 +96,8 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
     place.store.claim('gone', place.now - 9 * DAY, ['a', 'b'], lease='one',
                       holder='api-1', seconds=60.0, supersede=False)
 
-    assert place.ask('db', 'prune', '--claims', 7) == (
-        'pruned history=0 dead=0 claims=2\n')
+    assert pruned(place, '--claims', 7) == {
+        'history': '0', 'dead': '0', 'claims': '2'}
 
     [told] = json.loads(place.ask('history', '--since', '10d', '-f', 'json'))
     assert (told['due'], told['cancelled'], told['open']) == (2, 2, 0)
@@ -98,10 +106,12 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
 
 def test_what_is_to_be_pruned_must_be_said(place_of_sqlite):
     place = place_of_sqlite
-    assert 'no kind of rows is selected' in place.refuse('db', 'prune')
+    told = place.refuse('db', 'prune')
+    for option in '--history', '--dead', '--claims':
+        assert option in told
     for days in '0', 'soon', '-1', 'nan':
-        assert 'cannot be used' in place.refuse(
-            'db', 'prune', f'--history={days}')
+        told = place.refuse('db', 'prune', f'--history={days}')
+        assert f'--history: {days!r} ' in told
 
 
 def test_the_history_tells_what_became_of_each_tick(place):
@@ -142,20 +152,24 @@ def test_the_history_tells_what_became_of_each_tick(place):
 
 def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
     place = place_of_sqlite
-    assert place.ask('history', '--since', '5m').startswith(
-        'No tick in the last 5m;')
-    assert 'it has no jobs until' in place.refuse('history', '--job', 'poll')
+    assert place.tell('history', '--since', '5m') == (0, [])
+    assert re.search(r'\b5m\b.*; .*--since',
+                     place.above('history', '--since', '5m'))
+    assert re.search(r"'poll' .*; .*\[distperiodic\] group",
+                     place.refuse('history', '--job', 'poll'))
     place.run('poll', place.now, 'a')
-    assert "it has 'poll'" in place.refuse('history', '--job', 'pol')
+    assert re.search("'pol' .*; .*'poll'",
+                     place.refuse('history', '--job', 'pol'))
     for since in '1', 'h', '1w', '-1h', '', '2026-13-01':
-        assert 'cannot be used' in place.refuse('history',
-                                                f'--since={since}')
+        assert f'--since: {since!r} ' in place.refuse(
+            'history', f'--since={since}')
     for command in 'history', 'audit':
-        assert 'is in the future: the clock of the database shows 2' in (
-            place.refuse(command, '--since', '2999-01-01'))
+        # It tells the time of the database's clock.
+        assert re.search(r'2999-01-01 .*\b20\d\d-\d\d-\d\dT.*; ',
+                         place.refuse(command, '--since', '2999-01-01'))
         assert 'poll' in place.ask(command, '--since', '1815-12-10')
-    assert 'from 1 to 1000000000' in place.refuse(
-        'history', '--limit', '99999999999999999999')
+    assert re.search(r"'9{20}' .*; .*\b1 .*\b1000000000\b", place.refuse(
+        'history', '--limit', '99999999999999999999'))
 
 
 def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
@@ -170,10 +184,8 @@ def test_the_dead_are_told_and_run_again_when_they_are_put_back(place):
         ('sync', 'd', 1, 'w-1', 'd is ill'),
         ('sync', 'e', 1, 'w-1', 'e is ill'),
         ('poll', 'b', 1, 'w-1', 'b is ill')]
-    assert place.ask('dead', 'requeue', '--job', 'poll', '--all') == (
-        'requeued 1 object\n')
-    assert place.ask('dead', 'requeue', '--object', 'd') == (
-        'requeued 1 object\n')
+    for which in ['--job', 'poll', '--all'], ['--object', 'd']:
+        assert numbers(place.ask('dead', 'requeue', *which)) == [1]
     [left] = json.loads(place.ask('dead', 'list', '-f', 'json'))
     assert left['object'] == 'e'
     assert place.rows(tables.failure) == 4
@@ -211,8 +223,8 @@ def test_where_the_handler_raised_is_told_of_one_object(place):
 
     assert told == 'Traceback:\n  line 7\n'
     assert 'Traceback' not in place.ask('dead', 'list')
-    assert place.ask('dead', 'list', '--object', 'c').startswith(
-        "Object 'c' is not dead.")
+    assert place.tell('dead', 'list', '--object', 'c') == (0, [])
+    assert "'c'" in place.above('dead', 'list', '--object', 'c')
 
 
 def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
@@ -221,13 +233,15 @@ def test_what_is_not_dead_is_not_put_back(place_of_sqlite):
     place.run('poll', place.now, 'b')
 
     for key in 'a', 'b', 'c':
-        assert 'is not dead' in place.refuse(
-            'dead', 'requeue', '--job', 'poll', '--object', key)
-    assert place.ask('dead', 'requeue', '--all') == 'requeued 0 objects\n'
-    assert place.ask('dead', 'list').startswith('No object is dead.')
+        assert re.search(f'{key!r} .*; .*distperiodic dead list', place.refuse(
+            'dead', 'requeue', '--job', 'poll', '--object', key))
+    assert numbers(place.ask('dead', 'requeue', '--all')) == [0]
+    assert place.tell('dead', 'list') == (0, [])
+    assert place.above('dead', 'list')
     assert place.rows(tables.lease) == 0
-    assert '--object --all is required' in place.refuse('dead', 'requeue')
-    assert 'no job' in place.refuse('dead', 'requeue', '--job', 'x', '--all')
+    assert '--object --all' in place.refuse('dead', 'requeue')
+    assert re.search("'x' .*; .*'poll'", place.refuse(
+        'dead', 'requeue', '--job', 'x', '--all'))
 
 
 def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
@@ -235,8 +249,7 @@ def test_thousands_are_put_back_in_small_steps(place_of_sqlite):
     objects = [f'object-{n:04}' for n in range(2500)]
     place.run('poll', place.now, *objects, dead=objects)
 
-    assert place.ask('dead', 'requeue', '--all') == (
-        'requeued 2,500 objects\n')
+    assert numbers(place.ask('dead', 'requeue', '--all')) == [2500]
     assert place.rows(tables.lease) == 3
 
 
@@ -250,8 +263,8 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     for name in 'poll', 'sync':
         place.run(name, place.now, 'a')
 
-    assert place.ask('job', 'pause', 'poll', '--why', 'disks are full'
-                     ).startswith('paused poll;')
+    assert 'poll' in place.ask('job', 'pause', 'poll', '--why',
+                               'disks are full')
 
     assert paused(place) == {'poll': 'disks are full', 'sync': None}
     poll, sync = json.loads(place.ask('job', 'list', '-f', 'json'))
@@ -261,9 +274,13 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     assert poll['last_tick'].endswith('Z')
     assert sync == {**poll, 'job': 'sync', 'paused_since': None, 'by': None,
                     'why': None}
-    assert place.ask('job', 'resume', 'poll').startswith('resumed poll;')
+    resumed = place.ask('job', 'resume', 'poll')
     assert paused(place) == {'poll': None, 'sync': None}
-    assert 'was not paused' in place.ask('job', 'resume', 'poll')
+    again = place.ask('job', 'resume', 'poll')
+    assert 'poll' in resumed
+    assert 'poll' in again
+    # It tells one that was paused from one that was not.
+    assert resumed != again
 
 
 def test_whoever_has_no_name_can_pause_a_job(place_of_sqlite, monkeypatch):
@@ -299,8 +316,9 @@ def test_jobs_are_listed_with_their_schedules(place_of_sqlite):
         'job', 'list', '--tasks', 'tasks:Tasks', '-f', 'json'))}
 
     assert [(name, row['schedule']) for name, row in told.items()] == [
-        ('gone', 'not in --tasks'), ('off', 'every 9 s, disabled'),
+        ('gone', told['gone']['schedule']), ('off', 'every 9 s, disabled'),
         ('poll', 'every 60 s'), ('report', "cron 0 3 * * * (UTC)")]
+    assert '--tasks' in told['gone']['schedule']
     assert told['report']['next_tick'].endswith('T03:00:00Z')
     assert told['report']['last_tick'] is told['off']['next_tick'] is None
     assert told['poll']['next_tick'] > told['poll']['last_tick']
@@ -319,11 +337,13 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     one = place.ask('job', 'trigger', 'poll', '--object', 'object-001')
     told = place.ask('job', 'trigger', 'poll')
 
-    assert one.startswith('triggered 1 object for tick ')
-    assert told.startswith('triggered 698 objects for tick ')
-    assert told.endswith(', left out 2 whose earlier tick has not ended\n')
-    assert 'an earlier tick has not ended' in place.refuse(
-        'job', 'trigger', 'poll', '--object', 'object-000')
+    assert numbers(one) == [1]
+    # Two of them were left out.
+    assert numbers(told) == [698, 2]
+    refused = place.refuse('job', 'trigger', 'poll', '--object', 'object-000')
+    assert "'object-000'" in refused
+    # It is listed, and to read the catalogue would not help.
+    assert '--tasks' not in refused
     leases = place.store.take_over_expired(['poll'], into='again',
                                            holder='api-2', seconds=60.0,
                                            gone=[], limit=9)
@@ -379,36 +399,42 @@ def test_a_trigger_leaves_to_be_decided_what_was_missed_before(place):
         6, 0, 0)
 
 
-def test_an_object_is_triggered_once_however_often_it_is_asked(place):
+def test_an_object_is_triggered_once_however_often_it_is_asked(
+        place, monkeypatch):
     """An answer may be lost; nothing is settled by what was taken."""
     place.run('poll', place.now - SECOND, 'a')
     control = StoreAdmin(place.url, namespace=place.group)
-    [number] = control.group.names('poll')
     tick = control.group.now()
+    monkeypatch.setattr(control.group, 'now', lambda: tick)
 
-    assert control._trigger(number, tick, ['a', 'b']) == (1, 0)
+    def trigger():
+        return [control.trigger('poll', key=key) for key in ('a', 'b', None)]
+    nothing = Triggered(tick, 0, 0)
+
+    assert trigger() == [Triggered(tick, 1, 0), nothing, nothing]
     [lease] = place.store.take_over_expired(['poll'], into='again',
                                             holder='api-1', seconds=60.0,
                                             gone=[], limit=9)
-    assert control._trigger(number, tick, ['a', 'b']) == (0, 0)
+    assert trigger() == [nothing] * 3
     place.store.start('poll', tick, ['a'], lease=lease.id, into='two',
                       holder='w', seconds=60.0)
     place.store.finish('poll', tick, ['a'], lease='two')
 
-    assert control._trigger(number, tick, ['a', 'b']) == (0, 0)
+    assert trigger() == [nothing] * 3
     control.close()
 
 
 def test_a_job_or_an_object_that_is_not_there_is_refused(place_of_sqlite):
     place = place_of_sqlite
-    assert place.ask('job', 'list').startswith('No scheduler')
+    assert place.tell('job', 'list') == (0, [])
+    assert place.above('job', 'list')
     place.run('poll', place.now - SECOND, 'a')
     for argv in (['pause', 'pol', '--why', 'x'], ['resume', 'pol'],
                  ['trigger', 'pol']):
-        assert "it has 'poll'" in place.refuse('job', *argv)
+        assert re.search("'pol' .*; .*'poll'", place.refuse('job', *argv))
     assert '--why' in place.refuse('job', 'pause', 'poll')
-    assert "object 'b' of job 'poll' cannot run now: no scheduler" in (
-        place.refuse('job', 'trigger', 'poll', '--object', 'b'))
+    assert re.search("'b' .*'poll' .*; .*--tasks", place.refuse(
+        'job', 'trigger', 'poll', '--object', 'b'))
     place.ask('job', 'trigger', 'poll')
     place.store.take_over_expired(['poll'], into='again', holder='w',
                                   seconds=60.0, gone=[], limit=9)
@@ -429,18 +455,20 @@ def test_a_job_is_triggered_before_its_first_tick(place):
     place.write_tasks(NEVER_CLAIMED)
     trigger = ['job', 'trigger', '--tasks', 'tasks:Tasks']
 
-    assert 'give --tasks' in place.refuse('job', 'trigger', 'poll')
-    assert 'does not list it' in place.refuse(
-        *trigger, 'poll', '--object', 'c')
-    assert 'in each member' in place.refuse(*trigger, 'own')
+    assert re.search("'poll' .*--tasks", place.refuse(
+        'job', 'trigger', 'poll'))
+    # The catalogue is named.
+    assert re.search(r"'c' .*'poll' .*\bhosts\b", place.refuse(
+        *trigger, 'poll', '--object', 'c'))
+    assert re.search("'own' .*; .*scope='group'",
+                     place.refuse(*trigger, 'own'))
     one = place.ask(*trigger, 'poll', '--object', 'b')
     rest = place.ask(*trigger, 'poll')
     whole = place.ask(*trigger, 'whole')
 
-    assert one.startswith('triggered 1 object for tick ')
-    assert rest.startswith('triggered 1 object for tick ')
-    assert rest.endswith('left out 1 whose earlier tick has not ended\n')
-    assert whole.startswith('triggered 1 object for tick ')
+    assert numbers(one) == numbers(whole) == [1]
+    # What was triggered before was left out.
+    assert numbers(rest) == [1, 1]
     leases = place.store.take_over_expired(['poll', 'whole'], into='again',
                                            holder='api-2', seconds=60.0,
                                            gone=[], limit=9)
@@ -453,7 +481,7 @@ def test_a_job_is_triggered_before_its_first_tick(place):
 
 def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
     place = place_of_sqlite
-    assert 'the group has no jobs' in place.refuse(
+    assert '[distperiodic] group' in place.refuse(
         'job', 'pause', '--all', '--why', 'x')
     for job in 'poll', 'sync':
         place.run(job, place.now, 'a')
@@ -461,10 +489,12 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
 
     told = place.ask('job', 'pause', '--all', '--why', 'a second one')
 
-    assert [line.split(';')[0] for line in told.splitlines()][0] == (
-        'paused poll')
-    assert re.search(r'paused sync \(it was already paused, at \S+Z by \S+: a '
-                     r'first reason; the new reason replaces this one\)', told)
+    poll, sync = told.splitlines()
+    assert 'poll' in poll
+    # What it replaces: since when, by whom and why.
+    assert re.search(
+        r'sync\b.* 20\S+Z\b.* \S+@\S+: a first reason\b', sync)
+    assert 'a first reason' not in poll
     assert {row['why'] for row in place.tell('job', 'list')[1]} == {
         'a second one'}
     place.ask('job', 'resume', '--all')
@@ -514,8 +544,8 @@ def test_a_scheduler_does_what_the_commands_say(place_of_sqlite):
 
     assert len(ran) == len(set(ran))
     told = json.loads(place.ask('history', '-f', 'json'))
-    assert {row['reason'] for row in told if row['skipped']} == {
-        'paused: b is ill'}
+    [reason] = {row['reason'] for row in told if row['skipped']}
+    assert 'b is ill' in reason
     assert all(row['due'] == row['done'] + row['dead'] + row['skipped']
                + row['superseded'] + row['cancelled'] for row in told)
 
@@ -548,8 +578,9 @@ def test_a_retry_is_not_taken_over_from_anybody(place):
 def test_objects_of_a_job_that_lists_none_were_not_served(place_of_sqlite):
     place_of_sqlite.store.adopt({'poll': 'every 60000000'})
 
-    assert place_of_sqlite.show('objects', 'poll').startswith(
-        "No object of job 'poll' was ever listed")
+    assert place_of_sqlite.tell('objects', 'poll')[1] == []
+    assert re.search("'poll' .*; .*distperiodic status",
+                     place_of_sqlite.above('objects', 'poll'))
 
 
 COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
@@ -562,7 +593,7 @@ COMMANDS = [['db', 'prune', '--dead', '1'], ['history'], ['dead', 'list'],
 def test_a_command_without_its_tables_is_one_line(tmp_path, command):
     place = tmp_path / 'service.conf'
     for url, code, told in (
-            ('none', 2, 'so there is no database'),
+            ('none', 2, '[distperiodic] connection'),
             (f'sqlite:///{tmp_path}/none', 2, 'db sync'),
             ('postgresql://me:sesame@127.0.0.1:1/db', 1, 'refused')):
         place.write_text(f'[distperiodic]\nconnection = {url}\n')

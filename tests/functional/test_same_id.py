@@ -15,7 +15,6 @@ from tests import waiting
 from tests.functional.cluster import Cluster
 
 OBJECTS = 20
-REFUSED = 'give each process its own member_id'
 
 
 @pytest.fixture
@@ -37,6 +36,12 @@ either = pytest.mark.parametrize(
     'cluster', ['ring only', 'store'], indirect=True)
 
 
+def refused(program):
+    """What it has logged of another process that has its member_id."""
+    return [line for line in program.logged('not in the group')
+            if 'member_id' in line.text]
+
+
 def runs_since(cluster, moment):
     return [run for run in cluster.runs() if run.tick > moment]
 
@@ -55,18 +60,18 @@ def start_worker(cluster):
 def test_a_second_worker_takes_nothing_from_the_first(cluster):
     cluster.start('scheduler')
     with cluster.observe('default') as workers:
-        waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+        waiting.wait_until(lambda: cluster.logged('scheduler'), 20)
         first = start_worker(cluster)
         workers.wait_members(1)
         cluster.wait_complete(2)
         second = start_worker(cluster)
         waiting.wait_until(
-            lambda: REFUSED in second.log.read_text(), 20,
+            lambda: refused(second), 20,
             'the second was not refused')
-        refused = time.time()
-        cluster.wait_complete(3, after=refused)
+        since = time.time()
+        cluster.wait_complete(3, after=since)
 
-    runs = runs_since(cluster, refused)
+    runs = runs_since(cluster, since)
     assert {run.pid for run in runs} == set(first.children)
     assert not doubled(runs)
 
@@ -74,26 +79,26 @@ def test_a_second_worker_takes_nothing_from_the_first(cluster):
 def test_a_second_scheduler_takes_no_report_of_the_first(cluster):
     cluster.set(member_id='scheduler-1')
     cluster.start('scheduler')
-    waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+    waiting.wait_until(lambda: cluster.logged('scheduler'), 20)
     cluster.set(member_id='')
     cluster.start('worker')
     cluster.wait_complete(2)
     cluster.set(member_id='scheduler-1')
     second = cluster.start('scheduler')
-    waiting.wait_until(lambda: REFUSED in second.log.read_text(), 20,
+    waiting.wait_until(lambda: refused(second), 20,
                        'the second was not refused')
-    refused = time.time()
+    since = time.time()
     # What was not reported would be taken back after a lease.
-    cluster.wait_complete(12, after=refused)
+    cluster.wait_complete(12, after=since)
 
-    assert not doubled(runs_since(cluster, refused))
+    assert not doubled(runs_since(cluster, since))
 
 
 @either
 def test_one_that_wakes_after_its_replacement_takes_nothing(cluster):
     cluster.start('scheduler')
     with cluster.observe('default') as workers:
-        waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+        waiting.wait_until(lambda: cluster.logged('scheduler'), 20)
         first = start_worker(cluster)
         workers.wait_members(1)
         cluster.wait_complete(2)
@@ -119,14 +124,14 @@ def test_nothing_is_lost_while_one_replaces_another(cluster):
     """The new process is started before the old one has left."""
     cluster.set(misfire='all', overlap='wait', takes=0.1)
     cluster.start('scheduler')
-    waiting.wait_until(lambda: 'scheduler: ' in cluster.logs(), 20)
+    waiting.wait_until(lambda: cluster.logged('scheduler'), 20)
     with cluster.observe('default') as workers:
         first = start_worker(cluster)
         workers.wait_members(1)
         ticks = cluster.wait_complete(2)
         second = start_worker(cluster)
         waiting.wait_until(
-            lambda: REFUSED in second.log.read_text(), 20,
+            lambda: refused(second), 20,
             'the second was not refused')
         first.terminate()
         assert first.wait() == 0
