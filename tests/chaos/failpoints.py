@@ -33,6 +33,8 @@ class Point(NamedTuple):
 
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
+#: Each process gets messages of one kind only: reports, or batches.
+_DECODE = 'distperiodic.core.message', '', 'decode', True
 _CAST = (
     'distperiodic.adapters.messaging.connection', 'BrokerConnection', 'cast')
 
@@ -45,8 +47,7 @@ SCHEDULER = {
         'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', 'send'),
     'before send confirmed': Point(*_CAST, only=('kind', 'run')),
     'after send': Point(*_CAST, True, ('kind', 'run')),
-    'report received': Point(
-        'distperiodic.adapters.messaging.bus', 'MessagingWorkBus', '_take'),
+    'report received': Point(*_DECODE),
     'in sweep': Point(*_STORE, 'take_over_expired'),
     'before take-over commit': Point(
         'distperiodic.adapters.sql.takeover', '', 'take_over', True,
@@ -58,8 +59,7 @@ SCHEDULER = {
 }
 #: Of those who run.
 WORKER = {
-    'batch received': Point(
-        'distperiodic.adapters.messaging.bus', 'MessagingReportBus', '_take'),
+    'batch received': Point(*_DECODE),
     'before start': Point(*_STORE, 'start'),
     'before start commit': Point(*_MAKE, True, ('value', 'running')),
     'after start commit': Point(*_STORE, 'start', True),

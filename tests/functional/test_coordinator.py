@@ -9,12 +9,14 @@ all, on whatever loaded machine; how fast it is, the figures say.
 import contextlib
 import itertools
 import logging
+import re
 import threading
 import time
 import uuid
 
 import kazoo.client
 import pytest
+from oslo_config import cfg
 
 from distperiodic import coordinator
 from distperiodic import exceptions
@@ -186,6 +188,18 @@ def all_know(rings, timeout=SOON):
     for one in rings:
         wait_until(lambda one=one: knows(one, *everybody), timeout,
                    f'{one.member_id} did not come to know {everybody}')
+
+
+def me(one):
+    """The entry of that HashRing, as its view has it; None: it is not sure to
+    be in the group.
+    """
+    return one.view(one.group_id).me
+
+
+def tenures(rings):
+    """How many terms each had; 0 of one that is not sure to have one."""
+    return [mine.tenure if mine else 0 for mine in map(me, rings)]
 
 
 def shared(rings):
@@ -481,7 +495,7 @@ def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     watcher = observe(mortal.url)
     all_know([one, other])
     watcher.wait('a', 'b')
-    entry = one._membership.me.entry
+    entry = me(one).entry
     began = time.monotonic()
 
     with way.being(fault):
@@ -492,7 +506,7 @@ def test_a_short_cut_is_no_leave(mortal, way, join, observe, fault):
     wait_until(lambda: one.view(one.group_id).trusted_until > heard, SOON,
                'nothing was heard again')
 
-    assert one._membership.me.entry == entry
+    assert me(one).entry == entry
     assert [names(v) for at, v in watcher.seen if at > began] == []
     assert shared([one, other])
 
@@ -501,12 +515,12 @@ def test_a_slow_connection_is_no_leave(mortal, way, join, observe):
     one = join(way.url, 'a', session_timeout=4)
     watcher = observe(mortal.url)
     watcher.wait('a')
-    entry = one._membership.me.entry
+    entry = me(one).entry
 
     way.set('delay', 0.3)
 
     holds(lambda: knows(one, 'a'), 4.5, 'it was not sure any more')
-    assert one._membership.me.entry == entry
+    assert me(one).entry == entry
     assert len(watcher.seen) == 1
 
 
@@ -518,7 +532,7 @@ def test_a_server_restarted_within_the_session_is_no_leave(
     watcher = observe(fragile.url, session_timeout=12)
     all_know(rings)
     watcher.wait('a', 'b')
-    entries = [one._membership.me.entry for one in rings]
+    entries = [me(one).entry for one in rings]
     heard = [one.ring_view().trusted_until for one in rings]
 
     fragile.kill()
@@ -527,7 +541,7 @@ def test_a_server_restarted_within_the_session_is_no_leave(
     for one, until in zip(rings, heard, strict=True):
         wait_until(lambda one=one, until=until: one.view(
             one.group_id).trusted_until > until, SOON)
-    assert [one._membership.me.entry for one in rings] == entries
+    assert [me(one).entry for one in rings] == entries
     assert {tuple(names(v)) for _, v in watcher.seen[1:]} <= {('a', 'b')}
     assert shared(rings)
 
@@ -540,7 +554,8 @@ def test_a_server_away_for_longer_than_the_session(fragile, join, figure):
     killed = time.monotonic()
     for one in rings:
         wait_until(lambda one=one: not knows(one, 'a', 'b', 'c'), SESSION + 5)
-        with pytest.raises(exceptions.ViewUnknown, match='by itself'):
+        with pytest.raises(exceptions.ViewUnknown, match=(
+                f'{one.member_id!r} .* zookeeper://.*; ')):
             one.get_subset(OBJECTS)
     unsure = time.monotonic() - killed
     assert unsure < SESSION + 3
@@ -569,7 +584,7 @@ def test_a_server_away_for_a_while_is_found_soon_after_it_is_back(
 
     figure('the server is back after 7 s, it is found after',
            time.monotonic() - back)
-    assert one._membership.me.tenure == 1
+    assert me(one).tenure == 1
 
 
 def test_a_handshake_that_is_lost_is_tried_again_before_the_session_ends(
@@ -594,9 +609,8 @@ def test_a_server_that_lost_its_data(fragile, join, figure):
     fragile.start()
     back = time.monotonic()
 
-    tenures = [one._membership.me.tenure for one in rings]
-    wait_until(lambda: all(one._membership.me.tenure > 1 for one in rings),
-               SOON, f'the clients were not replaced: {tenures}')
+    wait_until(lambda: min(tenures(rings)) > 1, SOON,
+               'the clients were not replaced')
     all_know(rings)
     figure('the server is back without its data, all are sure again after',
            time.monotonic() - back)
@@ -749,16 +763,15 @@ def test_a_second_member_of_the_same_name_is_refused(
     watcher = observe(zookeeper.url)
     first = join(zookeeper.url, 'a', session_timeout=1)
     watcher.wait('a')
-    entry = first._membership.me.entry
+    entry = me(first).entry
 
     with pytest.raises(exceptions.DuplicateMember) as told:
         join(zookeeper.url, 'a', session_timeout=1)
 
-    assert "member id 'a' is in use" in str(told.value)
-    assert entry in str(told.value)
-    assert 'give each process its own member_id' in str(told.value)
+    assert re.search(rf"'a' .*\b{re.escape(entry)}\b.*; .*\bmember_id\b",
+                     str(told.value))
     assert first.get_subset(OBJECTS) == OBJECTS
-    assert first._membership.me.entry == entry
+    assert me(first).entry == entry
     assert len(watcher.seen) == 2, 'nobody, then a: and nothing of a second'
 
 
@@ -787,7 +800,7 @@ def test_of_two_of_the_same_name_at_once_one_is_refused(
         assert list(map(type, refused)) == [exceptions.DuplicateMember]
         [winner] = [one for one in rings if one.is_started()]
         assert path_of(client, group, f'm{turn}').endswith(
-            winner._membership.me.entry)
+            me(winner).entry)
 
 
 def test_a_name_is_free_again_when_its_member_has_left_or_died(
@@ -852,12 +865,12 @@ def test_a_member_whose_entry_was_deleted_comes_back(
     rings = [join(zookeeper.url, name) for name in 'ab']
     watcher = observe(zookeeper.url)
     all_know(rings)
-    tenure = rings[0]._membership.me.tenure
+    tenure = me(rings[0]).tenure
 
     client.delete(path_of(client, group, 'a'))
     deleted = time.monotonic()
 
-    wait_until(lambda: rings[0]._membership.me.tenure == tenure + 1)
+    wait_until(lambda: me(rings[0]) and me(rings[0]).tenure == tenure + 1)
     back = watcher.wait('a', 'b', after=deleted)
     figure('its entry deleted, a member is back after', back - deleted)
     all_know(rings)
@@ -873,7 +886,7 @@ def test_a_group_that_was_deleted_comes_back(
     client.delete(f'/distperiodic/{group}', recursive=True)
     deleted = time.monotonic()
 
-    wait_until(lambda: all(one._membership.me.tenure == 2 for one in rings))
+    wait_until(lambda: tenures(rings) == [2, 2, 2])
     all_know(rings)
     figure('the group deleted, all are sure again after',
            time.monotonic() - deleted)
@@ -922,11 +935,16 @@ def test_changed_points_move_only_what_they_must_and_leave_no_gap(
 
 
 def test_who_changes_its_points_does_not_say_that_it_joins(
-        zookeeper, join, caplog):
+        zookeeper, join, caplog, tmp_path):
     caplog.set_level(logging.INFO, 'distperiodic')
-    one = join(zookeeper.url, 'a')
+    file = tmp_path / 'service.conf'
+    file.write_text('[distperiodic]\nhash_ring_replicas_count = 44\n')
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(file)])
+    one = join(zookeeper.url, 'a', conf=conf)
 
-    one._membership.publish(points=77)
+    file.write_text('[distperiodic]\nhash_ring_replicas_count = 77\n')
+    conf.mutate_config_files()
     wait_until(lambda: 'r77' in one.view(one.group_id).me.entry)
 
     said = events(caplog)
@@ -937,6 +955,8 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """What the thread has just read shows the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
+    # Between a read and what follows from it there is no public way in: to
+    # join reads the group, too, where changed points only make it join again.
     keep = a._read
     points = iter(range(42, 52))
 
@@ -1006,13 +1026,15 @@ def test_to_look_at_a_group_is_not_to_be_in_it(zookeeper, group, join):
         looker.stop()
 
 
-def test_a_coordinator_may_join_more_groups_as_it_goes(zookeeper, group):
+def test_a_coordinator_may_join_more_groups_as_it_goes(
+        zookeeper, group, caplog):
     one, other = (coordinator.Coordinator(
         zookeeper.url, member_id=name, session_timeout=SESSION)
         for name in 'ab')
     try:
         one.start()
-        assert one._membership.problem is None
+        assert not {'membership failed', 'not in the group'}.intersection(
+            events(caplog))
         for number in range(3):
             for each in (one, other):
                 each.join_group(f'{group}.{number}')
@@ -1020,7 +1042,9 @@ def test_a_coordinator_may_join_more_groups_as_it_goes(zookeeper, group):
             for each in (one, other):
                 wait_until(lambda each=each, number=number: each.get_members(
                     f'{group}.{number}') == ['a', 'b'])
-        assert one._membership.me.tenure == other._membership.me.tenure == 1
+        for each in one, other:
+            assert {each.view(f'{group}.{number}').me.tenure
+                    for number in range(3)} == {1}
     finally:
         one.stop()
         other.stop()
@@ -1042,10 +1066,11 @@ def test_stopping_while_the_server_is_away_is_bounded(fragile, join, fault):
         assert not one.is_started()
 
 
-def test_stopping_long_after_the_server_went_is_bounded(fragile, join):
+def test_stopping_long_after_the_server_went_is_bounded(
+        fragile, join, caplog):
     one = join(fragile.url, 'a')
     fragile.kill()
-    wait_until(lambda: one._membership.problem is not None, SOON,
+    wait_until(lambda: lines(caplog, 'not in the group'), SOON,
                'it did not notice')
 
     began = time.monotonic()
@@ -1066,7 +1091,7 @@ def test_a_server_that_nobody_can_reach_is_told_within_a_bound():
         assert time.monotonic() - began < bound + 1.0 + 2.0
         assert not one.is_started()
         assert f'{ports.HOST}:' in str(told.value)
-        assert 'check backend_url' in str(told.value)
+        assert re.search(r'; .*\bbackend_url\b', str(told.value))
         assert 'hunter2' not in str(told.value)
         assert len(str(told.value).splitlines()) == 1
 
@@ -1111,7 +1136,7 @@ def test_one_without_a_right_to_the_tree_is_told_and_does_not_hammer(
     one = join(way.url, 'a', start=False, session_timeout=10)
 
     with pytest.raises(exceptions.CoordinationUnavailable,
-                       match='does not allow this user to write'):
+                       match=r' /distperiodic\b.*; .*\bcdrw\b'):
         one.start(timeout=2.5)
 
     assert way.accepted - accepted < 10

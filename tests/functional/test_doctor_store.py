@@ -4,6 +4,7 @@ remedy.
 """
 
 import json
+import re
 import socketserver
 import threading
 import uuid
@@ -75,7 +76,7 @@ def test_without_a_store_nothing_of_it_is_checked(tmp_path, examine):
     found = examine(place)
 
     assert {row['result'] for row in found.values()} == {'skip'}
-    assert 'connection is empty' in found['store_reachable']['finding']
+    assert re.search(r'\bconnection\b', found['store_reachable']['finding'])
 
 
 def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
@@ -88,7 +89,7 @@ def test_a_store_that_cannot_be_used_is_told_once(place_of_sqlite, examine):
 
     assert wrong(found) == {'store_reachable': 'fail'}
     assert 'db sync' in found['store_reachable']['remedy']
-    assert found['store_schema']['finding'] == 'see store_reachable'
+    assert 'store_reachable' in found['store_schema']['finding']
 
 
 def test_a_store_that_is_away_is_asked_once(tmp_path, examine):
@@ -119,34 +120,31 @@ def test_a_store_that_is_away_is_asked_once(tmp_path, examine):
     (['CREATE TABLE other AS SELECT * FROM distperiodic_claim',
       'DROP TABLE distperiodic_claim',
       'ALTER TABLE other RENAME TO distperiodic_claim'],
-     'distperiodic_claim in database {} has lost its key (object, job)',
-     True),
+     r'\bdistperiodic_claim .* {} .*\(object, job\)', True),
     (['CREATE TABLE other (id INTEGER PRIMARY KEY, space, kind, name, '
       'paused_since, paused_by, paused_why)',
       'DROP TABLE distperiodic_job',
       'ALTER TABLE other RENAME TO distperiodic_job'],
-     'distperiodic_job in database {} has lost its key (space, kind, '
-     'name)', True),
+     r'\bdistperiodic_job .* {} .*\(space, kind, name\)', True),
     (['DROP INDEX distperiodic_lease_until'],
-     'index (until) of distperiodic_lease', False),
+     r'\(until\) .*\bdistperiodic_lease\b', False),
     (['ALTER TABLE distperiodic_claim DROP COLUMN served'],
-     'column distperiodic_claim.served', False)],
+     r'\bdistperiodic_claim\.served\b', False)],
     ids=['primary key', 'unique key', 'index', 'column'])
 def test_a_key_that_was_dropped_is_found(
         place_of_sqlite, examine, statements, missing, refused):
     place = place_of_sqlite
     execute(place, *statements)
-    missing = missing.format(place.url)
+    missing = missing.format(re.escape(place.url))
 
     found = examine(place)
 
     assert found['store_schema']['result'] == 'fail'
     assert found['store_schema']['remedy']
-    assert missing in found['store_schema']['finding']
+    assert re.search(missing, found['store_schema']['finding'])
     if refused:
-        with pytest.raises(exceptions.SchemaError) as caught:
+        with pytest.raises(exceptions.SchemaError, match=missing):
             schema.check(place.url)
-        assert missing in str(caught.value)
     else:
         schema.check(place.url)
 
@@ -165,7 +163,7 @@ def test_a_key_that_was_dropped_is_found_on_a_server(
                 'ADD PRIMARY KEY (job, tick, member)')
         place.store.close()
 
-    assert 'key (job, tick, member)' in found['store_schema']['finding']
+    assert '(job, tick, member)' in found['store_schema']['finding']
     assert wrong(examine(place)) == {}
 
 
@@ -191,13 +189,13 @@ def test_rights_that_are_missing_are_found(reader, examine):
     refused = found['store_rights']['finding']
 
     assert found['store_rights']['result'] == 'fail'
-    assert 'INSERT of distperiodic_' in refused
+    assert re.search(r'\bINSERT\b.*\bdistperiodic_', refused)
     assert 'permission denied' in refused
     assert 'sesame' not in refused
     execute(reader, 'GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA '
             f'public TO {reader.reader}')
     refused = examine(reader)['store_rights']['finding']
-    assert 'USAGE on the sequence of distperiodic_job' in refused
+    assert re.search(r'\bUSAGE\b.*\bdistperiodic_job\b', refused)
     assert 'INSERT' not in refused
     execute(reader, 'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO '
             f'{reader.reader}')
@@ -229,20 +227,24 @@ def test_a_table_without_transactions_is_found(mariadb, tmp_path, examine):
     assert 'distperiodic_lease: MyISAM' in found['store_engine']['finding']
 
 
-@pytest.mark.parametrize(('seconds', 'text'), [
-    (5, 's ahead of the store'), (-5, 's behind the store')])
 def test_a_clock_that_is_off_is_found(
-        mariadb, tmp_path, examine, monkeypatch, seconds, text):
+        mariadb, tmp_path, examine, monkeypatch):
     place = Place(mariadb.url, tmp_path)
-    now = SystemClock.now
-    monkeypatch.setattr(SystemClock, 'now',
-                        lambda self: now(self) + seconds * SECOND)
+    now, words = SystemClock.now, []
+    for seconds in 5, -5:
+        with monkeypatch.context() as patch:
+            patch.setattr(SystemClock, 'now', lambda self, seconds=seconds: (
+                now(self) + seconds * SECOND))
+            found = examine(place)
 
-    found = examine(place)
+        assert wrong(found) == {'store_clock': 'warn'}
+        off, of_it = re.fullmatch(
+            r'([0-9.]+) s (.*)', found['store_clock']['finding']).groups()
+        assert float(off) == pytest.approx(5, abs=0.5)
+        words.append(of_it)
     place.store.close()
-
-    assert wrong(found) == {'store_clock': 'warn'}
-    assert text in found['store_clock']['finding']
+    # It tells a clock that is ahead from one that is behind.
+    assert words[0] != words[1]
 
 
 def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
@@ -256,8 +258,7 @@ def test_leases_that_nobody_takes_over_are_found(place_of_sqlite, examine):
     found = examine(place)
 
     assert wrong(found) == {'store_leases': 'warn'}
-    assert "not taken over: 1 lease, the first of job 'poll'" in (
-        found['store_leases']['finding'])
+    assert re.match(r"1 lease\b.* 'poll'", found['store_leases']['finding'])
 
 
 def test_tables_that_are_full_are_found(
@@ -290,7 +291,7 @@ def test_jobs_that_the_tasks_do_not_know_are_found(
     found = examine(place, *tasks)
 
     assert wrong(found) == {'store_jobs': 'warn'}
-    assert found['store_jobs']['finding'] == 'not in --tasks: pol'
+    assert re.search(r'--tasks\b.* pol$', found['store_jobs']['finding'])
 
 
 @pytest.mark.parametrize('what', ['a network disk', 'another journal'])

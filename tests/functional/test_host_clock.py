@@ -33,6 +33,7 @@ def host(monkeypatch):
                         lambda self: round(found.wall * SECOND))
     monkeypatch.setattr(SystemClock, 'monotonic',
                         lambda self: found.up)
+    # The kernel's answer, which nothing public stands for.
     monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
     return found
 

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import pickle
+import re
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic.adapters.messaging import bus as messaging
+from distperiodic.adapters.messaging.transport import EXAMPLE
 from distperiodic.core import message
 from tests import services
 from tests.logged import lines
@@ -35,9 +37,12 @@ def entry(identity, generation=1):
 
 
 class Ends:
-    """A scheduler's bus and a worker's, and what they were told."""
+    """A scheduler's bus and a worker's, and what they were told.
 
-    def __init__(self, url, **options):
+    :param patience: of the scheduler's.
+    """
+
+    def __init__(self, url, patience=PATIENCE, **options):
         self.group = options.pop('group', None) or uuid.uuid4().hex[:8]
         self.partition = options.pop('partition', 'default')
         self.scheduler = entry('api-1')
@@ -50,7 +55,7 @@ class Ends:
         self.work = messaging.MessagingWorkBus(
             self.conf, url, group=self.group, me=self.scheduler,
             on_report=self.reports.extend, on_sent=self._on_sent,
-            on_unsent=self._on_unsent, patience=PATIENCE, **options)
+            on_unsent=self._on_unsent, patience=patience, **options)
         options.pop('capacity', None)
         self.back = messaging.MessagingReportBus(
             self.conf, url, group=self.group, partition=self.partition,
@@ -220,7 +225,8 @@ def test_any_name_of_a_partition_is_one_word_of_the_topic(
 
 
 def test_a_name_too_long_for_amqp_is_refused_at_once():
-    with pytest.raises(exceptions.ConfigError, match='AMQP allows 255'):
+    with pytest.raises(exceptions.ConfigError,
+                       match=r'\b255\b.*; .*partition'):
         Ends('fake://', partition='p' * 250)
 
 
@@ -257,10 +263,9 @@ def test_what_was_made_otherwise_is_named_with_what_to_do(rabbitmq):
             other.work.start(5)
 
     told = str(raised.value)
-    assert "the exchange 'distperiodic' of " in told
-    assert ("exists with another durable (requested: 'false', current: "
-            "'true')") in told
-    assert '; give all processes the same options' in told
+    assert re.search(
+        r"\bexchange 'distperiodic' .*\bdurable\b.*'false'.*'true'.*; .*"
+        r'transport_url\b.*\[oslo_messaging_rabbit\]', told)
     assert 'password' not in told
     assert '\n' not in told
 
@@ -290,7 +295,8 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     with took_at_most(PATIENCE):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
-    assert ends.unsent['1'].startswith('there is no queue')
+    # The queue that there is not.
+    assert ends.unsent['1'].endswith('.worker-9')
     assert ends.sent == []
 
 
@@ -563,9 +569,10 @@ def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
         wait_until(lambda: ends.reported == ['1'])
         ends.send(2)
         wait_until(lambda: ends.got == ['1', '2'])
-        reasons = ' '.join(reason for _, reason in ends.back.dropped)
-        assert 'wrong signature' in reasons
-        assert 'not signed' in reasons
+        # One that is wrong is another reason than none at all.
+        reasons = {reason for _, reason in ends.back.dropped}
+        assert len(reasons) == 2
+        assert all('sign' in reason for reason in reasons)
 
 
 # The broker breaks.
@@ -593,18 +600,19 @@ def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
             and r.name.startswith('oslo')] == []
 
 
-def test_a_broker_killed_and_back_in_time_loses_nothing(mortal, fragile):
+def test_a_broker_killed_and_back_in_time_loses_nothing(mortal):
     """The queues are durable: what was confirmed is delivered."""
-    fragile.work._outbox._patience = 60.0
-    mortal.kill()
-    for number in range(50):
-        fragile.send(number)
-        fragile.report(number)
-    mortal.start()
-    numbers = {str(n) for n in range(50)}
-    wait_until(lambda: numbers <= set(fragile.got), 30)
-    wait_until(lambda: numbers <= set(fragile.reported), 30)
-    assert fragile.unsent == {}
+    with connected(mortal.url, patience=60.0) as ends:
+        ends.talk('before')
+        mortal.kill()
+        for number in range(50):
+            ends.send(number)
+            ends.report(number)
+        mortal.start()
+        numbers = {str(n) for n in range(50)}
+        wait_until(lambda: numbers <= set(ends.got), 30)
+        wait_until(lambda: numbers <= set(ends.reported), 30)
+        assert ends.unsent == {}
 
 
 def test_a_broker_application_stopped_and_started(mortal, fragile):
@@ -642,8 +650,9 @@ def test_a_broker_out_of_memory_is_told_in_time(mortal, fragile):
             fragile.report('late')
         with took_at_most(LATE):
             wait_until(lambda: len(fragile.unsent) == 100)
-        assert 'out of memory' in fragile.unsent['0']
-        assert 'out of memory' in fragile.unsent['99']
+        for number in '0', '99':
+            assert re.search(rf'\b{PATIENCE:g} s\b.*\bmemory\b',
+                             fragile.unsent[number])
     fragile.talk('after', 20)
     wait_until(lambda: 'late' in fragile.reported)
 
@@ -742,7 +751,8 @@ def test_a_closed_bus_can_be_started_again(ends):
     ends.work.close(3)
     ends.back.close(3)
     ends.send(2)
-    assert ends.unsent['2'] == 'the bus is not started'
+    # Not that it does not answer: it has to be started.
+    assert 'start' in ends.unsent['2']
     ends.back.start(20)
     ends.work.start(20)
     ends.talk(3)
@@ -758,7 +768,7 @@ def test_a_report_after_closing_is_dropped_and_counted():
 
     [(origin, reason)] = ends.back.dropped
     assert ends.scheduler in origin
-    assert reason == 'report not sent: the bus is closed'
+    assert 'closed' in reason
 
 
 # Starting where it cannot work.
@@ -768,11 +778,11 @@ def test_a_report_after_closing_is_dropped_and_counted():
     ('rabbit://u:s3cr3t@127.0.0.1:port/', exceptions.ConfigError, 'port'),
     ('rabbit://u:s3cr3t@127.0.0.1:99999/', exceptions.DistperiodicError,
      '99999'),
-    ('127.0.0.1:5672', exceptions.ConfigError, 'begin with a driver'),
-    ('u:s3cr3t@127.0.0.1', exceptions.ConfigError, 'begin with a driver'),
-    ('u:s3cr3t', exceptions.ConfigError, 'begin with a driver'),
-    ('rabbit://', exceptions.ConfigError, 'names no broker'),
-    ('', exceptions.ConfigError, 'names no broker'),
+    ('127.0.0.1:5672', exceptions.ConfigError, EXAMPLE),
+    ('u:s3cr3t@127.0.0.1', exceptions.ConfigError, EXAMPLE),
+    ('u:s3cr3t', exceptions.ConfigError, EXAMPLE),
+    ('rabbit://', exceptions.ConfigError, f'transport_url = {EXAMPLE}'),
+    ('', exceptions.ConfigError, f'transport_url = {EXAMPLE}'),
     ('rabbit://u:s3cr3t@127.0.0.1/?ssl=perhaps', exceptions.ConfigError,
      'perhaps'),
     ('rabbit://u:s3cr3t@127.0.0.1/?no_such=1', exceptions.ConfigError,
@@ -803,7 +813,8 @@ def test_options_that_contradict_each_other_are_named(rabbitmq):
 
 def test_the_url_of_the_configuration_is_used_if_none_is_given(rabbitmq):
     ends = Ends(None)
-    with pytest.raises(exceptions.ConfigError, match='names no broker'):
+    with pytest.raises(exceptions.ConfigError,
+                       match=f'transport_url = {EXAMPLE}'):
         ends.work.start(1)
     ends.conf.set_override('transport_url', 'rabbit://u:s3cr3t@h:x/')
     with pytest.raises(exceptions.ConfigError) as refusal:
@@ -861,7 +872,7 @@ def test_a_start_that_failed_can_be_tried_again(mortal):
         with pytest.raises(exceptions.BusUnavailable):
             ends.work.start(0.5)
         ends.send(1)
-        assert ends.unsent['1'] == 'the bus is not started'
+        assert 'start' in ends.unsent['1']
         with pytest.raises(exceptions.BusUnavailable):
             ends.report(1)
     finally:
@@ -893,11 +904,10 @@ def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
 
     def child():
         ends.send('child')
-        assert 'after the fork' in ends.unsent['child']
-        try:
+        remedy = rf'\b{os.getppid()}\b.*\b{os.getpid()}\b.*; .*start\(\)'
+        assert re.search(remedy, ends.unsent['child'])
+        with pytest.raises(exceptions.BusUnavailable, match=remedy):
             ends.report('child')
-        except exceptions.BusUnavailable as exc:
-            assert 'after the fork' in str(exc)
         ends.scheduler = ends.work.me = entry('api-2')
         ends.worker = ends.back.me = entry('worker.2')
         ends.work.start(20)

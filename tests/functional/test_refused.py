@@ -67,8 +67,8 @@ def test_one_without_a_right_to_the_place(zookeeper, place):
 
     told = refused(f'zookeeper://me:hunter2@{address}?namespace={place}')
 
-    assert said(told, f'does not allow this user to write to /{place}; ',
-                'correct user', '?namespace=my-service', 'me:***@')
+    assert said(told, f' /{place}; ', 'backend_url', 'cdrw', '?namespace=',
+                'me:***@')
     assert 'hunter2' not in ''.join(told)
 
 
@@ -77,14 +77,13 @@ def test_no_connection_is_left_for_this_host():
           client(server)):
         told = refused(server.url)
 
-    assert said(told, 'closes each connection before it answers',
-                'maxClientCnxns')
+    assert said(told, 'maxClientCnxns')
 
 
 def test_tls_with_a_port_that_has_none(zookeeper):
     told = refused(f'{zookeeper.url}?use_ssl=true')
 
-    assert said(told, 'no TLS with', 'remove use_ssl')
+    assert said(told, 'use_ssl', 'certfile')
 
 
 @pytest.fixture
@@ -115,13 +114,14 @@ def encrypted(tmp_path):
 def test_a_certificate_that_nobody_vouches_for(encrypted):
     told = refused(f'zookeeper://{ports.HOST}:{encrypted}?use_ssl=true')
 
-    assert said(told, 'cannot be trusted (self', 'ca=FILE of backend_url')
+    # In brackets the words of OpenSSL.
+    assert said(told, '(self', 'ca=FILE')
 
 
 def test_no_tls_with_a_port_that_has_it(encrypted):
     told = refused(f'zookeeper://{ports.HOST}:{encrypted}')
 
-    assert said(told, 'it speaks TLS on this port')
+    assert said(told, 'use_ssl=true')
 
 
 def test_a_group_of_the_service_itself_is_not_ours(zookeeper):
