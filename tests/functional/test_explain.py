@@ -193,12 +193,12 @@ def test_a_lease_has_ended(scene):
 def test_nobody_ever_claimed_it(scene):
     told = scene.explain(tasks=False)
     assert told['reason'] == 'job unknown'
-    assert re.search("'poll'; .*distperiodic job list", told['answer'])
+    assert re.search("'poll'.*; .*distperiodic job list", told['answer'])
     assert '--tasks' not in told['answer']
     told = scene.explain('nothing')
     assert told['reason'] == 'job unknown'
-    assert re.search("--tasks .*'nothing'; .*distperiodic job list",
-                     told['answer'])
+    assert re.search("'nothing'.*; .*distperiodic job list", told['answer'])
+    assert '--tasks' in told['answer']
     assert scene.explain('own')['reason'] == 'job of every member'
     assert scene.explain('fresh')['reason'] == 'job never scheduled'
     scene.ran(scene.due)
