@@ -60,7 +60,7 @@ def test_ring_of_a_thousand():
     theirs = functools.partial(hashring.HashRing, partitions=POINTS)
     keys = [str(n) for n in range(LOOKUPS)]
     encoded = [k.encode() for k in keys]
-    # Of rings of their own: arcs that are known would make these two faster.
+    # Of fresh rings: cached arcs would change the figures below.
     assert all_arcs(old.changed_to(grown)) == all_arcs(ring.Ring(grown))
     assert all_arcs(new.changed_to(points)) == all_arcs(ring.Ring(points))
 

@@ -21,8 +21,8 @@ PROGRAM = [sys.executable, '-m', 'distperiodic.cmd.shell']
 
 
 def numbers(text):
-    """The whole numbers that *text* tells, in order; none of an instant, a
-    name, a unit or a fraction.
+    """Whole numbers that stand alone in *text*, in order: no part of an
+    instant, a name, a fraction, or a length such as 5m.
     """
     return [int(found.replace(',', '')) for found in re.findall(
         r'(?<![\w.:+-])[0-9][0-9,]*(?![\w.:-]|,[0-9])', text)]

@@ -56,7 +56,7 @@ class Place:
         return told.stdout
 
     def above(self, *argv):
-        """What a command says above its table, as one line."""
+        """The sentences above the table of a command, as one line."""
         return ' '.join(line for line in self.ask(*argv).splitlines()
                         if not line.startswith(('+', '|'))).strip()
 

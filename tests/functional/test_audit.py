@@ -286,7 +286,7 @@ def test_a_catalogue_that_cannot_be_read_is_told(
 
     told = place.show('audit', '--tasks', 'tasks:Tasks')
 
-    # The job, its method and the error of that.
+    # The job, its method and the error.
     assert re.search(rf'^poll: .*\bhosts\b.* {said}', told, re.MULTILINE)
     assert place.tell('audit', '--tasks', 'tasks:Tasks')[0] == 1
 

@@ -67,7 +67,7 @@ def test_handlers_that_raise_hang_or_return_junk_harm_no_other_run(cluster):
         worker.logged('run failed'))}
     assert failed[repr(FAILS)].has(
         job='ping', attempt=1, error=f'RuntimeError: {FAILS} always fails')
-    # The length of what it would keep, as JSON.
+    # The length of its progress as JSON.
     assert ' 100002 ' in failed[repr(HOARDS)]['error']
     assert repr(LEAVES) in failed
     assert repr(JUNK) not in failed

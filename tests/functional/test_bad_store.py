@@ -207,7 +207,7 @@ def test_a_table_that_is_gone_is_refused_at_start(tmp_path, postgresql_url):
 # What may be mended while the service runs.
 
 def away(running, error):
-    """What it has logged of a store that gives the database's *error*."""
+    """Lines about a store that is away with that *error* of its database."""
     return [line for line in running.logged('store away')
             if error in line['reason']]
 
@@ -325,7 +325,7 @@ def test_a_renamed_job_is_said_once_and_its_claims_are_left_alone(
         [line] = running.logged('claims of unknown jobs')
 
     assert line.has(jobs="'ping'", open=2)
-    # What puts its old name back.
+    # The remedy: its old name.
     assert 'name=' in line.text
     assert [run for run in service.ran() if run[0] == 'ping'] == (
         service.ran()[:2])

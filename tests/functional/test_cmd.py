@@ -34,7 +34,7 @@ class Nodes(PeriodicTasks):
 '''
 
 
-#: A row of status with somebody who is gone, in a table or a block of lines.
+#: A row of status for a process that is gone, in a table or as a block.
 GONE = re.compile(r'^(\| |Role +)gone\b', re.MULTILINE)
 
 
@@ -289,7 +289,7 @@ def test_doctor_finds_a_broker_that_refuses_the_password(
     user = re.search('//([^:]*):', url)[1]
     assert repr(user) in broken['finding']
     assert 'transport_url' in broken['remedy']
-    # People read the same.
+    # The text for people contains the same.
     text = ' '.join(told.stdout.split())
     assert broken['finding'] in text
     assert broken['remedy'] in text

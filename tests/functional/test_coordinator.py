@@ -191,14 +191,12 @@ def all_know(rings, timeout=SOON):
 
 
 def me(one):
-    """The entry of that HashRing, as its view has it; None: it is not sure to
-    be in the group.
-    """
+    """The entry of that HashRing in its view; None: it has lost its term."""
     return one.view(one.group_id).me
 
 
 def tenures(rings):
-    """How many terms each had; 0 of one that is not sure to have one."""
+    """Number of terms of each; 0: it has lost its term."""
     return [mine.tenure if mine else 0 for mine in map(me, rings)]
 
 
@@ -955,8 +953,9 @@ def test_points_changed_while_the_group_is_read_are_no_gap(
         zookeeper, observe, monkeypatch, caplog):
     """What the thread has just read shows the old entry."""
     a = observe(zookeeper.url, 'a', points=40, session_timeout=20)
-    # Between a read and what follows from it there is no public way in: to
-    # join reads the group, too, where changed points only make it join again.
+    # Only a private step comes between a read and its use. A process reads
+    # the group through Term.read to join as well, and there a change of points
+    # only makes it join again.
     keep = a._read
     points = iter(range(42, 52))
 

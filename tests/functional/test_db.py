@@ -644,7 +644,7 @@ def test_a_user_without_rights_is_one_line(postgresql):
 
     told = unavailable(store)
     assert 'permission denied' in told
-    # It answers: no other connection and no waiting mends that.
+    # The server answers, so another connection would not help.
     assert '; distperiodic doctor' in told
     assert '[distperiodic] connection' not in told
     store.close()
@@ -661,7 +661,7 @@ def test_a_full_disk_is_one_line(sqlite_url, tmp_path):
     schema.sync(sqlite_url)
     store = SqlClaimStore(sqlite_url, namespace='tests')
     store.now()
-    # As many as it has.
+    # SQLite keeps the pages that the file has.
     store.database.write(lambda connection: connection.exec_driver_sql(
         'PRAGMA max_page_count = 1').scalar())
 
@@ -795,7 +795,7 @@ def test_the_commands_make_and_show_the_tables(tmp_path, sqlite_url):
     for told in first, again:
         [line] = told.stdout.splitlines()
         assert line.endswith(f' {schema.VERSION}')
-    # It tells tables that it made from those that were there.
+    # The answer distinguishes new tables from existing ones.
     assert first.stdout != again.stdout
     assert there.returncode == 0
     assert there.stdout.split()[1:] == [
@@ -825,7 +825,7 @@ def test_a_service_refuses_a_file_that_is_no_database(tmp_path, sqlite_url):
     with pytest.raises(exceptions.SchemaError, match=(
             rf'{sqlite_url}: .*; .*\bpath\b')) as raised:
         schema.check(sqlite_url)
-    # There are no tables to make in it.
+    # To create tables would not help.
     assert 'distperiodic db sync' not in str(raised.value)
 
     # An empty file is a database without tables.
@@ -872,7 +872,7 @@ def test_a_file_that_is_no_database_is_one_line(
                         configuration(tmp_path, sqlite_url))
 
     assert (told.returncode, told.stdout) == (1, '')
-    # The words of SQLite itself.
+    # SQLite's own words.
     assert re.match(f'distperiodic: .*{sqlite_url}: file is not a database; ',
                     told.stderr)
     assert told.stderr.count('\n') == 1

@@ -78,7 +78,7 @@ def check_account(told, hosts):
         _, moved, least, others = row.groups()
         assert moved == least
         assert others == '0'
-    # That one came back by itself the exit code says.
+    # The exit code proves that a member came back by itself.
     assert 'guarantee' in text
 
 

@@ -243,7 +243,7 @@ def test_a_clock_that_is_off_is_found(
         assert float(off) == pytest.approx(5, abs=0.5)
         words.append(of_it)
     place.store.close()
-    # It tells a clock that is ahead from one that is behind.
+    # The finding distinguishes ahead from behind.
     assert words[0] != words[1]
 
 

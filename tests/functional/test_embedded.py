@@ -247,7 +247,7 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
 
     told = worker.status()
     assert not told['healthy']
-    # And not the problem of one that was never started.
+    # Its problem differs from that of a service that was never started.
     assert told['problem'] not in (
         None, service.WorkerService(conf, Tasks(conf)).status()['problem'])
 

@@ -351,7 +351,7 @@ def test_why_says_of_any_tick_what_became_of_it(scene_anywhere):
     assert re.search(r'\battempt 1\b.* w-1\b.* a is ill',
                      told[8][1]['answer'])
     assert 'the disks are full' in told[6][1]['answer']
-    # How many came to which of the reasons.
+    # The number of objects per reason.
     assert re.search(r'\bran \(1 .*skipped: overlap \(1 ',
                      told[4][1]['answer'])
     assert why(scene, 'a', '--at', f'{10 * period // SECOND + 2}s')[1][

@@ -33,7 +33,7 @@ def host(monkeypatch):
                         lambda self: round(found.wall * SECOND))
     monkeypatch.setattr(SystemClock, 'monotonic',
                         lambda self: found.up)
-    # The kernel's answer, which nothing public stands for.
+    # The kernel makes the boot id; nothing public stands in for it.
     monkeypatch.setattr(host_clock, '_boot_id', lambda: found.boot)
     return found
 

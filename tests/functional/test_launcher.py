@@ -65,7 +65,7 @@ def pids(place, since=0.0):
 
 
 def wait_changed(running, points):
-    """Wait until each of its processes has read another number of points."""
+    """Wait until both processes have logged the new number of points."""
     waiting.wait_until(
         lambda: [line['points'] for line in running.logged('points')] == [
             str(points)] * 2, 10, f'see {running.log}')

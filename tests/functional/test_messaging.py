@@ -39,7 +39,7 @@ def entry(identity, generation=1):
 class Ends:
     """A scheduler's bus and a worker's, and what they were told.
 
-    :param patience: of the scheduler's.
+    :param patience: Seconds after which the scheduler's gives a batch up.
     """
 
     def __init__(self, url, patience=PATIENCE, **options):
@@ -295,7 +295,7 @@ def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
     with took_at_most(PATIENCE):
         ends.send(1, worker=entry('worker-9'))
         wait_until(lambda: ends.unsent)
-    # The queue that there is not.
+    # The name of the missing queue.
     assert ends.unsent['1'].endswith('.worker-9')
     assert ends.sent == []
 
@@ -569,7 +569,7 @@ def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
         wait_until(lambda: ends.reported == ['1'])
         ends.send(2)
         wait_until(lambda: ends.got == ['1', '2'])
-        # One that is wrong is another reason than none at all.
+        # A wrong signature and a missing one are two reasons.
         reasons = {reason for _, reason in ends.back.dropped}
         assert len(reasons) == 2
         assert all('sign' in reason for reason in reasons)
@@ -751,7 +751,7 @@ def test_a_closed_bus_can_be_started_again(ends):
     ends.work.close(3)
     ends.back.close(3)
     ends.send(2)
-    # Not that it does not answer: it has to be started.
+    # The reason is no error of the broker.
     assert 'start' in ends.unsent['2']
     ends.back.start(20)
     ends.work.start(20)

@@ -40,7 +40,7 @@ POLL = """
 
 
 def pruned(place, *argv):
-    """How many rows of what a command says that it has pruned."""
+    """Number of pruned rows by kind, as text."""
     return Line(place.ask('db', 'prune', *argv))
 
 
@@ -164,7 +164,7 @@ def test_a_history_that_cannot_be_told_is_one_line(place_of_sqlite):
         assert f'--since: {since!r} ' in place.refuse(
             'history', f'--since={since}')
     for command in 'history', 'audit':
-        # It tells the time of the database's clock.
+        # The error contains the time of the database's clock.
         assert re.search(r'2999-01-01 .*\b20\d\d-\d\d-\d\dT.*; ',
                          place.refuse(command, '--since', '2999-01-01'))
         assert 'poll' in place.ask(command, '--since', '1815-12-10')
@@ -279,7 +279,7 @@ def test_a_job_is_paused_by_somebody_for_a_reason(place):
     again = place.ask('job', 'resume', 'poll')
     assert 'poll' in resumed
     assert 'poll' in again
-    # It tells one that was paused from one that was not.
+    # The answer distinguishes a paused job from another.
     assert resumed != again
 
 
@@ -342,7 +342,7 @@ def test_a_job_that_is_triggered_runs_once_at_the_next_sweep(place):
     assert numbers(told) == [698, 2]
     refused = place.refuse('job', 'trigger', 'poll', '--object', 'object-000')
     assert "'object-000'" in refused
-    # It is listed, and to read the catalogue would not help.
+    # The object is listed, so reading the catalogue would not help.
     assert '--tasks' not in refused
     leases = place.store.take_over_expired(['poll'], into='again',
                                            holder='api-2', seconds=60.0,
@@ -467,7 +467,7 @@ def test_a_job_is_triggered_before_its_first_tick(place):
     whole = place.ask(*trigger, 'whole')
 
     assert numbers(one) == numbers(whole) == [1]
-    # What was triggered before was left out.
+    # One object, and one left out that was triggered before.
     assert numbers(rest) == [1, 1]
     leases = place.store.take_over_expired(['poll', 'whole'], into='again',
                                            holder='api-2', seconds=60.0,
@@ -491,7 +491,7 @@ def test_all_jobs_are_paused_and_resumed(place_of_sqlite):
 
     poll, sync = told.splitlines()
     assert 'poll' in poll
-    # What it replaces: since when, by whom and why.
+    # The replaced pause: its time, user and reason.
     assert re.search(
         r'sync\b.* 20\S+Z\b.* \S+@\S+: a first reason\b', sync)
     assert 'a first reason' not in poll

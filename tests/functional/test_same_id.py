@@ -37,7 +37,7 @@ either = pytest.mark.parametrize(
 
 
 def refused(program):
-    """What it has logged of another process that has its member_id."""
+    """Lines of *program* about another process that has its member_id."""
     return [line for line in program.logged('not in the group')
             if 'member_id' in line.text]
 

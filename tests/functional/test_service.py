@@ -265,7 +265,7 @@ def test_a_scheduler_whose_workers_are_gone_does_not_wait_for_them(remote):
         worker.kill()
 
         assert scheduler.wait(3 * SESSION + 5) == 0
-    # Long before it would have been killed for taking too long.
+    # It did not wait until it would have been killed.
     [line] = scheduler.logged('stopped before the end')
     assert int(line['objects']) > 0
 
