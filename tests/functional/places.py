@@ -57,7 +57,7 @@ class Place:
 
     def above(self, *argv):
         """The sentences above the table of a command, as one line."""
-        return ' '.join(line for line in self.ask(*argv).splitlines()
+        return ' '.join(line for line in self.show(*argv).splitlines()
                         if not line.startswith(('+', '|'))).strip()
 
     def tell(self, *argv):
