@@ -194,11 +194,11 @@ def test_nobody_ever_claimed_it(scene):
     told = scene.explain(tasks=False)
     assert told['reason'] == 'job unknown'
     assert re.search("'poll'.*; .*distperiodic job list", told['answer'])
-    assert '--tasks' not in told['answer']
+    assert '--tasks' not in told['answer'].partition(';')[0]
     told = scene.explain('nothing')
     assert told['reason'] == 'job unknown'
     assert re.search("'nothing'.*; .*distperiodic job list", told['answer'])
-    assert '--tasks' in told['answer']
+    assert '--tasks' in told['answer'].partition(';')[0]
     assert scene.explain('own')['reason'] == 'job of every member'
     assert scene.explain('fresh')['reason'] == 'job never scheduled'
     scene.ran(scene.due)
