@@ -8,8 +8,8 @@ killed, frozen or replaced in between.
 
 from distperiodic.flow.worker import runs
 from tests import checker
-from tests.hand import Hand
 from tests.oracle.facts import SECOND
+from tests.threadless_pool import ThreadlessPool
 
 
 class Pool(runs.Executor):
@@ -24,7 +24,7 @@ class Pool(runs.Executor):
                  lease_of):
         super().__init__(
             {name: (job, None) for name, job in jobs.items()},
-            clock=process.clock, pool=Hand(), report=report,
+            clock=process.clock, pool=ThreadlessPool(), report=report,
             may_start=may_start)
         self._process = process
         self._cluster = cluster

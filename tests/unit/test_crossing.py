@@ -15,7 +15,7 @@ from distperiodic.core.member import parse_entry
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
-from tests.hand import Hand
+from tests.threadless_pool import ThreadlessPool
 from tests.unit import world as worlds
 
 PACKAGE = pathlib.Path(distperiodic.__file__).parent
@@ -43,7 +43,7 @@ class Member:
             lease=60.0, run=lambda batch: self._shop.accept(batch),
             report=self._report, new_lease=lambda: f'run-{next(numbers)}',
             shared=True)
-        self._pool = Hand()
+        self._pool = ThreadlessPool()
         self._shop = runs.Executor(
             {'poll': (job, self._handle)}, clock=world.clock, pool=self._pool,
             report=self._grants.reported, may_start=self._grants.may_start)

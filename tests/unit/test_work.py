@@ -14,9 +14,9 @@ from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
 from distperiodic.flow.worker import runs
 from tests import waiting
-from tests.hand import Hand
 from tests.kept import kept
 from tests.logged import lines
+from tests.threadless_pool import ThreadlessPool
 from tests.unit.world import BEGIN
 from tests.unit.world import Clock
 from tests.unit.world import job
@@ -34,7 +34,7 @@ class Bench:
 
     def __init__(self, *jobs, pool=None):
         self.clock = Clock()
-        self.pool = Hand() if pool is None else pool
+        self.pool = ThreadlessPool() if pool is None else pool
         self.reports = []
         self.reason = None
         self.shop = runs.Executor(

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool without threads, whose parts a test runs by hand."""
+"""A pool without threads: a test runs its parts one by one."""
 
 import collections
 import threading
 
 
-class Hand:
+class ThreadlessPool:
     """The queue of a pool without threads: sources take turns, as in
     :class:`distperiodic.adapters.local.pool.Pool`. Priorities are left out.
     """
