@@ -99,7 +99,7 @@ OPTS = [
         choices=[
             ('local', 'run the work in this process\'s own pool'),
             ('messaging', 'send it to worker processes over transport_url')],
-        help='Processes that run the objects that this process owns.'),
+        help='Where to run the objects that this process owns.'),
     cfg.IntOpt(
         'dispatch_batch_size', default=500, min=1, max=5000,
         help='Maximum number of objects of one job and tick in one message. '
@@ -147,8 +147,9 @@ OPTS = [
              '"distperiodic audit" and "distperiodic history" reach further '
              'back, and the table is larger: it has one row per job, tick '
              'and process. Records of runs that failed for good, and claims '
-             'of objects, stay until "distperiodic db prune". 0: schedulers '
-             'delete nothing. Without a connection it has no effect.'),
+             'of objects, stay until "distperiodic db prune" deletes them. 0: '
+             'schedulers delete nothing. Without a connection it has no '
+             'effect.'),
     cfg.FloatOpt(
         'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds for which work stays with a worker that sends no '
@@ -207,8 +208,8 @@ OPTS = [
 PARTITION_OPTS: list[cfg.Opt] = [
     cfg.IntOpt(
         'max_in_flight', min=1,
-        help='Maximum number of objects of all jobs of one partition that '
-             'run at the same time, over all schedulers and workers. The '
+        help='Maximum number of objects that the jobs of one partition run '
+             'at the same time, across all schedulers and workers. The '
              'section is [partition:NAME], where NAME is the topic of the '
              'jobs. The max_in_flight of a job applies as well. Jobs that '
              'run on every member do not count. Higher: more load on the '
@@ -295,8 +296,8 @@ def _embedded(found: Settings) -> Settings:
     if '?' in found.state_path:
         raise exceptions.ConfigError(
             f'[{GROUP}] state_path {found.state_path!r} contains a "?", '
-            'which ends the name of a file in the URL of the store; name '
-            'another directory')
+            'which would end the file name in the store\'s URL; choose a '
+            'directory without one')
     return dataclasses.replace(
         found, connection=f'sqlite:///{found.store_file}', embedded=True)
 

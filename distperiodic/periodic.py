@@ -493,7 +493,7 @@ class PeriodicTasks:
         self._last_ticks[job.name] = self.clock.now()
         LOG.warning(
             'job not run here: job=%s scope=%s; only a scheduler service can '
-            'run this job, start one with these tasks',
+            'run this job; start one with these tasks',
             job.name,
             job.scope,
         )

@@ -332,7 +332,7 @@ class ClaimStore(Protocol):
         """
 
     def running(self, jobs: Sequence[str]) -> dict[str, int]:
-        """Return the current number of runs per job, over all workers.
+        """Return the current number of runs per job, across all workers.
 
         Runs of lost workers count until another process takes them over. All
         jobs are counted at one moment. A job without runs may be left out.

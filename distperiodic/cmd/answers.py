@@ -30,7 +30,7 @@ _moment = configured.moment
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
-        'job {job!r} is {missing}; correct the name, see: distperiodic job '
+        'job {job!r} is {missing}; correct the name; see: distperiodic job '
         'list',
     Reason.MEMBER_JOB:
         'each member runs the job for itself, and the runs are not recorded; '

@@ -66,7 +66,7 @@ class Audit(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
-            help='check the ticks since then: an age such as 90s, 30m, 24h or '
+            help='check the ticks since TIME: an age such as 90s, 30m, 24h or '
                  '7d, or an instant in UTC; default: 24h')
         parser.add_argument(
             '--ticks', action='store_true',

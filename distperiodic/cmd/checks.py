@@ -313,8 +313,8 @@ def ring_formats(case: Case) -> Finding:
     formats = sorted({m.ring_format for m in case.populated.members
                       if m.points})
     if len(formats) > 1:
-        return warn(f'formats {", ".join(map(str, formats))} are offered, '
-                    f'{formats[0]} is used by all',
+        return warn(f'members offer formats {", ".join(map(str, formats))}; '
+                    f'all of them use {formats[0]}',
                     'finish the upgrade of the members')
     return ok(f'format {formats[0]}')
 
@@ -326,9 +326,9 @@ def ring_points(case: Case) -> Finding:
     """
     points = {m.points for m in case.populated.members if m.points}
     if len(points) > 1:
-        return ok(f'{min(points)} to {max(points)} points, so up to '
-                  f'{max(points) / min(points):.1f} times the objects; '
-                  'no action is needed if this is intended')
+        return ok(f'{min(points)} to {max(points)} points, so one member may '
+                  f'own {max(points) / min(points):.1f} times as many objects '
+                  'as another; no action is needed if this is intended')
     return ok(f'{points.pop()} points each')
 
 
@@ -358,8 +358,9 @@ def clock_of_this_host(case: Case) -> Finding:
         return skip(f'{case.scheme} does not report its time')
     if abs(skew) > SKEW:
         return warn(f'{_ahead(skew)} the service\'s clock',
-                    'run chrony or ntpd on both hosts; until then ticks are '
-                    'early or late by as much, with no other effect')
+                    'run chrony or ntpd on both hosts; until then, ticks '
+                    'start early or late by this difference, with no other '
+                    'effect')
     return ok(f'{_ahead(skew)} the service\'s clock')
 
 

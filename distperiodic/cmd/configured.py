@@ -176,8 +176,7 @@ def job_of(parsed: argparse.Namespace, required: bool = False) -> Any:
     found = parsed.job if parsed.named_job is None else parsed.named_job
     if found is None and required:
         raise exceptions.ConfigError(
-            'no job is named; give the name of one, see: distperiodic job '
-            'list')
+            'no job is named; name one of: distperiodic job list')
     return found
 
 
@@ -227,7 +226,7 @@ class Configured:
                  '~/.distperiodic, ~, /etc/distperiodic and /etc')
         group.add_argument(
             '--config-dir', action='append', default=[], metavar='DIR',
-            help='read all *.conf of this directory as well')
+            help='also read all *.conf files in this directory')
         return parser
 
     def get_epilog(self) -> str:

@@ -82,7 +82,7 @@ class DbPrune(configured.Configured, command.Command):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--history', type=configured.days, metavar='DAYS',
-            help='delete the history of ticks that are older')
+            help='delete the history of ticks older than this')
         parser.add_argument(
             '--dead', type=configured.days, metavar='DAYS',
             help='delete the records of runs that failed for good before '

@@ -32,7 +32,7 @@ class History(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='1h', metavar='TIME',
-            help='show the ticks since then: an age such as 90s, 30m, 1h or '
+            help='show the ticks since TIME: an age such as 90s, 30m, 1h or '
                  '7d, or an instant in UTC; default: 1h')
         configured.add_limit(parser, 'ticks')
         return parser

@@ -261,7 +261,7 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
         odd.append(
             f'gone within the last {MISSED_FOR / 60:g} minutes: '
             f'{configured.listed(sorted(book.gone))}; unless you stopped '
-            f'{"it, see its log" if one else "them, see their logs"}')
+            f'{"it; see its log" if one else "them; see their logs"}')
     if settings.dispatcher == 'messaging' and not any(
             m.slots for w in workers.values() for m in w):
         odd.append('no worker takes work: start distperiodic worker')

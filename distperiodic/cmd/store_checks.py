@@ -41,7 +41,7 @@ def store_schema(case: Case) -> Finding:
         return fail(
             f'missing: {configured.listed(missing)}',
             'stop all schedulers and workers; restore the missing parts, or '
-            'drop the tables of distperiodic and run: distperiodic db sync')
+            'drop the distperiodic tables and run: distperiodic db sync')
     return ok('all columns, keys and indexes exist')
 
 
@@ -57,9 +57,9 @@ def store_rights(case: Case) -> Finding:
         names = configured.listed([what for what, _ in refused])
         return fail(
             f'refused: {names} ({refused[0][1]})',
-            'GRANT SELECT, INSERT, UPDATE, DELETE on the tables '
-            'distperiodic_* to this user, on PostgreSQL also USAGE on their '
-            'sequences; and check that the database is not read-only')
+            'GRANT SELECT, INSERT, UPDATE, DELETE on the distperiodic_* '
+            'tables to this user, and on PostgreSQL also USAGE on their '
+            'sequences; check that the database is not read-only')
     return ok('may select, insert, update and delete')
 
 
@@ -73,9 +73,9 @@ def store_clock(case: Case) -> Finding:
     side = 'ahead of' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
         return warn(f'{off:.2f} s {side} the store\'s clock',
-                    'run chrony or ntpd on both hosts; until then ticks are '
-                    'early or late by as much, and the store refuses early '
-                    'claims')
+                    'run chrony or ntpd on both hosts; until then, ticks '
+                    'start early or late by this difference, and the store '
+                    'refuses early claims')
     return ok(f'within {max(off, 0.01):.2f} s of the store\'s clock')
 
 

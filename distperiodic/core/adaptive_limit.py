@@ -24,7 +24,7 @@ _BRIEF = 0.5
 class AdaptiveLimit:
     """One limit, as one scheduler applies it.
 
-    :param most: Number of runs at the same time, over all schedulers.
+    :param most: Maximum number of concurrent runs, across all schedulers.
     :param shared: True if a store counts the runs of all schedulers.
     """
 

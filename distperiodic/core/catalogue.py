@@ -48,7 +48,8 @@ def id_of(obj: Any) -> str:
             'yield str or int')
     if isinstance(key, (bytes, bytearray)):
         raise exceptions.InvalidObject(
-            f'the id of {obj!r:.200} is bytes; ids are text, decode it')
+            f'the id of {obj!r:.200} is bytes, but an id must be text; '
+            'decode it')
     text = str(key)
     if not text or len(text) > MAX_ID_LENGTH:
         raise exceptions.InvalidObject(

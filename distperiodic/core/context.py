@@ -133,8 +133,8 @@ class Context:
             the option ``connection`` names.
         :raises RunReplaced: Another process has taken over the run. Roll back
             the transaction.
-        :raises ConfigError: There is no store, or the session belongs to
-            another database than the store.
+        :raises ConfigError: There is no store, or the session belongs to a
+            database other than the store's.
         """
         if self._finish is None:
             raise exceptions.ConfigError(

@@ -45,7 +45,7 @@ class CreditWindow:
 
     :param slots: Number of runs that the worker accepts at a time from this
         scheduler.
-    :param elsewhere: Average durations over all workers.
+    :param elsewhere: Average durations across all workers.
     """
 
     __slots__ = ('_elsewhere', '_here', 'held', 'seconds', 'slots',

@@ -211,7 +211,8 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
     """
     if type(message) is not dict:
         raise _Invalid(
-            f'a message is a JSON object, this is {_kind_of(message)}')
+            'a message must be a JSON object, but this is '
+            f'{_kind_of(message)}')
     version = message.get('v')
     if type(version) is not int:
         raise _Invalid(
@@ -219,7 +220,7 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
     if version != VERSION:
         shown = version if 0 <= version < 1_000_000 else '(unknown)'
         raise exceptions.UnknownVersion(
-            f'the message has version {shown}, this release supports '
+            f'the message has version {shown}, but this release supports '
             f'version {VERSION}; upgrade the older side')
     mac = None
     if 'mac' in message:

@@ -165,8 +165,8 @@ class BrokerProbe:
         except (amqp.AccessRefused, amqp.NotAllowed) as exc:
             raise exceptions.BusUnavailable(
                 f'{host} refuses user {host.user!r} at vhost '
-                f'{self.vhost!r}: {exc.reply_text}; correct user, password '
-                'and vhost of transport_url, or create them with '
+                f'{self.vhost!r}: {exc.reply_text}; correct the user, '
+                'password and vhost in transport_url, or create them with '
                 'rabbitmqctl') from None
         except socket.gaierror as exc:
             raise exceptions.BusUnavailable(

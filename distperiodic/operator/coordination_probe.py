@@ -228,7 +228,7 @@ class CoordinationProbe:
         return found
 
     def writable_by_all(self) -> bool | None:
-        """Return whether any client of the service may write its tree.
+        """Return whether every client may write to the namespace.
 
         None means that this is unknown.
         """

@@ -163,7 +163,7 @@ class Lifecycle(ServiceBase):
             LOG.warning(
                 'partition of no job: section=%s topics=%s; its limit has no '
                 'effect here; it may belong to another service that reads '
-                'the same file, otherwise correct its name',
+                'the same file; otherwise correct its name',
                 opts.PARTITION + name, ', '.join(topics))
 
     @abc.abstractmethod

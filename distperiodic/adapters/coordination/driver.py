@@ -137,10 +137,10 @@ class Explainer:
         if not any(isinstance(cause, _NO_RIGHT) for cause in causes):
             return None
         return (f'{self._shown} does not allow this user to write to '
-                f'{self._place}; correct user and password of backend_url, '
-                f'ask the owner of {self._place} to grant the rights cdrw, '
-                'or choose another namespace in the URL, for example '
-                '?namespace=my-service')
+                f'{self._place}; correct the user and password in '
+                f'backend_url, ask the owner of {self._place} to grant the '
+                'rights cdrw, or choose another namespace in the URL, for '
+                'example ?namespace=my-service')
 
     def _tls(self, causes: list[BaseException]) -> str | None:
         for cause in causes:

@@ -474,8 +474,8 @@ class Membership:
         members, unknown_entries = resolve_entries(entries, me)
         for entry in frozenset(unknown_entries) - group.unknown_entries:
             LOG.warning(
-                'entry ignored: group=%s entry=%.80r; it is not an entry of '
-                'distperiodic and owns nothing', group.name, entry)
+                'entry ignored: group=%s entry=%.80r; it is not a '
+                'distperiodic entry and owns nothing', group.name, entry)
         group.unknown_entries = frozenset(unknown_entries)
         points = ring_members(members)
         old = group.view

@@ -92,8 +92,8 @@ class MemoryClaimStore:
                checked: Mapping[str, int]) -> dict[str, ports.JobStatus]:
         """Record *checked* and return the status of *jobs*.
 
-        No operator can reach this process, so no job is paused. Times without
-        a scheduler are not known, so no attendance is reported.
+        No operator can reach this process, so no job is paused. This store
+        does not know when no scheduler ran, so it reports no attendance.
         """
         for job, until in checked.items():
             self._checked[job] = max(

@@ -153,7 +153,7 @@ class _Bus(abc.ABC):
             # Otherwise each attempt would leave another connection hanging.
             raise BusUnavailable(
                 'the broker accepted the login but accepts no messages; it '
-                'may be out of memory or disk, see its log')
+                'may be out of memory or disk space; see its log')
         timeout -= self._monotonic() - began
         connection = BrokerConnection(
             self._conf, self._transport_url, topic=self._topic,

@@ -51,8 +51,8 @@ class BrokerConnection:
 
     :param on_message: Called with each message's payload, parsed JSON, in
         the listening thread. It must not block and must not raise.
-    :param on_garbage: Called with origin and reason for each message that is
-        not a valid message of oslo.messaging.
+    :param on_garbage: Called with the origin and the reason for each message
+        that is not a valid oslo.messaging message.
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,

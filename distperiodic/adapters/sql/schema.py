@@ -79,7 +79,7 @@ def _check_file(connection_url: str, shown: str) -> None:
     if _is_foreign(path):
         raise exceptions.SchemaError(
             f'database {shown}: file is not a database; give the path of '
-            'a database of SQLite, or of a new file')
+            'a SQLite database or of a new file')
 
 
 def _is_foreign(path: pathlib.Path) -> bool:
@@ -99,7 +99,7 @@ def _is_foreign(path: pathlib.Path) -> bool:
 
 def _no_tables(shown: str) -> exceptions.SchemaError:
     return exceptions.SchemaError(
-        f'database {shown} has no tables of distperiodic; create them with: '
+        f'database {shown} has no distperiodic tables; create them with: '
         'distperiodic db sync')
 
 
@@ -267,11 +267,11 @@ def _check_empty(connection: sa.Connection, shown: str) -> None:
         error = (_HalfMade if connection.dialect.name == 'mysql'
                  else exceptions.SchemaError)
         raise error(
-            f'database {shown} has tables of distperiodic '
-            f'({", ".join(existing)}) but not their version, so they may be '
-            f'incomplete; restore the table {VERSION_TABLE}, or drop all '
-            'tables that begin with distperiodic_ and recreate them with: '
-            'distperiodic db sync')
+            f'database {shown} has distperiodic tables '
+            f'({", ".join(existing)}) but no record of their version, so they '
+            f'may be incomplete; restore the table {VERSION_TABLE}, or '
+            'drop all tables that begin with distperiodic_ and recreate them '
+            'with: distperiodic db sync')
 
 
 def _version_of(connection: sa.Connection) -> str | None:

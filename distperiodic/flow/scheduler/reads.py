@@ -111,8 +111,8 @@ class CatalogueReads:
             job.objects, runs.text_of(error), pause)
 
     def pause(self, job: str, tick: Instant) -> float:
-        """Return the seconds until *job* may be read for *tick*. 0: it may be
-        now.
+        """Return how many seconds to wait before reading the catalogue of
+        *job* for *tick*; 0 means now.
         """
         known = self._failures.get(job)
         if known is None or tick > known.tick:
