@@ -79,7 +79,7 @@ def check_account(told, hosts):
         assert moved == least
         assert others == '0'
     # The exit code proves that a member came back by itself.
-    assert 'guarantee' in text
+    assert 'Guarantee: ' in text
 
 
 def test_the_demo_needs_no_server_and_ends_by_itself(stage):

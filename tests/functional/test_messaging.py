@@ -524,7 +524,7 @@ def test_what_would_fill_the_memory_is_not_opened(
     assert most_memory() - before < 4 * len(body) + 2 ** 24
     reasons = ' '.join(reason for _, reason in ends.back.dropped)
     assert ("compressed ('application/x-gzip')" if packed else
-            f'of {len(body)} bytes') in reasons
+            f'{len(body)} bytes') in reasons
 
 
 def test_a_host_that_compresses_its_messages_does_not_compress_ours(
