@@ -211,9 +211,9 @@ class ClaimStore(Protocol):
         :param previous_tick: The tick before this one. An object with an
             earlier watermark is reported as behind and not claimed. None
             disables the check.
-        :param max_attempts: Number of attempts of a tick after which a lost
-            run is dead. If an object has used all of them without success, its
-            next ticks start at the last attempt, until one of its runs is
+        :param max_attempts: Maximum number of attempts per tick. A run that
+            is lost on its last attempt is dead. If an object has used all of
+            them without success, its next ticks start at the last attempt, until one of its runs is
             done. If *tick* supersedes an earlier claim, it continues with the
             attempts of that claim.
         :param rule: Text of the schedule that *tick* belongs to. Empty means

@@ -90,7 +90,7 @@ def read(tasks: 'periodic.PeriodicTasks', job: 'Job',
     """Return the objects that a job lists now.
 
     :param now: Microseconds since the epoch.
-    :return: A text that gives the reason if the objects are unknown.
+    :return: The objects, or text with the reason if they are unknown.
     """
     from distperiodic.adapters.local.reader import ThreadReader
     from distperiodic.core import ring

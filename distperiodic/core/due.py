@@ -139,8 +139,8 @@ class Plan:
               around: Callable[[Instant], Around] | None = None) -> Instant:
         """Return the instant after which the ticks count for an object.
 
-        This is its watermark, or the last tick for which it was not listed
-        yet, whichever is later.
+        This is the object's watermark or the last tick before it was listed,
+        whichever is later.
 
         :param around: :meth:`around`, or a cached version of it.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of the demo: start, kill, freeze and end them.
+"""Start, freeze, kill and stop the processes of the demo.
 
 Each process has a session of its own, so Ctrl-C reaches only the demo, which
 then ends the processes. No process outlives the demo, even if the demo is

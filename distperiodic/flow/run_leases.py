@@ -442,7 +442,8 @@ class RunLeases:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
 
     def may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return None if work of *batch* may begin now, else the reason.
+        """Return None if runs of *batch* may start now, else the reason for
+        refusal.
 
         The threads that run the work call this.
         """

@@ -212,7 +212,7 @@ class WorkerService(lifecycle.Lifecycle):
         that connections can be closed before the launcher kills the process.
         It does nothing if the service was not started or is already stopping.
 
-        :param graceful: Ignored: oslo.service passes it.
+        :param graceful: Ignored. Accepted because oslo.service passes it.
         """
         if not self._started.is_set() or self._stopping.is_set():
             return

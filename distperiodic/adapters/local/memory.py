@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims in this process's memory.
 
-The store records the decisions of one member. It keeps that member from
-starting a tick twice and from overlapping runs of an object. It knows nothing
+The store records the decisions of one member. It prevents that
+member from starting a tick twice, or a second run of an object while one is in
+progress. It knows nothing
 of other members, so only the ring decides between them, and its contents are
 lost when the process ends.
 

@@ -102,7 +102,8 @@ class Pool:
             return len(self._hanging)
 
     def recheck(self) -> None:
-        """Wake or start a thread if work is queued and none is coming.
+        """Wake or start a thread if work is queued and no thread is about to
+        take it.
 
         Call this several times a second: an earlier attempt to start a thread
         may have failed.

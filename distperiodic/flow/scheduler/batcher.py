@@ -27,8 +27,8 @@ class Batcher:
     that have room.
 
     *Suspects* are claims whose runs were lost more than once: one of them may
-    be what killed its worker. They run apart, in ever smaller batches, so that
-    others in the batch are not given up with them::
+    be what killed its worker. They run separately from other claims, in ever
+    smaller batches, so that few others are given up with them::
 
         lost     1 time       2 times      more
         runs     as others    16 at once   alone
