@@ -214,8 +214,8 @@ class ClaimStore(Protocol):
         :param max_attempts: Maximum number of attempts per tick. A run that
             is lost on its last attempt is dead. If an object has used all of
             them without success, its next ticks start at the last attempt,
-            until one of its runs is done. If *tick* supersedes an earlier claim, it continues with the
-            attempts of that claim.
+            until one of its runs is done. If *tick* supersedes an earlier
+            claim, it continues with the attempts of that claim.
         :param rule: Text of the schedule that *tick* belongs to. Empty means
             the schedule of the job. Objects with another recorded schedule
             are left out.
