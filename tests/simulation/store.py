@@ -43,15 +43,6 @@ class SharedStore(SharedMemoryStore):
             self.journal.claim(job, won.object, won.tick, lease)
         return answer
 
-    def sync(self, job, listed, delisted, *, at, later=()):
-        rows = self._rows_of(job)
-        locked = {key for key in (*(one.object for one in listed), *delisted)
-                  if key in rows and self._locked(job, key)}
-        return super().sync(
-            job, [one for one in listed if one.object not in locked],
-            [key for key in delisted if key not in locked],
-            at=at, later=later) + sorted(locked)
-
     def take_over_expired(self, jobs, **options):
         if self._locked('', 'a lease'):
             # A lease with a locked row is left to a later search.
