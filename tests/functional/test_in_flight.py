@@ -12,9 +12,8 @@ MOST = 5
 
 @pytest.fixture
 def cluster(tmp_path, zookeeper, rabbitmq, postgresql):
-    """Two jobs in one partition, which may use 5 of 40 slots. Their runs are
-    long beside the way of a report, so that a slow machine fills the limit,
-    too.
+    """Two jobs in one partition, which may use 5 of 40 slots. A run takes much
+    longer than its report, so that even a slow machine uses all 5.
     """
     schema.sync(postgresql.url)
     made = Cluster(
@@ -45,7 +44,7 @@ def test_a_partition_s_limit_holds_over_all_its_jobs_and_processes(cluster):
         cluster.start('worker')
 
     waiting.wait_until(lambda: all(
-        len(cluster.runs('end', job)) >= 60 for job in ('ping', 'pong')),
+        len(cluster.runs('end', job)) >= 120 for job in ('ping', 'pong')),
         90, 'too few runs')
 
     assert most_at_once(cluster) == MOST

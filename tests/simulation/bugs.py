@@ -5,6 +5,8 @@ None of them touches the code of the product: what is wrong is what a port
 answers, or how a process is driven.
 """
 
+import types
+
 from distperiodic.adapters.local.memory_rows import ClaimRow
 from distperiodic.adapters.local.memory_rows import EndedClaim
 from distperiodic.adapters.local.memory_rows import LeaseRow
@@ -21,6 +23,8 @@ class Bug:
     sweeps = True
     #: Whether a restarted process takes itself for the one before.
     same_nonce = False
+    #: What is not drawn of a world in which it shows; see :func:`.draws.draw`.
+    given = types.MappingProxyType({})
 
     def store(self, kind):
         """The class of the store, from the right one."""
@@ -116,6 +120,10 @@ class NoSweep(Bug):
 
 class NoCompareAtStart(Bug):
     """A run is granted, whoever has the object by now."""
+
+    # A batch that was taken for unsent reaches its worker after all.
+    given = types.MappingProxyType(
+        {'local': False, 'workers': 3, 'noise': ('message unsent',)})
 
     def store(self, kind):
         class Store(kind):
