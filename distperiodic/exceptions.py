@@ -27,6 +27,12 @@ class JobNameTaken(InvalidJob):
     """Two methods define jobs with the same name."""
 
     def __init__(self, name: str, first: str, second: str):
+        kind, _, command = name.partition(':')
+        if kind == 'task':
+            super().__init__(
+                f'command {command!r} is defined twice, in {first} and '
+                f'{second}; remove or rename one of them')
+            return
         super().__init__(
             f'job {name!r} is defined twice, in {first} and {second}; pass '
             'name=... to one of the decorators. Claims are kept under this '
@@ -90,6 +96,18 @@ class InvalidProgress(DistperiodicError, ValueError):
 
     It is not a JSON value, or longer than 64 KiB as JSON.
     """
+
+
+class InvalidWorkflow(ConfigError, ValueError):
+    """A workflow with an illegal definition, or an unknown type of task."""
+
+
+class InvalidTask(DistperiodicError, ValueError):
+    """A task that cannot be submitted as given, or a move it cannot make."""
+
+
+class UnknownTask(DistperiodicError, LookupError):
+    """No task, or no queue, has this name."""
 
 
 class RunReplaced(DistperiodicError):

@@ -189,6 +189,14 @@ OPTS = [
              'symbolic link are refused. Empty: a directory of this user in '
              'the temporary directory of the system, which may be cleared '
              'when the host boots.'),
+    cfg.StrOpt(
+        'workflows', default='',
+        help='File of the workflows, in YAML or JSON: for each type of task '
+             'a list of steps. The processes that submit tasks read it at '
+             'their first task. A task keeps the workflow with which it was '
+             'submitted, so a change of the file applies to new tasks only. '
+             'Empty: tasks of one step, and the workflows that the program '
+             'itself passes, can be submitted.'),
     cfg.BoolOpt(
         'quorum_queues', default=False,
         help='Declare the queues as quorum queues, which a RabbitMQ cluster '
@@ -242,6 +250,7 @@ class Settings:
     send_timeout: float
     pool_size: int
     state_path: str
+    workflows: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
     #: Partitions by name. Only those with an option that is set.

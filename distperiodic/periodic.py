@@ -37,6 +37,7 @@ from typing import cast
 from typing import overload
 
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.core import workflow
 from distperiodic.core.context import Context
 from distperiodic.core.due import ALWAYS
 from distperiodic.core.due import Row
@@ -44,6 +45,7 @@ from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import check_ended
+from distperiodic.core.job import command_job
 from distperiodic.core.job import schedule_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Instant
@@ -52,6 +54,7 @@ from distperiodic.core.schedule import Overlap
 from distperiodic.core.schedule import datetime_of
 from distperiodic.exceptions import InvalidJob
 from distperiodic.exceptions import InvalidSchedule
+from distperiodic.exceptions import InvalidWorkflow
 from distperiodic.exceptions import JobNameTaken
 from distperiodic.ports import Clock
 
@@ -65,7 +68,7 @@ DEFAULT_SPACING = 60.0
 Method = TypeVar('Method', bound=Callable[..., Any])
 
 _MARK = '_distperiodic_job'
-_DOORS = ('jobs', 'handler', 'catalogue')
+_DOORS = ('jobs', 'commands', 'handler', 'catalogue')
 
 
 @overload
@@ -182,13 +185,7 @@ def periodic_task(
     def decorate(function: Any) -> Any:
         where = _defined_at(function)
         _check_runs_at_once(function, where)
-        plain = _plain(function)
-        if hasattr(plain, _MARK):
-            raise InvalidJob(
-                f'{where}: {plain.__name__} is decorated twice; '
-                'write a second method that calls the first'
-            )
-        job_name = plain.__name__ if name is None else name
+        job_name = _plain(function).__name__ if name is None else name
         every = spacing
         if spacing is None and cron is None:
             every = DEFAULT_SPACING
@@ -220,10 +217,49 @@ def periodic_task(
             grace=grace,
             defined_at=where,
         )
-        setattr(plain, _MARK, job)
+        _mark(function, job)
         return function
 
     return decorate if method is None else decorate(method)
+
+
+def command(module: str, name: str) -> Callable[[Method], Method]:
+    """Make a method a command that the steps of tasks run.
+
+    The method is called as ``method(context, parameters)``. It returns a
+    dictionary to merge into the parameters of later steps, or None. An
+    exception means that the step has failed.
+
+    :param module: Name of the module: the partition whose workers run the
+        command. It consists of letters, digits, ``_`` and ``-``.
+    :param name: Name of the command within its module.
+    :raises InvalidWorkflow: A name cannot be used.
+    :raises InvalidJob: The decorated function is not a plain method.
+    :returns: A decorator that returns the method, with its type.
+    """
+    for value, is_module in ((module, True), (name, False)):
+        if problem := workflow.name_problem(value, is_module):
+            raise InvalidWorkflow(
+                f'{_caller()}: the {"module" if is_module else "command"} is '
+                f'{problem}')
+
+    def decorate(function: Any) -> Any:
+        where = _defined_at(function)
+        _check_runs_at_once(function, where)
+        _mark(function, command_job(module, name, where))
+        return function
+    return decorate
+
+
+def _mark(function: Any, job: Job) -> None:
+    """Attach the job of a decorated method."""
+    plain = _plain(function)
+    if hasattr(plain, _MARK):
+        raise InvalidJob(
+            f'{job.defined_at}: {plain.__name__} is decorated twice; '
+            'write a second method that calls the first'
+        )
+    setattr(plain, _MARK, job)
 
 
 class PeriodicTasks:
@@ -253,6 +289,7 @@ class PeriodicTasks:
         self.conf = conf
         self.clock: Clock = SystemClock()
         self._jobs: dict[str, Job] = {}
+        self._commands: dict[str, Job] = {}
         self._handlers: dict[str, Callable[..., Any]] = {}
         self._last_ticks: dict[str, Instant] = {}
         for door in _DOORS:
@@ -274,13 +311,23 @@ class PeriodicTasks:
         """
         return types.MappingProxyType(self._known_jobs())
 
+    @property
+    def commands(self) -> Mapping[str, Job]:
+        """Jobs of the commands by name, ``task:module.command``. Read-only.
+
+        :raises InvalidJob: A subclass has not called ``super().__init__()``.
+        """
+        self._known_jobs()
+        return types.MappingProxyType(self._commands)
+
     def handler(self, name: str) -> Callable[..., Any]:
         """Return the decorated method of job *name*, bound to this instance.
 
-        :param name: Name of the job.
+        :param name: Name of the job, or of the job of a command.
         :raises InvalidJob: No job has this name.
         """
-        self._job(name)
+        if name not in self._commands:
+            self._job(name)
         return self._in_context(self._handlers[name])
 
     def catalogue(self, name: str) -> Callable[..., Any] | None:
@@ -396,12 +443,13 @@ class PeriodicTasks:
         return jobs[name]
 
     def _add(self, job: Job, handler: Callable[..., Any]) -> None:
-        taken = self._jobs.get(job.name)
+        taken = self._jobs.get(job.name) or self._commands.get(job.name)
         if taken is not None:
             raise JobNameTaken(job.name, taken.defined_at, job.defined_at)
         if job.objects is not None:
             self._check_catalogue(job, job.objects)
-        self._jobs[job.name] = job
+        jobs = self._commands if job.scope is Scope.TASK else self._jobs
+        jobs[job.name] = job
         self._handlers[job.name] = handler
 
     def _check_catalogue(self, job: Job, method: str) -> None:
@@ -520,7 +568,9 @@ def _check_arguments(member: Any) -> None:
     job = getattr(plain, _MARK, None)
     if not isinstance(job, Job):
         return
-    wanted = ['context', *(['object_id'] if job.objects is not None else [])]
+    wanted = ['context', *(
+        ['object_id'] if job.objects is not None else
+        ['parameters'] if job.scope is Scope.TASK else [])]
     bound = isinstance(member, staticmethod) or inspect.ismethod(member)
     called = member if bound else plain
     if _takes(called, len(wanted) + (not bound)):
@@ -530,7 +580,7 @@ def _check_arguments(member: Any) -> None:
         f'{plain.__name__}({", ".join(wanted)})'
         f'{" for each object" if job.objects is not None else ""}, and is '
         f'{plain.__name__}{inspect.signature(plain, follow_wrapped=False)}'
-        + ('' if job.objects is not None or not _takes(
+        + ('' if len(wanted) > 1 or not _takes(
             called, len(wanted) + 1 + (not bound))
            else "; give objects='METHOD' to run it for each object")
     )

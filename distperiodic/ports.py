@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from distperiodic.core import due
 from distperiodic.core import message
+from distperiodic.core import workflow
 from distperiodic.core.claim import UNBOUNDED
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Claimed
@@ -84,6 +85,65 @@ class JobStatus(NamedTuple):
     checked: int
 
 
+class Advanced(NamedTuple):
+    """Tasks whose steps have ended, by outcome."""
+
+    done: set[str]
+    #: Failed; they wait for their next run.
+    retried: set[str]
+    failed: set[str]
+
+
+class StepStore(Protocol):
+    """Store of the steps of tasks.
+
+    A step that is ready is claimed once. Its claim is in the claim store: the
+    object is the task, and the job is the command. So start, renewal, retry
+    and take-over are those of any claim.
+
+    :raises StoreUnavailable: As in :class:`ClaimStore`.
+    """
+
+    def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
+             into: str, holder: str, seconds: float) -> list[Lease]:
+        """Claim steps that are ready, in the order of their priority and age.
+
+        :param jobs: Maximum number of steps of each command, by job.
+        :param tasks: Claim steps of these tasks only. None means of any.
+        :param into: Prefix of the names of the new leases, ``<into>.0``...
+        :param holder: Holder of the new leases.
+        :param seconds: Seconds until the leases expire.
+        :returns: The leases, each with claims of one command.
+        """
+
+    def wake(self) -> bool:
+        """Make delayed steps ready that are due, and let the next task run in
+        each queue whose last task has ended.
+
+        :returns: Whether there may be more to do.
+        """
+
+    def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
+        """Return what the present steps of tasks receive, by task."""
+
+    def advance(self, job: str, tick: int,
+                done: Mapping[str, str | None], failed: Mapping[str, str], *,
+                lease: str, into: str,
+                pause: Callable[[int], float]) -> Advanced:
+        """End runs in *lease*, and move their tasks, in one transaction.
+
+        A failed step is tried again as often as its workflow says. Then its
+        task is rolled back.
+
+        :param done: Tasks whose command is done, with the JSON text of what
+            it returned, or None.
+        :param failed: Errors of the tasks whose command failed.
+        :param into: Name of the new lease for steps that wait for a retry.
+        :param pause: Returns the seconds until the retry of an attempt.
+        :returns: The tasks whose ends counted.
+        """
+
+
 class ClaimStore(Protocol):
     """Store of the claims, one row per (job, object), and of their leases.
 
@@ -99,6 +159,10 @@ class ClaimStore(Protocol):
     :raises StoreUnavailable: Raised by any method. Whether the call changed
         anything is unknown. The caller may repeat it.
     """
+
+    @property
+    def steps(self) -> StepStore | None:
+        """Steps of tasks. None means that this store cannot hold tasks."""
 
     def close(self) -> None:
         """Close all connections. The next call connects again."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from distperiodic.core import due
 from distperiodic.core.cron import Cron
+from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.schedule import Every
 from distperiodic.core.schedule import Instant
@@ -30,6 +31,10 @@ _Word = TypeVar('_Word', bound=enum.StrEnum)
 #: the configuration.
 TOPIC = re.compile(r'[A-Za-z0-9._-]{1,100}')
 _NAME_LENGTH = 200
+#: How the names of commands begin, as jobs. No periodic job has such a name.
+COMMAND_PREFIX = 'task:'
+#: More retries than any command has.
+MAX_RETRIES = 2 ** 30
 
 
 class Scope(enum.StrEnum):
@@ -38,6 +43,7 @@ class Scope(enum.StrEnum):
     MEMBER = 'member'  # once on every member
     GROUP = 'group'  # once in the whole group
     OBJECTS = 'objects'  # once for each object of a catalogue
+    TASK = 'task'  # never; a command runs when a task comes to its step
 
 
 class Delivery(enum.StrEnum):
@@ -94,6 +100,13 @@ class Job:
                 f'{_NAME_LENGTH} printable characters'
             )
         self._check_scope()
+        if self.name.startswith(COMMAND_PREFIX) is not (
+                self.scope is Scope.TASK):
+            raise self._error(
+                f'scope is {self.scope.value!r}; names that begin with '
+                f'{COMMAND_PREFIX!r} are those of commands, which have the '
+                f'scope {Scope.TASK.value!r}, and no other jobs have it'
+            )
         self._accept_word('misfire', Misfire)
         self._accept_word('overlap', Overlap)
         self._accept_word('delivery', Delivery)
@@ -212,6 +225,35 @@ class Job:
 
     def _error(self, text: str) -> InvalidJob:
         return InvalidJob(f'{self.defined_at}: job {self.name!r}: {text}')
+
+
+class _Never:
+    """A schedule without ticks."""
+
+    def after(self, t: Instant) -> Instant:
+        return LAST_INSTANT
+
+    def at_or_before(self, t: Instant) -> Instant | None:
+        return None
+
+    def period_us(self, tick: Instant) -> int:
+        return LAST_INSTANT
+
+    def count(self, after: Instant, until: Instant) -> int:
+        return 0
+
+    def describe(self) -> str:
+        return 'never'
+
+
+def command_job(module: str, command: str, defined_at: str) -> Job:
+    """Return the job for the claims of a command.
+
+    The task of each run decides how often the command is tried and how long
+    it may run, so the job has no limits.
+    """
+    return Job(f'{COMMAND_PREFIX}{module}.{command}', _Never(), Scope.TASK,
+               topic=module, retries=MAX_RETRIES, defined_at=defined_at)
 
 
 def own_schedule(obj: object) -> Schedule | None:

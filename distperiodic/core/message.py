@@ -41,6 +41,7 @@ from distperiodic.core import catalogue
 from distperiodic.core.claim import Authority
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.refusal import parse_refusal
+from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import Instant
 
 VERSION = 1
@@ -57,9 +58,8 @@ MAX_REASON = 1_000
 MAX_REASONS = 1_000_000
 
 _MAX_INT = 2 ** 63 - 1
-# The range of instants that a datetime can represent: the years 1 to 9999.
+# First instant that a datetime can represent, in the year 1.
 _FIRST_INSTANT = -62_135_596_800_000_000
-_LAST_INSTANT = 253_402_300_799_999_999
 _TOKEN_LENGTH = 45
 _TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
 _MAC = re.compile(r'[0-9a-f]{64}\Z')
@@ -264,11 +264,11 @@ def _check_batch(message: Mapping[str, Any]) -> None:
         if not _TOKEN.fullmatch(message[field]):
             raise _Invalid(f'{field} is not 1 to {_TOKEN_LENGTH} of A-Z a-z '
                            '0-9 . -')
-    _check_int('tick', message['tick'], _FIRST_INSTANT, _LAST_INSTANT)
+    _check_int('tick', message['tick'], _FIRST_INSTANT, LAST_INSTANT)
     _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
     if message['expires'] is not None:
         _check_int('expires', message['expires'],
-                   _FIRST_INSTANT, _LAST_INSTANT)
+                   _FIRST_INSTANT, LAST_INSTANT)
     objects = message['objects']
     _check_list('objects', objects, str)
     if not 0 < len(objects) <= MAX_OBJECTS:

@@ -20,6 +20,8 @@ from distperiodic.exceptions import InvalidSchedule
 Instant = int
 
 SECOND = 1_000_000
+#: Last instant that a datetime can represent, in the year 9999.
+LAST_INSTANT = 253_402_300_799_999_999
 _DAY_S = 86_400
 
 # A longer spacing is probably in microseconds instead of seconds, or it

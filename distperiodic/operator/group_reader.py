@@ -82,7 +82,8 @@ class GroupReader:
         """
         names = {row.id: row.name for row in self.rows(
             sa.select(_job.c.id, _job.c.name)
-            .where(_job.c.space == self.namespace).order_by(_job.c.name))}
+            .where(_job.c.space == self.namespace,
+                   _job.c.kind == tables.KIND).order_by(_job.c.name))}
         if job is None:
             return names
         if job not in names.values():
@@ -106,7 +107,8 @@ class GroupReader:
             _history.c.job == _job.c.id).scalar_subquery()
         found = connection.execute(
             sa.select(_job, newest.label('tick')).where(
-                _job.c.space == self.namespace)).all()
+                _job.c.space == self.namespace,
+                _job.c.kind == tables.KIND)).all()
         return sorted(Job(row.name, row.tick, row.paused_since,
                           row.paused_by or '', row.paused_why or '',
                           due.ALWAYS if row.schedule_since is None

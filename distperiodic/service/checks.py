@@ -11,7 +11,6 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.url import check_backend_url
-from distperiodic.adapters.local import private
 
 
 def check_options(conf: cfg.ConfigOpts, kind: str) -> opts.Settings:
@@ -46,9 +45,7 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
         return
     from distperiodic.adapters.sql import schema
     if settings.embedded:
-        private.make_directory(settings.state_path)
-        private.make_file(settings.store_file)
-        schema.sync(settings.connection)
+        schema.create_file(settings.connection, settings.store_file)
     try:
         schema.check(settings.connection)
     except exceptions.SchemaError as exc:

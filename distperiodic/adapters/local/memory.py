@@ -73,6 +73,10 @@ class MemoryClaimStore:
         #: The last call that ended claims: lease, new state, ended objects.
         self._ended: tuple[str, State, set[str]] = '', State.DONE, set()
 
+    @property
+    def steps(self) -> None:
+        return None
+
     def close(self) -> None:
         """Do nothing, since there is no connection."""
 

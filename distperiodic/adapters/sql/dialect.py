@@ -151,7 +151,8 @@ class Dialect:
         """
         if self.name == 'postgresql':
             # One array per column is twice as fast as a list of rows.
-            types = {name: sa.Text() if isinstance(values[0], str)
+            types = {name: sa.Text() if any(
+                isinstance(value, str) for value in values)
                      else sa.BigInteger() for name, values in differ.items()}
             found = sa.func.unnest(*(
                 sa.bindparam(f'all_{name}', list(values),

@@ -15,6 +15,7 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.core import due
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.schedule import SECOND
 from distperiodic.ports import JobStatus
 
@@ -25,6 +26,17 @@ _NUMBERS = 2 ** 20, 2 ** 31 - 1
 #: Seconds for which a cached number is used. If the tables are recreated,
 #: statements with an old number find no rows until then.
 _CACHED = 10.0
+
+
+def kind_and_name(job: str) -> tuple[str, str]:
+    """Return the kind of *job*, and its name within that kind.
+
+    The name of a command is ``task:module.command``; all other names are
+    those of periodic jobs.
+    """
+    if job.startswith(COMMAND_PREFIX):
+        return tables.COMMAND, job[len(COMMAND_PREFIX):]
+    return tables.KIND, job
 
 
 class Numbers:
@@ -57,6 +69,20 @@ class Numbers:
             number = rows[job].id
             self._numbers[job] = number
         return number
+
+    def within(self, connection: sa.Connection,
+               needed: Collection[str]) -> Mapping[str, int]:
+        """Return the numbers of some jobs, and create missing rows.
+
+        A row that is created is not cached: the caller's transaction may be
+        rolled back.
+        """
+        if (self._opened == self._database.opened
+                and self._monotonic() - self._read_at <= _CACHED
+                and self._numbers.keys() >= set(needed)):
+            return self._numbers
+        return {name: row.id for name, row in self._jobs.create_missing(
+            connection, set(needed)).items()}
 
     def forget(self) -> None:
         """Clear the cache."""
@@ -94,12 +120,13 @@ class _Jobs:
         self._dialect = dialect
         self._namespace = namespace
         now = sa.select(dialect.now).scalar_subquery().label('now')
-        self._all = sa.select(_job, now).where(
-            _job.c.space == namespace, _job.c.kind == tables.KIND)
+        self._all = sa.select(_job, now).where(_job.c.space == namespace)
 
     def read(self, connection: sa.Connection) -> dict[str, Any]:
         """Return the rows by name."""
-        return {row.name: row for row in connection.execute(self._all)}
+        return {row.name if row.kind == tables.KIND
+                else COMMAND_PREFIX + row.name: row
+                for row in connection.execute(self._all)}
 
     def create_missing(self, connection: sa.Connection,
                        needed: set[str]) -> dict[str, Any]:
@@ -109,9 +136,11 @@ class _Jobs:
             # A row whose number another job has is not inserted; try another
             # number.
             numbers = random.sample(range(*_NUMBERS), len(missing))
+            kinds, names = zip(*map(kind_and_name, missing), strict=True)
             self._dialect.insert_new(
-                connection, _job, {'name': missing, 'id': numbers},
-                space=self._namespace, kind=tables.KIND)
+                connection, _job,
+                {'name': names, 'kind': kinds, 'id': numbers},
+                space=self._namespace)
             rows = self.read(connection)
         return rows
 

@@ -8,6 +8,7 @@ user who runs it needs the right to do so.
 
 import contextlib
 import itertools
+import os
 import pathlib
 import sqlite3
 import threading
@@ -19,6 +20,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from distperiodic import exceptions
+from distperiodic.adapters.local import private
 from distperiodic.adapters.sql import engine
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.database import Database
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from alembic import config as alembic_config
 
 #: Version that this release works with: that of the newest migration.
-VERSION = '0007'
+VERSION = '0008'
 VERSION_TABLE = 'distperiodic_alembic_version'
 
 _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
@@ -43,6 +45,17 @@ _TABLE_EXISTS = 1050
 _ATTEMPTS, _PAUSE = 20, 0.5
 
 _version = sa.table(VERSION_TABLE, sa.column('version_num', sa.String))
+
+
+def create_file(connection_url: str, path: str) -> None:
+    """Create an embedded store, if it is missing, or upgrade its tables.
+
+    :param path: Path of its file, as in *connection_url*.
+    :raises ConfigError: Its directory cannot be used.
+    """
+    private.make_directory(os.path.dirname(path))
+    private.make_file(path)
+    sync(connection_url)
 
 
 def check(connection_url: str) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import jobs
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.host_clock import HostClock
@@ -50,9 +51,10 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     :raises ConfigError: the session's database does not hold the claims.
     """
     bind = getattr(session, 'get_bind', lambda: session)()
+    kind, name = jobs.kind_and_name(job)
     number = sa.select(tables.job.c.id).where(
-        tables.job.c.space == namespace, tables.job.c.kind == tables.KIND,
-        tables.job.c.name == job).scalar_subquery()
+        tables.job.c.space == namespace, tables.job.c.kind == kind,
+        tables.job.c.name == name).scalar_subquery()
     before, after = MOVES[Move.COMMIT]
     ours = _claim.c.job == number, _claim.c.object == key
     stands = *ours, _claim.c.lease == lease

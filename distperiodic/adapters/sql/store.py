@@ -42,6 +42,7 @@ from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.statements import LATE_AFTER
 from distperiodic.adapters.sql.statements import Statements
+from distperiodic.adapters.sql.steps import SqlSteps
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import claim_of
 from distperiodic.adapters.sql.transaction import in_order
@@ -58,6 +59,7 @@ from distperiodic.core.claim import Move
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import names_of_leases
+from distperiodic.core.job import COMMAND_PREFIX
 
 T = TypeVar('T')
 
@@ -93,8 +95,14 @@ class SqlClaimStore:
         self._numbers = sql_jobs.Numbers(
             self.database, namespace, SystemClock().monotonic)
         self._sql = Statements(self._dialect, late_after)
+        self._steps = SqlSteps(
+            self.database, self._sql, self._numbers, namespace)
         self._overdue = {gone: takeover.Statements(self._dialect, gone)
                          for gone in (False, True)}
+
+    @property
+    def steps(self) -> SqlSteps:
+        return self._steps
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -459,7 +467,9 @@ class SqlClaimStore:
             try:
                 claims = self._run(functools.partial(
                     takeover.take_over, old=old, name=free[0],
-                    search=search, holder=holder, seconds=seconds))
+                    search=search, holder=holder, seconds=seconds,
+                    lost=self._steps.lost if numbers[old.job].startswith(
+                        COMMAND_PREFIX) else None))
             except takeover.ClaimLocked:
                 continue
             if claims:

@@ -17,6 +17,8 @@ from sqlalchemy.dialects import postgresql
 
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.workflow import CODES
+from distperiodic.core.workflow import Status
 
 #: Maximum length of an object's id, in characters.
 LONGEST_ID = 255
@@ -26,6 +28,11 @@ LONGEST_HOLDER = 255
 LONGEST_REASON = 200
 #: Maximum length of the text of an object's own schedule, in characters.
 LONGEST_RULE = 300
+
+#: Maximum length of the id of a task, in characters.
+LONGEST_TASK = 64
+#: Maximum length of the name of a type or a queue, in characters.
+LONGEST_NAME = 200
 
 _MYSQL = ('mysql', 'mariadb')
 #: Codes of the states in the tables. Never change a code: existing rows
@@ -37,6 +44,7 @@ STATE_CODES = {
     State.SUPERSEDED: 13, State.CANCELLED: 14,
 }
 _STATES = {code: state for state, code in STATE_CODES.items()}
+_STATUSES = {code: status for status, code in CODES.items()}
 SKIPPED_CODES = {
     SkippedBy.MISFIRE: 1, SkippedBy.OVERLAP: 2, SkippedBy.PAUSE: 3,
     SkippedBy.LOST: 4,
@@ -99,6 +107,19 @@ class StateColumn(sa.TypeDecorator[State]):
         return None if value is None else _STATES[value]
 
 
+class StatusColumn(sa.TypeDecorator[Status]):
+    """Column that stores the status of a task as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Status | None, dialect: Any) -> Any:
+        return None if value is None else CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> Status | None:
+        return None if value is None else _STATUSES[value]
+
+
 class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
     """Column that stores the cause of a skip as its code."""
 
@@ -130,8 +151,10 @@ _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
 # until the transaction commits. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
-#: Kind of the things that claims are about: periodic jobs.
+#: Kind of the things that claims are about: periodic jobs, or the commands
+#: that the steps of tasks run.
 KIND = 'job'
+COMMAND = 'task'
 
 metadata = sa.MetaData()
 
@@ -308,3 +331,89 @@ failure = sa.Table(
     sa.Column('at', sa.BigInteger, nullable=False),
     sa.Index('distperiodic_failure_object', 'job', 'object'),
     **_OF_TABLES)
+
+#: Tasks: one-off work in steps.
+task = sa.Table(
+    'distperiodic_task', metadata,
+    sa.Column('id', Exact(LONGEST_TASK), primary_key=True),
+    sa.Column('space', Exact(100), nullable=False),
+    sa.Column('type', Exact(LONGEST_NAME), nullable=False),
+    #: The submitter's own name of the task. None means that it has none.
+    sa.Column('key', Exact(LONGEST_ID)),
+    #: Digest of what a task with a key was submitted with.
+    sa.Column('digest', LeaseName),
+    #: Ordered queue of the task. None means that it is in none.
+    sa.Column('queue', Exact(LONGEST_NAME)),
+    sa.Column('status', StatusColumn, nullable=False),
+    #: Error of the step that failed. None means that none failed.
+    sa.Column('message', LongText),
+    #: Position; see :class:`distperiodic.core.workflow.Position`.
+    sa.Column('cursor', sa.Integer, nullable=False),
+    sa.Column('step', sa.Integer, nullable=False),
+    sa.Column('back', sa.SmallInteger, nullable=False),
+    #: Number of commands that were made ready before the present one.
+    sa.Column('move', sa.Integer, nullable=False),
+    #: Higher first.
+    sa.Column('priority', sa.Integer, nullable=False),
+    #: The times are in microseconds of the store's clock.
+    sa.Column('created', sa.BigInteger, nullable=False),
+    #: Earliest instant of the first step. None means at once.
+    sa.Column('due', sa.BigInteger),
+    sa.Column('started', sa.BigInteger),
+    sa.Column('ended', sa.BigInteger),
+    #: Who asked to cancel the task, and why. None means that nobody did.
+    sa.Column('cancelled_by', sa.String(LONGEST_REASON)),
+    #: The workflow with which the task began, as JSON.
+    sa.Column('definition', LongText, nullable=False),
+    #: What the steps share, as JSON.
+    sa.Column('parameters', LongText, nullable=False),
+    #: What is recorded of each step, as JSON.
+    sa.Column('records', LongText, nullable=False),
+    sa.UniqueConstraint('space', 'key', name='distperiodic_task_key'),
+    sa.Index('distperiodic_task_status', 'space', 'status', 'created', 'id'),
+    sa.Index('distperiodic_task_queue', 'space', 'queue', 'status', 'created',
+             'id'),
+    **_OF_TABLES, **_CHANGING)
+
+#: Steps of tasks that are ready to be claimed. A claim deletes the row.
+ready = sa.Table(
+    'distperiodic_ready', metadata,
+    sa.Column('task', Exact(LONGEST_TASK), primary_key=True),
+    #: Number of the command.
+    sa.Column('job', sa.Integer, nullable=False),
+    #: 1 until the task is due.
+    sa.Column('delayed', sa.SmallInteger, nullable=False),
+    #: Lower first.
+    sa.Column('precedence', sa.Integer, nullable=False),
+    #: When the step is due, in microseconds of the store's clock.
+    sa.Column('due', sa.BigInteger, nullable=False),
+    #: Tick of the command that the task ran before this one, or 0.
+    sa.Column('after', sa.BigInteger, nullable=False),
+    #: As in the task.
+    sa.Column('move', sa.Integer, nullable=False),
+    #: 1 if the task waits until this claim, and runs from then on.
+    sa.Column('starts', sa.SmallInteger, nullable=False),
+    sa.Index('distperiodic_ready_job', 'job', 'delayed', 'precedence', 'due',
+             'task'),
+    sa.Index('distperiodic_ready_due', 'delayed', 'due'),
+    **_OF_TABLES)
+
+#: Ordered queues of tasks.
+queue = sa.Table(
+    'distperiodic_queue', metadata,
+    sa.Column('space', Exact(100), primary_key=True),
+    sa.Column('name', Exact(LONGEST_NAME), primary_key=True),
+    #: The task that may run. None means that the next one is still to be
+    #: chosen, or that the queue is empty or halted.
+    sa.Column('head', Exact(LONGEST_TASK)),
+    #: Number of changes. Each submission changes it, so that two of them
+    #: cannot commit in another order than that of their times.
+    sa.Column('changes', sa.BigInteger, nullable=False),
+    #: 1 if the queue goes on after a task that failed.
+    sa.Column('goes_on', sa.SmallInteger, nullable=False),
+    #: When the queue was halted. None means that it is not halted.
+    sa.Column('halted', sa.BigInteger),
+    sa.Column('halted_why', sa.String(LONGEST_REASON)),
+    #: The task that failed. None means that an operator halted the queue.
+    sa.Column('halted_by', Exact(LONGEST_TASK)),
+    **_OF_TABLES, **_CHANGING)

@@ -7,6 +7,7 @@ the same moment therefore keeps all of the claims or none.
 """
 
 import json
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,11 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import State
 
 _lease = tables.lease
+
+
+#: See :meth:`distperiodic.adapters.sql.steps.SqlSteps.lost`.
+Lost = Callable[[transaction.Transaction, int, list[Claim], str, str,
+                 Sequence[str]], list[Claim]]
 
 
 class ClaimLocked(Exception):
@@ -115,11 +121,13 @@ def standing(tx: transaction.Transaction, old: Any) -> list[Claim]:
 
 
 def take_over(tx: transaction.Transaction, *, old: Any, name: str,
-              search: Search, holder: str,
-              seconds: float) -> list[Claim]:
+              search: Search, holder: str, seconds: float,
+              lost: Lost | None = None) -> list[Claim]:
     """Take over the lease *old* and its open claims, if it is still overdue.
 
     :param name: New name of the lease.
+    :param lost: Records that runs of steps of tasks were lost. None means
+        that the claims are of a periodic job.
     :returns: the claims, with new fences.
     :raises ClaimLocked: a handler's open transaction has locked a claim. The
         caller must roll back.
@@ -139,7 +147,10 @@ def take_over(tx: transaction.Transaction, *, old: Any, name: str,
     claims: dict[str, Claim] = {}
     tx.move(tx.sql.take_over, old.job, keys, claims,
             {'stands_in': old.id, 'into': name, 'tries': 1})
-    if len(claims) < len(keys):
+    if lost is not None and old.state is State.RUNNING:
+        kept = lost(tx, old.job, list(claims.values()), name, old.id, keys)
+        claims = {claim.object: claim for claim in kept}
+    elif len(claims) < len(keys):
         history.count_committed(tx, old.job, keys, old.id)
     if not claims:
         tx.connection.execute(sa.delete(_lease).where(_lease.c.id == name))

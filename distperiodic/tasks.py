@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks: one-off work in steps, under the same claims as periodic jobs.
+
+A class declares commands, and a client submits tasks that run them::
+
+    class Modules(PeriodicTasks):
+
+        @tasks.command('mysql', 'init_instance')
+        def init(self, context, parameters):
+            return {'Port': start(parameters['Host'])}
+
+    client = tasks.Client(conf)
+    task = client.submit('create_instance', {'Host': 'h7'})
+    client.wait(task, timeout=600)
+
+The schedulers and workers that serve the class run its commands, too.
+"""
+
+import datetime
+import functools
+import getpass
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.adapters.local.workflow_file import read_workflows
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_rows
+from distperiodic.core import schedule
+from distperiodic.core import workflow
+from distperiodic.core.claim import State
+from distperiodic.core.task import Command
+from distperiodic.core.task import Step
+from distperiodic.core.task import Task
+from distperiodic.core.task import command_of
+from distperiodic.core.task import moment
+from distperiodic.core.workflow import Status
+from distperiodic.operator.tasks import NewTask
+from distperiodic.operator.tasks import Running
+from distperiodic.operator.tasks import TaskStore
+from distperiodic.periodic import command
+
+__all__ = ['Client', 'Command', 'Status', 'Step', 'Task', 'command']
+
+# Seconds between two looks at a task that is waited for: at first, and at
+# most.
+_FIRST_LOOK = 0.01
+_LONGEST_LOOK = 0.5
+_MOST_PRIORITY = 2 ** 31 - 1
+# Arguments of submit() beside the type, with their defaults.
+_ARGUMENTS: dict[str, Any] = {
+    'parameters': None, 'key': None, 'queue': None, 'at': None, 'priority': 0}
+
+
+class Client:
+    """Submits tasks, shows them, and steers them.
+
+    A client connects at its first call. Threads that share a client must call
+    it one at a time.
+
+    :param conf: Configuration of the service. It is read at the first call.
+    :param workflows: Steps of each type of task, in the form of the file that
+        the option ``workflows`` names; see :doc:`/reference/workflows`. They
+        take precedence over that file.
+    :raises InvalidWorkflow: One of *workflows* is invalid.
+    """
+
+    def __init__(self, conf: Any, workflows: Mapping[str, Any] | None = None):
+        self._conf = conf
+        self._given = workflow.parse_workflows(
+            {} if workflows is None else workflows)
+        self._clock = SystemClock()
+
+    # -- submit
+
+    def submit(self, type: str,  # noqa: A002
+               parameters: Mapping[str, Any] | None = None, *,
+               key: str | None = None, queue: str | None = None,
+               at: datetime.datetime | None = None, priority: int = 0,
+               session: Any = None) -> str:
+        """Submit a task, and return its id.
+
+        The task is written as a whole, in one transaction; then the
+        schedulers are told. If they cannot be told, they find it at their
+        next sweep.
+
+        :param type: Type of a workflow, or ``module.command`` for a task of
+            one step.
+        :param parameters: Values that the steps share: a dictionary that JSON
+            can represent, of at most 1,000,000 characters as JSON.
+        :param key: The caller's own name of the task. If a task with this key
+            exists, nothing is written, and the id of that task is returned.
+        :param queue: Ordered queue. Its tasks run one at a time, in the order
+            in which they were submitted, whatever their priorities.
+        :param at: Earliest start, an aware datetime. In an ordered queue, the
+            tasks behind this one wait as well.
+        :param priority: Tasks with a higher priority are claimed first.
+        :param session: SQLAlchemy session or connection to the database that
+            holds the tasks. The task then exists if and only if the caller
+            commits its transaction.
+        :raises InvalidWorkflow: There is no such type.
+        :raises InvalidTask: An argument cannot be used, or the key belongs to
+            a task that was submitted with other arguments.
+        :raises ConfigError: There is no store.
+        :raises StoreUnavailable: The database did not answer. It is unknown
+            whether the task was written. With a key it is safe to submit it
+            again.
+        """
+        return self._submit([self._new(
+            type, parameters, key, queue, at, priority)], session)[0]
+
+    def submit_many(self, tasks: Iterable[Mapping[str, Any]], *,
+                    session: Any = None) -> list[str]:
+        """Submit tasks in one transaction, and return their ids in order.
+
+        :param tasks: For each task a dictionary with ``type`` and other
+            arguments of :meth:`submit`.
+        :param session: As in :meth:`submit`.
+        :raises InvalidTask: As in :meth:`submit`. Nothing is written then.
+        """
+        new = []
+        for index, task in enumerate(tasks):
+            for name in task:
+                if name != 'type' and name not in _ARGUMENTS:
+                    raise exceptions.InvalidTask(
+                        f'task {index}: unknown key {name!r}; the keys are '
+                        f'type, {", ".join(_ARGUMENTS)}')
+            if 'type' not in task:
+                raise exceptions.InvalidTask(
+                    f"task {index}: the key 'type' is missing")
+            new.append(self._new(task['type'], **{
+                name: task.get(name, default)
+                for name, default in _ARGUMENTS.items()}))
+        return self._submit(new, session) if new else []
+
+    def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
+        if session is not None:
+            return self._store.submit_in(session, tasks)
+        return self._store.submit(tasks)
+
+    def _new(self, type_: Any, parameters: Any, key: Any, queue: Any,
+             at: Any, priority: Any) -> NewTask:
+        definition = self._definition(type_)
+        for name, value, most in (
+                ('key', key, tables.LONGEST_ID),
+                ('queue', queue, tables.LONGEST_NAME)):
+            if value is not None and not _is_name(value, most):
+                raise exceptions.InvalidTask(
+                    f'{name} is {_shown(value)}; give 1 to {most} '
+                    'characters without NUL, or None')
+        if type(priority) is not int or abs(priority) > _MOST_PRIORITY:
+            raise exceptions.InvalidTask(
+                f'priority is {_shown(priority)}; give a whole number from '
+                f'{-_MOST_PRIORITY} to {_MOST_PRIORITY}')
+        return NewTask(_new_id(self._clock.now()), type_, definition,
+                       _parameters_text(parameters), key, queue,
+                       _instant(at), priority)
+
+    def _definition(self, type_: Any) -> workflow.Definition:
+        """Return the workflow of a type of task.
+
+        :raises InvalidWorkflow: There is none.
+        """
+        for known in (self._given, self._of_file):
+            if isinstance(type_, str) and type_ in known:
+                return known[type_]
+        single = (workflow.single(type_) if isinstance(type_, str)
+                  else None)
+        if single is None:
+            names = ', '.join(sorted({**self._of_file, **self._given}))
+            raise exceptions.InvalidWorkflow(
+                f'type is {_shown(type_)}; '
+                + (f'the types are {names}' if names else
+                   '[distperiodic] workflows names no file with types')
+                + '; or give MODULE.COMMAND for a task of one step')
+        return single
+
+    @functools.cached_property
+    def _of_file(self) -> dict[str, workflow.Definition]:
+        """Workflows of the file that the configuration names."""
+        path = self._settings.workflows
+        return read_workflows(path) if path else {}
+
+    @functools.cached_property
+    def _settings(self) -> opts.Settings:
+        return opts.settings(self._conf)
+
+    @functools.cached_property
+    def _store(self) -> TaskStore:
+        settings = self._settings
+        if not settings.connection:
+            raise exceptions.ConfigError(
+                'tasks need a store; set [distperiodic] connection to the '
+                'database of the service')
+        if settings.embedded:
+            schema.create_file(settings.connection, settings.store_file)
+        return TaskStore(settings.connection, namespace=settings.group)
+
+    # -- read
+
+    def get(self, id_: str) -> Task:
+        """Return a task.
+
+        :raises UnknownTask: No task of this group has that id.
+        """
+        return _task(*self._store.get(_id(id_)))
+
+    def list(self, status: str | None = None,
+             type: str | None = None,  # noqa: A002
+             queue: str | None = None, limit: int = 100,
+             after: str | None = None) -> list[Task]:
+        """Return tasks in the order in which they were submitted.
+
+        :param status: Only tasks with this status; see :class:`Status`.
+        :param type: Only tasks of this type.
+        :param queue: Only tasks of this ordered queue.
+        :param limit: Maximum number of tasks.
+        :param after: Only tasks behind the task with this id: the last one of
+            the page before.
+        :raises UnknownTask: No task has the id *after*.
+        :raises InvalidTask: There is no such status, or *limit* is no number
+            from 1.
+        """
+        if status is not None and status not in tuple(Status):
+            raise exceptions.InvalidTask(
+                f'status is {_shown(status)}; give one of '
+                f'{", ".join(Status)}')
+        if not isinstance(limit, int) or limit < 1:
+            raise exceptions.InvalidTask(
+                f'limit is {_shown(limit)}; give a whole number from 1')
+        return [_task(found, None) for found in self._store.page(
+            status=None if status is None else Status(status), type_=type,
+            queue=queue, limit=limit,
+            after=None if after is None else _id(after))]
+
+    def wait(self, id_: str, timeout: float | None = None) -> Task:
+        """Wait until a task has ended or is stuck, and return it.
+
+        :param timeout: Maximum number of seconds. None means no limit. The
+            task is then returned as it is.
+        :raises UnknownTask: No task of this group has that id.
+        """
+        end = None if timeout is None else self._clock.monotonic() + timeout
+        pause = _FIRST_LOOK
+        never = threading.Event()
+        while True:
+            task = self.get(id_)
+            if task.ended or task.status is Status.STUCK:
+                return task
+            left = (pause if end is None
+                    else min(pause, end - self._clock.monotonic()))
+            if left <= 0:
+                return task
+            never.wait(left)
+            pause = min(_LONGEST_LOOK, 1.5 * pause)
+
+    # -- steer
+
+    def cancel(self, id_: str, why: str = '') -> Status:
+        """Cancel a task, and return its status.
+
+        A task that waits is cancelled at once. A task that runs is rolled
+        back after its present step. If a rollback is stuck, it is given up,
+        and the steps before it are rolled back.
+
+        :param why: Reason, for those who look at the task later.
+        :raises UnknownTask: No task of this group has that id.
+        :raises InvalidTask: The task has ended.
+        """
+        return self._store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
+
+    def retry(self, id_: str, back: bool | None = None) -> Status:
+        """Let a task go on that is stuck, has failed or was cancelled.
+
+        :param back: For a stuck task: False runs the stuck step and the steps
+            after it, True rolls it and the steps before it back. None means
+            the direction in which it is stuck. A task that has failed or was
+            cancelled starts again from its first step.
+        :returns: The new status.
+        :raises UnknownTask: No task of this group has that id.
+        :raises InvalidTask: The task is in none of these conditions.
+        """
+        return self._store.retry(_id(id_), back)
+
+    def close(self) -> None:
+        """Close the connection. The next call opens another."""
+        if '_store' in vars(self):
+            self._store.close()
+
+
+def _task(found: task_rows.Task, running: Running | None) -> Task:
+    row, position = found.row, found.position
+    live = None
+    if running is not None and running.state is State.RUNNING:
+        live = task_rows.record_key(position)
+    steps = []
+    for index, step in enumerate(found.definition):
+        halves: dict[bool, Command | None] = {True: None}
+        for back, action in ((False, step.normal), (True, step.rollback)):
+            if action is None:
+                continue
+            name = task_rows.record_key(
+                position._replace(step=index, back=back))
+            record = found.records.get(name)
+            if name == live and running is not None:
+                record = {**(record or {}), 'code': 2,
+                          'attempts': running.attempt}
+                record.setdefault('started', running.granted)
+            halves[back] = command_of(action, record, not back)
+        normal = halves[False]
+        assert normal is not None
+        steps.append(Step(normal, halves[True]))
+    created = moment(row.created)
+    assert created is not None
+    return Task(
+        row.id, row.type, row.key, position.status, row.message or None,
+        position.cursor, row.queue, row.priority, found.parameters, created,
+        moment(row.due), moment(row.started), moment(row.ended),
+        tuple(steps))
+
+
+def _new_id(now: int) -> str:
+    """Return a new id. Ids grow with time, so that indexes stay compact."""
+    return f'{now // 1000:012x}{uuid.uuid4().hex[:20]}'
+
+
+def _id(value: Any) -> str:
+    """Return *value* if it can be the id of a task.
+
+    :raises UnknownTask: It cannot.
+    """
+    if not _is_name(value, tables.LONGEST_TASK):
+        raise exceptions.UnknownTask(
+            f'{_shown(value)} is not the id of a task; to list them: '
+            'distperiodic task list')
+    return str(value)
+
+
+def _is_name(value: Any, most: int) -> bool:
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return '\0' not in value
+
+
+def _parameters_text(parameters: Any) -> str:
+    """Return the JSON text of the parameters of a task.
+
+    :raises InvalidTask: They cannot be stored.
+    """
+    found = {} if parameters is None else parameters
+    if not isinstance(found, Mapping):
+        raise exceptions.InvalidTask(
+            f'parameters are {_shown(parameters)}; give a dictionary')
+    problem = workflow.parameters_problem(found)
+    if problem:
+        raise exceptions.InvalidTask(f'parameters {problem}')
+    return json.dumps(dict(found), sort_keys=True)
+
+
+def _instant(at: Any) -> int | None:
+    if at is None:
+        return None
+    if not isinstance(at, datetime.datetime) or at.tzinfo is None:
+        raise exceptions.InvalidTask(
+            f'at is {_shown(at)}; give an aware datetime, such as '
+            'datetime.now(UTC) + timedelta(hours=1)')
+    return schedule.instant_of(at)
+
+
+def _me() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = str(os.getuid())
+    return f'{user}@{host_name()}'
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f'{text[:97]}...'
