@@ -5,10 +5,13 @@ import datetime
 import json
 import warnings
 from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import schedule
+from distperiodic.core import workflow
+from distperiodic.core.workflow import StepInput
 
 #: Maximum number of characters of a run's progress, as JSON.
 MAX_PROGRESS = 64 * 1024
@@ -20,15 +23,15 @@ class Context:
     Each run has its own context. A handler may keep it until the run ends.
     """
 
-    __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled',
+    __slots__ = ('job', 'object', 'fence', 'attempt', 'cancelled', '_step',
                  '_tick', '_deadline', '_held', '_finish', '_progress',
                  '_unsaved')
 
     def __init__(self, job: str, object_id: str, tick: int, fence: int,
                  attempt: int, deadline: int | None = None,
                  held: Callable[[], bool] = lambda: True,
-                 finish: Callable[[str, Any], None] | None = None,
-                 progress: Any = None):
+                 finish: Callable[[str, Any, str | None], None] | None = None,
+                 progress: Any = None, step: StepInput | None = None):
         #: Name of the job.
         self.job = job
         #: Id of the object. For a job without objects: the key of its only
@@ -43,12 +46,28 @@ class Context:
         #: the timeout of its job, or the process stops. A long handler should
         #: check it and return early.
         self.cancelled = False
+        self._step = step
         self._progress = progress
         self._unsaved: str | None = None
         self._held = held
         self._finish = finish
         self._tick = tick
         self._deadline = deadline
+
+    @property
+    def task(self) -> str | None:
+        """Id of the task whose step runs. None in a periodic job."""
+        return None if self._step is None else self._step.task
+
+    @property
+    def step(self) -> int | None:
+        """Index of the step that runs, from 0. None in a periodic job."""
+        return None if self._step is None else self._step.step
+
+    @property
+    def rollback(self) -> bool:
+        """True if a step is rolled back."""
+        return self._step is not None and self._step.rollback
 
     @property
     def tick(self) -> datetime.datetime:
@@ -123,7 +142,8 @@ class Context:
             DeprecationWarning, stacklevel=2)
         return self.is_current()
 
-    def finish(self, session: Any) -> None:
+    def finish(self, session: Any,
+               result: Mapping[str, Any] | None = None) -> None:
         """End this run in the transaction of *session*.
 
         The effect of the run and its end are then committed together or not
@@ -131,6 +151,10 @@ class Context:
 
         :param session: SQLAlchemy session or connection to the database that
             the option ``connection`` names.
+        :param result: For the command of a step, the values to merge into the
+            parameters of later steps. What the command returns after this
+            call is ignored.
+        :raises InvalidTask: *result* cannot be stored.
         :raises RunReplaced: Another process has taken over the run. Roll back
             the transaction.
         :raises ConfigError: There is no store, or the session belongs to a
@@ -140,11 +164,19 @@ class Context:
             raise exceptions.ConfigError(
                 f'job {self.job!r}: context.finish() needs a database that '
                 'holds the claims; set [distperiodic] connection')
-        self._finish(self.object, session)
+        self._finish(self.object, session, None if self._step is None
+                     else workflow.result_text(result))
 
     @property
     def key(self) -> str:
-        """Idempotency key: the same for all attempts of an object and tick."""
+        """Idempotency key: the same for all attempts of an object and tick.
+
+        For a step, it is the same for all runs of its command, but the
+        rollback of the step has a key of its own.
+        """
+        if self._step is not None:
+            direction = 'rollback' if self._step.rollback else 'normal'
+            return f'{self._step.task}/{self._step.step}/{direction}'
         return f'{self.job}/{self.object}/{self._tick}'
 
     def __repr__(self) -> str:

@@ -43,6 +43,7 @@ from distperiodic.core.refusal import Refusal
 from distperiodic.core.refusal import parse_refusal
 from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import Instant
+from distperiodic.core.workflow import StepInput
 
 VERSION = 1
 
@@ -96,6 +97,9 @@ class Batch:
     #: Progress of earlier attempts, as JSON by object. Never sent: the process
     #: that runs the batch reads it from the store. None means no progress.
     progress: dict[str, str] | None = None
+    #: What the runs of a command receive, by task. Never sent, as with
+    #: *progress*. None means that the job is no command.
+    steps: Mapping[str, StepInput] | None = None
     #: Authority that grants the runs. Never sent: a worker uses its store, if
     #: it has one.
     authority: Authority = Authority.STORE
@@ -126,6 +130,8 @@ class Report:
     progress: list[tuple[int, str]] = dataclasses.field(default_factory=list)
     #: Tracebacks of failed runs. Never sent, as with *progress*.
     tracebacks: dict[int, str] = dataclasses.field(default_factory=dict)
+    #: What commands returned, as JSON. Never sent, as with *progress*.
+    results: dict[int, str] = dataclasses.field(default_factory=dict)
 
     @property
     def size(self) -> int:

@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from distperiodic.core.job import Delivery
 from distperiodic.core.schedule import finite_number
+from distperiodic.exceptions import InvalidTask
 from distperiodic.exceptions import InvalidWorkflow
 
 #: Seconds that a command may run if its definition gives no timeout.
@@ -403,6 +404,22 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
                 f'{MAX_PARAMETERS}; store the data elsewhere, and its '
                 'location in the parameters')
     return ''
+
+
+def result_text(result: object) -> str | None:
+    """Return the JSON text of what a command returned. None means nothing.
+
+    :raises InvalidTask: It cannot be merged into the parameters of a task.
+    """
+    if result is None:
+        return None
+    if not isinstance(result, Mapping):
+        raise InvalidTask(
+            f'the command returned {_shown(result)}; return a dictionary, to '
+            'merge into the parameters of later steps, or None')
+    if problem := parameters_problem(result):
+        raise InvalidTask(f'the values that the command returned {problem}')
+    return json.dumps(dict(result))
 
 
 def _shown(value: object) -> str:

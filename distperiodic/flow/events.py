@@ -112,6 +112,12 @@ class Unlisted(NamedTuple):
     objects: Sequence[str]
 
 
+class Submitted(NamedTuple):
+    """Tasks with steps that are ready, or that were changed."""
+
+    tasks: Sequence[str]
+
+
 class Woken(NamedTuple):
     """A change in something that the flow checks in each of its turns."""
 
@@ -122,7 +128,7 @@ class Stopped(NamedTuple):
 
 Event = (Viewed | CatalogueRead | Called | Accepted | Sent | Unsent
          | Reported | Ran | ResultsWait | Ended | Released | ClockDiffers
-         | Unlisted | Woken | Stopped)
+         | Unlisted | Submitted | Woken | Stopped)
 
 #: Puts an event into the inbox. Any thread may call it; it never blocks.
 Put = Callable[[Event], None]

@@ -18,19 +18,23 @@ The file is long because an object crosses each file of the flow once.
 """
 
 import dataclasses
+import functools
 import logging
 import random
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 
 from distperiodic import ports
 from distperiodic.core import message
+from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Failure
 from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Job
+from distperiodic.core.job import Scope
 from distperiodic.core.member import holder_of
 from distperiodic.core.member import process_of
 from distperiodic.core.partition import NONE
@@ -49,9 +53,8 @@ RETRY_CAP = 60.0
 #: Earlier than any instant of the monotonic clock.
 NEVER = float('-inf')
 
-#: A call of the store, and its callback, which gets the objects that counted.
-StoreCall = tuple[Callable[[ports.ClaimStore], set[str]],
-                  Callable[[set[str]], None]]
+#: A call of the store, and its callback, which gets what counted.
+StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 #: A failed run: its index in the granted batch, and the error.
 Failed = tuple[int, str]
 
@@ -142,7 +145,55 @@ class RunOutcomes:
         self._random = random_
         self._throttle = throttle
 
-    def finish_call(self, grant: Grant, done: list[int],
+    def calls(self, grant: Grant, done: list[int], failed: list[Failed],
+              report: message.Report) -> list[StoreCall]:
+        """Return the store calls that record outcomes, and their callbacks.
+
+        :param done: Runs that are done, by their indexes in the granted
+            batch.
+        :param failed: Runs that failed, in the same way.
+        :param report: Report to which the callbacks add what counted.
+        """
+        if self._jobs[grant.batch.job].scope is Scope.TASK:
+            return [self._advance_call(grant, done, failed, report)]
+        calls = [self._finish_call(grant, done, report)] if done else []
+        return calls + (
+            self._fail_calls(grant, failed, report) if failed else [])
+
+    def _advance_call(self, grant: Grant, done: list[int],
+                      failed: list[Failed], report: message.Report
+                      ) -> StoreCall:
+        """Return the store call that ends runs of commands and moves their
+        tasks, and its callback.
+        """
+        batch, job = grant.batch, self._jobs[grant.batch.job]
+        into = self._new_lease()
+        results = {batch.objects[i]: report.results.get(i) for i in done}
+        errors = {batch.objects[i]: error for i, error in failed}
+        pauses = functools.partial(self.pause, job)
+
+        def call(store: ports.ClaimStore) -> ports.Advanced:
+            assert store.steps is not None
+            return store.steps.advance(
+                batch.job, batch.tick, results, errors, lease=grant.lease,
+                into=into, pause=pauses)
+
+        def then(advanced: ports.Advanced) -> None:
+            late = []
+            for index, error in [*((i, '') for i in done), *failed]:
+                key, place = batch.objects[index], grant.indexes[index]
+                if key in advanced.done:
+                    report.done.append(place)
+                elif key in advanced.retried:
+                    report.retried.append((place, error))
+                elif key in advanced.failed:
+                    report.failed.append((place, error))
+                else:
+                    late.append(place)
+            self._report_lost(grant, late, report)
+        return call, then
+
+    def _finish_call(self, grant: Grant, done: list[int],
                     report: message.Report) -> StoreCall:
         """Return the store call that ends runs as done, and its callback.
 
@@ -178,7 +229,7 @@ class RunOutcomes:
                     grant.batch.job, grant.batch.id, len(indexes),
                     grant.batch.worker)
 
-    def fail_calls(self, grant: Grant, failed: list[Failed],
+    def _fail_calls(self, grant: Grant, failed: list[Failed],
                    report: message.Report) -> list[StoreCall]:
         """Return the store calls that record failed runs, and their callbacks:
         one for each length of the pause before the retry.
@@ -426,6 +477,9 @@ class RunLeases:
         if not granted:
             self._forget(grant)
             return
+        if self._jobs[batch.job].scope is Scope.TASK:
+            self._run_steps(batch)
+            return
         retries = [c.object for c in granted if c.attempt > 1]
         if not retries:
             self._run(batch)
@@ -437,6 +491,17 @@ class RunLeases:
             lambda store: store.load_progress(
                 batch.job, retries, lease=grant.lease),
             loaded, lambda: loaded({}))
+
+    def _run_steps(self, batch: message.Batch) -> None:
+        """Read what the granted steps receive, and begin their runs."""
+        def load(store: ports.ClaimStore) -> dict[str, workflow.StepInput]:
+            assert store.steps is not None
+            return store.steps.load(batch.objects)
+
+        # Without what they receive, the runs cannot begin. Their lease then
+        # expires, and they run elsewhere.
+        self._store.submit(load, lambda steps: self._run(
+            dataclasses.replace(batch, steps=steps)))
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
@@ -497,10 +562,8 @@ class RunLeases:
         report.refused = [(grant.indexes[i], refusal)
                           for i, refusal in report.refused if i in put_back]
         calls: list[StoreCall] = []
-        if done:
-            calls.append(self._outcomes.finish_call(grant, done, report))
-        if failed:
-            calls += self._outcomes.fail_calls(grant, failed, report)
+        if done or failed:
+            calls = self._outcomes.calls(grant, done, failed, report)
         if grant.over:
             # The grant may go: the requests keep what they need of it.
             self._forget(grant)
@@ -513,7 +576,7 @@ class RunLeases:
             self._store.submit(call, then)
         call, record_last = calls[-1]
 
-        def recorded(counted: set[str]) -> None:
+        def recorded(counted: Any) -> None:
             record_last(counted)
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.

@@ -29,6 +29,7 @@ from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
+from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
 from distperiodic.flow import events
@@ -158,13 +159,22 @@ class Lifecycle(ServiceBase):
     def _warn_unknown_partitions(self) -> None:
         # Services may share a file, so an unknown partition need not be an
         # error.
-        topics = sorted({job.topic for job in self._tasks.jobs.values()})
+        topics = sorted({job.topic for job in self._known_jobs().values()})
         for name in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
                 'partition of no job: section=%s topics=%s; its limit has no '
                 'effect here; it may belong to another service that reads '
                 'the same file; otherwise correct its name',
                 opts.PARTITION + name, ', '.join(topics))
+
+    def _known_jobs(self) -> dict[str, Job]:
+        """Return the jobs that this service may run, by name. Commands need a
+        store.
+        """
+        jobs = dict(self._tasks.jobs)
+        if self._settings.connection:
+            jobs.update(self._tasks.commands)
+        return jobs
 
     @abc.abstractmethod
     def _prepare(self) -> None:
@@ -356,7 +366,7 @@ class Lifecycle(ServiceBase):
             lambda call: self._inbox.put(events.Called(call)))
 
     def _finisher(self, grants: Callable[[], RunLeases | None]) -> (
-            Callable[[message.Batch, str, Any], None] | None):
+            Callable[[message.Batch, str, Any, str | None], None] | None):
         """Return a function that ends a run in the handler's own transaction.
 
         :return: None if there is no store.
@@ -365,12 +375,13 @@ class Lifecycle(ServiceBase):
             return None
         from distperiodic.adapters.sql.session import finish_in
 
-        def finish(batch: message.Batch, key: str, session: Any) -> None:
+        def finish(batch: message.Batch, key: str, session: Any,
+                   result: str | None) -> None:
             found = grants()
             lease = found and found.lease_of(batch)
             if not lease or not finish_in(
                     session, namespace=self._settings.group, job=batch.job,
-                    key=key, lease=lease):
+                    key=key, lease=lease, result=result):
                 raise exceptions.RunReplaced(
                     f'the run of job {batch.job!r} object {key!r} was given '
                     'to another worker; roll back its changes')

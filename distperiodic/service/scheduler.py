@@ -99,7 +99,7 @@ class SchedulerService(lifecycle.Lifecycle):
         self._jobs = {
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
-            for name, job in self._tasks.jobs.items()}
+            for name, job in self._known_jobs().items()}
         local = {name: (job, self._tasks.handler(name))
                  for name, job in self._jobs.items()
                  if not sends or job.topic == _LOCAL}
@@ -123,7 +123,7 @@ class SchedulerService(lifecycle.Lifecycle):
         if settings.backend_url:
             membership = self._group_member = self._membership(
                 self._member_id, points=settings.hash_ring_replicas_count,
-                jobs=sign_of(self._jobs))
+                jobs=sign_of(self._tasks.jobs))
             membership.join(settings.group, self._put_view)
         self._pool = Pools(
             settings.pool_size, 'distperiodic-run',

@@ -70,7 +70,7 @@ class WorkerService(lifecycle.Lifecycle):
             on_batch=lambda batch: self._accept(batch),
             keys=settings.signing_key, quorum=settings.quorum_queues)
         jobs = {n: (j, self._tasks.handler(n))
-                for n, j in self._tasks.jobs.items()
+                for n, j in self._known_jobs().items()
                 if j.topic == self._partition
                 and j.scope is not Scope.MEMBER}
         self._run_leases: RunLeases | None = None

@@ -33,7 +33,7 @@ def make_context(job: str, object_id: str | int = '', *,
     """
     instant = instant_of('tick', tick)
 
-    def finish(key: str, session: Any) -> None:
+    def finish(key: str, session: Any, result: str | None) -> None:
         if not current:
             raise exceptions.RunReplaced(
                 f'job {job!r} object {key!r}: another process has taken over '

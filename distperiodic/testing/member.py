@@ -258,7 +258,8 @@ class Member:
         grants = self._flow.grants_of(batch.authority)
         return None if grants is None else grants.may_start(batch)
 
-    def _finish(self, batch: message.Batch, key: str, session: Any) -> None:
+    def _finish(self, batch: message.Batch, key: str, session: Any,
+                result: str | None) -> None:
         if self._may_start(batch) is not None:
             raise exceptions.RunReplaced(
                 f'job {batch.job!r} object {key!r}: another process has '

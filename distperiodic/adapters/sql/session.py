@@ -36,7 +36,7 @@ _MISSING = 'does not exist', "doesn't exist", 'no such table'
 
 
 def finish_in(session: Any, *, namespace: str, job: str, key: str,
-              lease: str) -> bool:
+              lease: str, result: str | None = None) -> bool:
     """End a run in the transaction of *session*; the caller commits it.
 
     The run is not counted here: that would lock a row of the history for all
@@ -46,6 +46,8 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
     From now on PostgreSQL aborts the transaction if it is idle for some
     seconds, unless the session has such a timeout already.
 
+    :param result: For a step of a task, the JSON text of what its command
+        returns. The claim keeps it until the task moves on.
     :returns: True if the run has ended; False if the claim is not in *lease*,
         or not running.
     :raises ConfigError: the session's database does not hold the claims.
@@ -67,7 +69,8 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
                     else Dialect(bind.dialect).now)
         session.execute(sa.update(_claim).where(
             *stands, _claim.c.state.in_(before)).values(
-                state=after, served=now))
+                state=after, served=now, **(
+                    {'progress': result} if kind == tables.COMMAND else {})))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
         text = database.reason_of(exc)
         if not (any(table.name in text

@@ -117,6 +117,16 @@ class Dispatcher:
         """Number of objects that are sent to workers and not settled."""
         return self._in_flight.outstanding
 
+    def waiting_of(self, job: str) -> int | None:
+        """Return the number of objects of *job* that wait here for a worker.
+
+        None means that no worker of its partition is known.
+        """
+        queue = self._queues[job]
+        if not self._workers.get(queue.job.topic):
+            return None
+        return queue.waiting
+
     def objects(self, job: str) -> set[str]:
         """Return the objects of *job* that are claimed here and not settled.
         """

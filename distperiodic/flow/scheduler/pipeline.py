@@ -40,6 +40,7 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 from distperiodic.flow.scheduler.part import Part
 from distperiodic.flow.scheduler.part import without_catalogue
 from distperiodic.flow.scheduler.reads import CatalogueReads
+from distperiodic.flow.scheduler.step_source import StepSource
 from distperiodic.flow.scheduler.timers import TimerQueue
 
 # Number of objects in one claim, if the store answers immediately.
@@ -78,7 +79,16 @@ class _Source:
                 new_lease=new_lease, sure=sure, shared=shared,
                 silence_timeout=book.silence_timeout or None, random_=random_,
                 partitions=partitions)
-        jobs = {name: job for name, job in book.jobs.items() if job.enabled}
+        commands = {name: job for name, job in book.jobs.items()
+                    if job.scope is Scope.TASK}
+        self.steps: StepSource | None = None
+        if commands:
+            self.steps = StepSource(
+                commands, clock=clock, store=store, holder=dispatcher.holder,
+                new_lease=new_lease, lease=lease, sweep=book.sweep_interval,
+                dispatcher=dispatcher, pump=pump)
+        jobs = {name: job for name, job in book.jobs.items()
+                if job.enabled and name not in commands}
         self._store_clock: store_clock.StoreClock | None = None
         if shared:
             self._store_clock = store_clock.StoreClock(
@@ -125,7 +135,10 @@ class _Source:
 
     def released(self, job: Job, objects: Sequence[str]) -> None:
         """Handle the end of runs of *objects*."""
-        self._claimer.released(job, objects)
+        if job.scope is not Scope.TASK:
+            self._claimer.released(job, objects)
+        elif self.steps is not None:
+            self.steps.told(objects)
 
     def clock_differs(self) -> None:
         """Query the store's clock, since it differs from the time in use."""
@@ -146,6 +159,8 @@ class _Source:
 
     def sweep_claims(self) -> None:
         """Check the objects that wait for a claim, and the jobs' status."""
+        if self.steps is not None:
+            self.steps.sweep()
         self._claimer.sweep()
         if self.book.shared:
             self._attendance.sweep()
@@ -224,6 +239,9 @@ class Pipeline:
         """Start no more ticks; dispatch the waiting claims."""
         for ticker in self.tickers:
             ticker.close()
+        for source in self._sources.values():
+            if source.steps is not None:
+                source.steps.close()
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
@@ -258,6 +276,10 @@ class Pipeline:
                 self._source_of[name].ticker.compare_again(name, objects)
             case events.ClockDiffers(name):
                 self._source_of[name].clock_differs()
+            case events.Submitted(tasks):
+                for source in self._sources.values():
+                    if source.steps is not None:
+                        source.steps.told(tasks)
             case events.Called(call):
                 call()
 

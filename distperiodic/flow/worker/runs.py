@@ -39,6 +39,7 @@ from typing import Protocol
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import schedule
+from distperiodic.core import workflow
 from distperiodic.core.context import Context
 from distperiodic.core.credit import RunTimeAverage
 from distperiodic.core.job import Job
@@ -90,6 +91,15 @@ class Failed(NamedTuple):
     progress: str | None = None
 
 
+class Done(NamedTuple):
+    """A run of a command that returned values."""
+
+    #: Its index in the batch.
+    at: int
+    #: JSON text of what it returned.
+    result: str
+
+
 class Refused(NamedTuple):
     """A run that did not begin."""
 
@@ -114,7 +124,7 @@ class BatchRun:
         self.left = len(batch.objects)
         #: Outcomes that were not reported yet: an index means done. Threads
         #: append without a lock.
-        self.outcomes: list[int | Failed | Refused] = []
+        self.outcomes: list[int | Done | Failed | Refused] = []
         self.seconds = 0.0
         #: Monotonic seconds of the last report; before that, of the first run.
         self.reported = _NEVER
@@ -167,7 +177,7 @@ class Running:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'written_off')
+                 'saved', 'shared', 'timeout', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -181,6 +191,8 @@ class Running:
         #: Monotonic seconds at which its run times out. None: there is no run,
         #: or no timeout.
         self.ends: float | None = None
+        #: Seconds of that timeout.
+        self.timeout = 0.0
         #: Monotonic seconds from which its time is in no report yet.
         self.began = 0.0
         #: Monotonic seconds of the last report of progress.
@@ -225,8 +237,8 @@ class Executor:
                  clock: ports.Clock, pool: Submit,
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], Refusal | None],
-                 finish: Callable[
-                     [message.Batch, str, Any], None] | None = None):
+                 finish: Callable[[message.Batch, str, Any, str | None],
+                                  None] | None = None):
         self._job_queues = {name: JobQueue(job, handler, self)
                             for name, (job, handler) in jobs.items()}
         self._clock = clock
@@ -300,6 +312,7 @@ class Executor:
         per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None
+        steps, step = batch.steps, None
         monotonic = self._clock.monotonic
         ident = threading.get_ident()
         running = self._running.get(ident)
@@ -323,6 +336,7 @@ class Executor:
                 break
             error = traceback = ''
             progress: str | None = None
+            result: str | None = None
             run: Run | None = None
             try:
                 refusal = (Refusal.DRAINING if self._draining
@@ -330,6 +344,9 @@ class Executor:
                 if refusal is not None:
                     batch_run.outcomes.append(Refused(index, refusal))
                     continue
+                if steps is not None:
+                    step = steps[batch.objects[index]]
+                    timeout = step.timeout
                 if timeout is not None:
                     deadline = self._clock.now() + int(
                         timeout * schedule.SECOND)
@@ -338,16 +355,21 @@ class Executor:
                     batch.fences[index], batch.attempts[index], deadline,
                     is_current, finish, json.loads(batch.progress.get(
                         batch.objects[index], 'null'))
-                    if batch.progress else None)
+                    if batch.progress else None, step)
                 running.run = run = batch_run, index, context
                 if timeout is not None:
+                    running.timeout = timeout
                     running.ends = monotonic() + timeout
-                if per_object:
+                if step is not None:
+                    returned = handler(context, step.parameters)
+                elif per_object:
                     returned = handler(context, context.object)
                 else:
                     returned = handler(context)
                 if returned is not None:
                     check_ended(job.name, returned)
+                    if step is not None:
+                        result = workflow.result_text(returned)
                     returned = None
             except BaseException as exc:
                 # A handler may raise SystemExit or KeyboardInterrupt; the
@@ -365,8 +387,9 @@ class Executor:
                     # The run was reported as timed out, and the rest of the
                     # chunk went to another thread.
                     return
-            batch_run.outcomes.append(Failed(index, error, traceback, progress)
-                                      if error else index)
+            batch_run.outcomes.append(
+                Failed(index, error, traceback, progress) if error
+                else index if result is None else Done(index, result))
             runs += 1
             if chunk:
                 now = monotonic()
@@ -413,6 +436,9 @@ class Executor:
         for item in outcomes:
             if isinstance(item, int):
                 done.append(item)
+            elif isinstance(item, Done):
+                done.append(item.at)
+                report.results[item.at] = item.result
             elif isinstance(item, Failed):
                 failed.append((item.at, item.error))
                 if item.traceback:
@@ -482,9 +508,9 @@ class Executor:
             'run timed out: job=%s object=%r timeout=%.1f hanging=%d; its '
             'result will not count, and another thread replaces the one '
             'that hangs', batch_run.job.name, context.object,
-            batch_run.job.timeout, hanging)
+            running.timeout, hanging)
         self._share(running)
-        timeout = batch_run.job.timeout or 0.0
+        timeout = running.timeout
         batch_run.outcomes.append(Failed(
             index, f'timeout after {timeout:g} s',
             progress=context.take_unsaved()))

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The source of claims for tasks: steps that are ready.
+
+    told of tasks ──────────────┐
+    a step of tasks has ended ──┼─► take ─► won ─► offer to the dispatcher
+    sweep ──────────────────────┘
+
+The store decides which steps are ready. What this component remembers only
+decides when it asks. A scheduler takes no more steps of a command than the
+workers of its module can soon run: the others wait in the store, where any
+scheduler can take them, in the order of their priorities.
+"""
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core.claim import Lease
+from distperiodic.core.job import Job
+from distperiodic.flow.scheduler import in_flight
+from distperiodic.flow.scheduler.dispatcher import Dispatcher
+
+# Number of steps of one command that may wait in this process for a worker,
+# and that are taken at once.
+_MOST_WAITING = 1000
+_AT_A_TIME = 500
+# Number of tasks, beyond which a look at all of them is cheaper.
+_MOST_TOLD = 2000
+
+
+class StepSource:
+    """Takes steps that are ready, for one scheduler.
+
+    :param jobs: Jobs of the commands, by name.
+    :param holder: Returns the name under which leases are held.
+    :param lease: Seconds until a lease expires.
+    :param sweep: Seconds between two looks at all steps that are ready.
+    :param pump: Sends waiting claims to workers.
+    """
+
+    def __init__(self, jobs: Mapping[str, Job], *, clock: ports.Clock,
+                 store: ports.StoreQueue, holder: Callable[[], str],
+                 new_lease: Callable[[], str], lease: float, sweep: float,
+                 dispatcher: Dispatcher, pump: Callable[[], None]):
+        self._jobs = jobs
+        self._clock = clock
+        self._store = store
+        self._holder = holder
+        self._new_lease = new_lease
+        self._lease = lease
+        self._sweep_interval = sweep
+        self._dispatcher = dispatcher
+        self._pump = pump
+        #: Monotonic seconds of the last look at all steps.
+        self._swept = clock.monotonic() - sweep
+        self._pending = False
+        #: Tasks with steps that may be ready, in the order of the news.
+        self._told: dict[str, None] = {}
+        #: Whether to look at the steps of all tasks.
+        self._look_at_all = False
+        #: Whether a look left steps behind, since too many waited here.
+        self._more = False
+        self._closed = False
+
+    def told(self, tasks: Iterable[str]) -> None:
+        """Take the steps of *tasks* that are ready."""
+        self._told.update(dict.fromkeys(tasks))
+        if len(self._told) > _MOST_TOLD:
+            self._told.clear()
+            self._look_at_all = True
+        self.turn()
+
+    def sweep(self) -> None:
+        """Look at the steps of all tasks, if that is due."""
+        now = self._clock.monotonic()
+        if now - self._swept < self._sweep_interval or self._store.away:
+            return
+        self._swept = now
+        self._wake()
+        self._look_at_all = True
+        self.turn()
+
+    def _wake(self) -> None:
+        def wake(store: ports.ClaimStore) -> bool:
+            assert store.steps is not None
+            return store.steps.wake()
+
+        def woken(more: bool) -> None:
+            if more and not self._closed:
+                self._wake()
+        self._store.submit(wake, woken)
+
+    def turn(self) -> None:
+        """Take steps, if there may be any and this process has room."""
+        if self._pending or self._closed or self._store.away:
+            return
+        if not (self._told or self._look_at_all or self._more):
+            return
+        rooms = {name: room for name in self._jobs
+                 if (room := self._room(name)) > 0}
+        if not rooms:
+            # The sweep, or the end of a run, comes back to this.
+            self._more = self._more or bool(self._told) or self._look_at_all
+            self._told.clear()
+            self._look_at_all = False
+            return
+        tasks = None
+        if not (self._look_at_all or self._more):
+            tasks = list(self._told)
+        self._told.clear()
+        self._look_at_all = self._more = False
+        self._take(rooms, tasks)
+
+    def _room(self, job: str) -> int:
+        waiting = self._dispatcher.waiting_of(job)
+        if waiting is None:
+            return 0
+        return min(_AT_A_TIME, _MOST_WAITING - waiting)
+
+    def _take(self, rooms: Mapping[str, int],
+              tasks: list[str] | None) -> None:
+        into, holder = self._new_lease(), self._holder()
+        self._pending = True
+
+        def take(store: ports.ClaimStore) -> list[Lease]:
+            assert store.steps is not None
+            return store.steps.take(rooms, tasks=tasks, into=into,
+                                    holder=holder, seconds=self._lease)
+
+        def taken(leases: list[Lease]) -> None:
+            self._pending = False
+            taken_of = dict.fromkeys(rooms, 0)
+            for lease in leases:
+                taken_of[lease.job] += len(lease.claims)
+                self._dispatcher.offer(
+                    self._jobs[lease.job],
+                    in_flight.HeldLease(lease.id, holder), lease.claims)
+            if any(taken_of[name] >= room for name, room in rooms.items()):
+                self._more = True
+            if leases:
+                self._pump()
+            self.turn()
+
+        def failed() -> None:
+            self._pending = False
+        self._store.submit(take, taken, failed)
+
+    def close(self) -> None:
+        """Take nothing more."""
+        self._closed = True
