@@ -321,6 +321,10 @@ def _exclusively(connection: sa.Connection) -> Iterator[None]:
         connection.execute(sa.select(sa.func.get_lock(name, 600)))
         try:
             yield
+            # The next holder must see the new version. It would otherwise
+            # repeat the last migration. Each step has committed itself, so
+            # nothing else ends here.
+            connection.execute(sa.text('COMMIT'))
         finally:
             connection.execute(sa.select(sa.func.release_lock(name)))
     else:
