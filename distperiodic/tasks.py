@@ -20,19 +20,25 @@ import datetime
 import functools
 import getpass
 import json
+import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import sqlalchemy as sa
+
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.workflow_file import read_workflows
+from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
@@ -52,6 +58,10 @@ from distperiodic.periodic import command
 
 __all__ = ['Client', 'Command', 'Status', 'Step', 'Task', 'command']
 
+LOG = logging.getLogger(__name__)
+
+# Seconds for which close() waits for the broker.
+_CLOSING = 2.0
 # Seconds between two looks at a task that is waited for: at first, and at
 # most.
 _FIRST_LOOK = 0.01
@@ -145,8 +155,25 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
-            return self._store.submit_in(session, tasks)
-        return self._store.submit(tasks)
+            ids = self._store.submit_in(session, tasks)
+            _after_commit(session, lambda: self._tell(ids))
+            return ids
+        ids = self._store.submit(tasks)
+        now = [id_ for id_, task in zip(ids, tasks, strict=True)
+               if task.due is None]
+        if now:
+            self._tell(now)
+        return ids
+
+    def _tell(self, tasks: Sequence[str]) -> None:
+        """Tell the schedulers of tasks that may have a step to run."""
+        settings = self._settings
+        told = notices.tell((settings.connection, settings.group), tasks)
+        if self._notices is not None:
+            self._notices.tell(tasks)
+        elif not told:
+            LOG.debug('nobody to tell: tasks=%d; the schedulers find them at '
+                      'their next sweep', len(tasks))
 
     def _new(self, type_: Any, parameters: Any, key: Any, queue: Any,
              at: Any, priority: Any) -> NewTask:
@@ -190,6 +217,15 @@ class Client:
         """Workflows of the file that the configuration names."""
         path = self._settings.workflows
         return read_workflows(path) if path else {}
+
+    @functools.cached_property
+    def _notices(self) -> TaskNotices | None:
+        """What tells other processes. None means that there is no broker."""
+        settings = self._settings
+        if settings.dispatcher != 'messaging':
+            return None
+        return TaskNotices(self._conf, group=settings.group,
+                           keys=settings.signing_key)
 
     @functools.cached_property
     def _settings(self) -> opts.Settings:
@@ -277,7 +313,10 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended.
         """
-        return self._store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
+        status = self._store.cancel(
+            _id(id_), f'{_me()}: {why}'.strip(': '))
+        self._tell([id_])
+        return status
 
     def retry(self, id_: str, back: bool | None = None) -> Status:
         """Let a task go on that is stuck, has failed or was cancelled.
@@ -290,10 +329,17 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task is in none of these conditions.
         """
-        return self._store.retry(_id(id_), back)
+        status = self._store.retry(_id(id_), back)
+        self._tell([id_])
+        return status
 
     def close(self) -> None:
-        """Close the connection. The next call opens another."""
+        """Send waiting notices, and close the connections. The next call
+        opens others.
+        """
+        told: TaskNotices | None = vars(self).pop('_notices', None)
+        if told is not None:
+            told.close(_CLOSING)
         if '_store' in vars(self):
             self._store.close()
 
@@ -327,6 +373,14 @@ def _task(found: task_rows.Task, running: Running | None) -> Task:
         position.cursor, row.queue, row.priority, found.parameters, created,
         moment(row.due), moment(row.started), moment(row.ended),
         tuple(steps))
+
+
+def _after_commit(session: Any, call: Callable[[], None]) -> None:
+    """Call *call* when the present transaction of *session* is committed."""
+    def committed(*_: Any) -> None:
+        call()
+    name = 'after_commit' if hasattr(session, 'get_bind') else 'commit'
+    sa.event.listen(session, name, committed, once=True)
 
 
 def _new_id(now: int) -> str:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between members, and their format on the wire.
 
-There are two kinds of message. A scheduler sends a :class:`Batch`, objects of
+There are three kinds of message. A scheduler sends a :class:`Batch`, objects of
 one job and tick, to one worker. A worker sends :class:`Reports`, the outcomes
-of batches, to one scheduler::
+of batches, to one scheduler. Whoever submits tasks sends a :class:`Notice` to
+all schedulers::
 
     scheduler                                     worker
         |--- run    {lease, job, tick, objects} --->|
         |<-- report {done, failed, refused...} -----|
+        |<-- notice {tasks} ------ any process
 
 A message is a hint and carries no authority. The claim decides what may run,
 and the jobs registered at the worker decide what code runs. So a message that
@@ -69,6 +71,7 @@ _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
     'attempts', 'sender', 'worker', 'partition', 'priority', 'expires'))
 _REPORTS_FIELDS = frozenset(('v', 'kind', 'to', 'reports'))
+_NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
     'batch', 'worker', 'done', 'failed', 'retried', 'refused', 'lost',
     'seconds'))
@@ -148,6 +151,26 @@ class Reports:
     reports: list[Report]
 
 
+@dataclasses.dataclass(slots=True)
+class Notice:
+    """Tasks that were submitted or changed, so that a scheduler looks at them
+    at once and not at its next sweep.
+    """
+
+    tasks: list[str]
+
+
+def encode_notice(notice: Notice, keys: Sequence[Key] = ()) -> dict[str, Any]:
+    """Return *notice* as a JSON object.
+
+    :param keys: If not empty, the first key signs the message.
+    :raises InvalidMessage: Every reader would reject the message.
+    """
+    message = {'v': VERSION, 'kind': 'notice', 'tasks': notice.tasks}
+    _check_notice(message)
+    return _signed(message, keys)
+
+
 def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
     """Return *batch* as a JSON object.
 
@@ -207,8 +230,9 @@ def encode_reports(reports: Sequence[Report], *, to: str,
     return _signed(message, keys)
 
 
-def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
-    """Return the batch or the reports in *message*.
+def decode(message: Any, keys: Collection[Key] = ()
+           ) -> Batch | Reports | Notice:
+    """Return the batch, the reports or the notice in *message*.
 
     :param message: Parsed JSON.
     :param keys: If not empty, one of the keys must have signed the message.
@@ -237,12 +261,16 @@ def decode(message: Any, keys: Collection[Key] = ()) -> Batch | Reports:
             _check_batch(message)
         case 'report':
             _check_reports(message)
+        case 'notice':
+            _check_notice(message)
         case unknown:
             raise _Invalid(f'unknown kind {_shown(unknown)}')
     # Check the shape before the signature. A valid message is flat and has
     # only finite numbers, so writing it as JSON for the signature cannot fail.
     if keys:
         _verify(message, mac, keys)
+    if message['kind'] == 'notice':
+        return Notice(message['tasks'])
     if message['kind'] == 'run':
         return Batch(
             message['id'], message['job'], message['tick'],
@@ -296,6 +324,17 @@ def _check_batch(message: Mapping[str, Any]) -> None:
                 f'{len(numbers)} {field} for {len(objects)} objects')
         _check_int(field, min(numbers), 0, _MAX_INT)
         _check_int(field, max(numbers), 0, _MAX_INT)
+
+
+def _check_notice(message: Mapping[str, Any]) -> None:
+    _check_fields(message, _NOTICE_FIELDS)
+    tasks = message['tasks']
+    _check_list('tasks', tasks, str)
+    if not 0 < len(tasks) <= MAX_OBJECTS:
+        raise _Invalid(f'{len(tasks)} tasks in one notice; it holds 1 to '
+                       f'{MAX_OBJECTS}')
+    for task in tasks:
+        _check_name('tasks', task)
 
 
 def _check_reports(message: Mapping[str, Any]) -> None:

@@ -15,12 +15,14 @@ import logging
 import queue
 import threading
 from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import ports
 from distperiodic.adapters.coordination.solo import SoloMembership
+from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.bus import LocalBus
 from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
@@ -46,9 +48,11 @@ from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Seconds by which the results of this process's own pool are collected later,
-# unless objects wait to be dispatched.
+# Seconds by which the results of this process's own pool are collected later
+# in a burst, unless objects wait to be dispatched.
 _LINGER = 0.02
+# Number of runs in progress up to which results are collected at once.
+_FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
 # The pool of this process may be given many objects: those that wait in the
@@ -116,6 +120,8 @@ class SchedulerService(lifecycle.Lifecycle):
         #: Identities on the ring whose jobs differ from this process's jobs.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
+        #: Where notices of this process arrive. None means nowhere.
+        self._board: notices.Key | None = None
         membership: Any = SoloMembership(
             self._member_id, settings.hash_ring_replicas_count,
             clock=self._clock)
@@ -143,6 +149,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_sent=lambda batch: self._inbox.put(events.Sent(batch)),
                 on_unsent=lambda batch, reason: self._inbox.put(
                     events.Unsent(batch, reason)),
+                on_notice=self._put_notice,
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
             for topic in {j.topic for j in self._jobs.values()} - {_LOCAL}:
@@ -165,6 +172,9 @@ class SchedulerService(lifecycle.Lifecycle):
         self._announce_pool(self._local_topics)
         if self._group_member is None:
             self._flow.dispatcher.schedulers_changed([self._solo_member])
+        if shared and self._tasks.commands:
+            self._board = settings.connection, settings.group
+            notices.listen(self._board, self._put_notice)
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
@@ -233,6 +243,24 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return self._solo_member.entry
         return self._group_member.me.entry
+
+    def _put_notice(self, tasks: Sequence[str]) -> None:
+        """Queue the notice of tasks that this member looks at.
+
+        All members receive the notice. The ring divides the tasks among them,
+        so that they do not compete; what one misses, another one sweeps up.
+        """
+        if not self._tasks.commands:
+            return
+        try:
+            view = self._group_member and self._group_member.view(
+                self._settings.group)
+        except exceptions.ViewUnknown:
+            view = None
+        ours = [task for task in tasks if not view or not view.members
+                or view.ring.owner_of(task) == self._member_id]
+        if ours:
+            self._inbox.put(events.Submitted(ours))
 
     def _put_view(self, view: View) -> None:
         self._inbox.put(events.Viewed(view))
@@ -429,8 +457,10 @@ class SchedulerService(lifecycle.Lifecycle):
             case events.ResultsWait():
                 # In a burst, reports arrive by the hundred. Handling each at
                 # once would take the interpreter lock from the handlers.
+                dispatcher = self._flow.dispatcher
+                burst = dispatcher.outstanding > _FEW
                 self._collect_at = self._clock.monotonic() + (
-                    0.0 if self._flow.dispatcher.waiting else _LINGER)
+                    _LINGER if burst and not dispatcher.waiting else 0.0)
             case events.Viewed(view):
                 self._viewed(view)
             case events.Stopped():
@@ -523,6 +553,8 @@ class SchedulerService(lifecycle.Lifecycle):
             # Leave only the group of schedulers: while workers run its work,
             # this process must still see their groups.
             self._group_member.leave(self._settings.group, timeout=5.0)
+        if self._board is not None:
+            notices.unlisten(self._board, self._put_notice)
         self._flow.drain()
         # Finish the objects that were claimed for this tick: without a store
         # no other process will run them.

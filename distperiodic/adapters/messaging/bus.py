@@ -8,6 +8,7 @@ each worker still holds, and no worker can hoard work::
     exchange 'distperiodic' (topic, durable)
         distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
         distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
+          also bound to distperiodic.GROUP.notices.all  <- notices of tasks
 
 The nonce identifies the process, as in its membership entry. Two processes
 with the same member id therefore never receive each other's messages. That
@@ -35,6 +36,7 @@ from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import member
 from distperiodic.core import message
 from distperiodic.core.message import Batch
+from distperiodic.core.message import Notice
 from distperiodic.core.message import Report
 from distperiodic.core.message import Reports
 from distperiodic.exceptions import BusUnavailable
@@ -46,6 +48,8 @@ LOG = logging.getLogger(__name__)
 # Number of distinct (origin, reason) pairs that are counted separately. The
 # limit is needed because a forger could invent any number of them.
 _MOST_ORIGINS = 200
+#: Last word of the routing key of messages to all processes of a kind.
+ALL = 'all'
 
 
 def work_topic(group: str, partition: str) -> str:
@@ -56,6 +60,11 @@ def work_topic(group: str, partition: str) -> str:
 def reports_topic(group: str) -> str:
     """Return the topic prefix of the schedulers' report queues."""
     return f'distperiodic.{_quoted(group)}.reports'
+
+
+def notices_topic(group: str) -> str:
+    """Return the topic of notices to all schedulers of a group."""
+    return f'distperiodic.{_quoted(group)}.notices'
 
 
 def _quoted(name: str) -> str:
@@ -112,7 +121,7 @@ class _Bus(abc.ABC):
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
                  me: str, keys: Sequence[message.Key], quorum: bool,
-                 monotonic: Callable[[], float] | None):
+                 monotonic: Callable[[], float] | None, hears: str = ''):
         queue = f'{topic}.{_server(me)}'
         if len(queue) > ROUTING_KEY_LIMIT:
             raise ConfigError(
@@ -127,6 +136,7 @@ class _Bus(abc.ABC):
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
+        self._hears = hears
         self._monotonic = monotonic or SystemClock().monotonic
         self._drops = _Drops()
 
@@ -159,7 +169,7 @@ class _Bus(abc.ABC):
             self._conf, self._transport_url, topic=self._topic,
             server=_server(self.me), quorum=self._quorum,
             on_message=self._receive, on_garbage=self._drops.note,
-            monotonic=self._monotonic)
+            monotonic=self._monotonic, hears=self._hears)
         # In a forked child, do not touch the parent's connection: its threads
         # do not run here, and its sockets are still in use.
         self._pid, self._connection = os.getpid(), None
@@ -199,7 +209,7 @@ class _Bus(abc.ABC):
             LOG.exception('a message was lost in a callback')
 
     @abc.abstractmethod
-    def _take(self, received: Batch | Reports) -> None:
+    def _take(self, received: Batch | Reports | Notice) -> None:
         """Pass on a received message, if it is for this process."""
 
 
@@ -229,6 +239,8 @@ class MessagingWorkBus(_Bus):
     :param on_unsent: Called with a batch that could not be handed to the
         broker, and the reason.
     :param on_sent: Called with a batch that the broker has confirmed.
+    :param on_notice: Called with the ids of tasks that were submitted or
+        changed.
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of them are accepted. If empty, messages are neither
         signed nor checked.
@@ -242,11 +254,14 @@ class MessagingWorkBus(_Bus):
                  me: str, on_report: Callable[[list[Report]], None],
                  on_unsent: Callable[[Batch, str], None],
                  on_sent: Callable[[Batch], None],
+                 on_notice: Callable[[Sequence[str]], None] = lambda ids: None,
                  keys: Sequence[message.Key] = (), quorum: bool = False,
                  patience: float = 5.0, capacity: int = 1000,
                  monotonic: Callable[[], float] | None = None):
         super().__init__(conf, transport_url, reports_topic(group), me, keys,
-                         quorum, monotonic)
+                         quorum, monotonic,
+                         hears=f'{notices_topic(group)}.{ALL}')
+        self._on_notice = on_notice
         self._group = group
         self._on_report = on_report
         self._on_unsent = on_unsent
@@ -289,8 +304,10 @@ class MessagingWorkBus(_Bus):
             patience=self._patience, monotonic=self._monotonic)
         self._outbox.start()
 
-    def _take(self, received: Batch | Reports) -> None:
-        if not isinstance(received, Reports):
+    def _take(self, received: Batch | Reports | Notice) -> None:
+        if isinstance(received, Notice):
+            self._on_notice(received.tasks)
+        elif not isinstance(received, Reports):
             self._drops.note(received.sender, 'a batch, sent to a scheduler')
         elif member.process_of(
                 received.to) != member.process_of(self.me):
@@ -380,8 +397,10 @@ class MessagingReportBus(_Bus):
         self._drops.note(f'this worker, to {to_entry}',
                          f'report not sent: {reason}')
 
-    def _take(self, received: Batch | Reports) -> None:
-        if not isinstance(received, Batch):
+    def _take(self, received: Batch | Reports | Notice) -> None:
+        if isinstance(received, Notice):
+            self._drops.note('an unknown sender', 'a notice, sent to a worker')
+        elif not isinstance(received, Batch):
             self._drops.note(received.reports[0].worker,
                              'reports, sent to a worker')
         elif member.process_of(

@@ -28,14 +28,15 @@ from typing import Any
 from distperiodic.adapters.messaging import consumer
 from distperiodic.adapters.messaging.outbox import NoConsumer
 from distperiodic.adapters.messaging.transport import EXAMPLE
+from distperiodic.adapters.messaging.transport import EXCHANGE
+from distperiodic.adapters.messaging.transport import METHOD
 from distperiodic.adapters.messaging.transport import BrokerTransport
+from distperiodic.adapters.messaging.transport import sender
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 
 LOG = logging.getLogger(__name__)
 
-EXCHANGE = 'distperiodic'
-_METHOD = 'hear'
 #: AMQP's limit in characters. The keys used here are ASCII.
 ROUTING_KEY_LIMIT = 255
 
@@ -53,13 +54,16 @@ class BrokerConnection:
         the listening thread. It must not block and must not raise.
     :param on_garbage: Called with the origin and the reason for each message
         that is not a valid oslo.messaging message.
+    :param hears: Routing key of messages to all processes of a kind, which
+        this one receives, too. Empty means none.
     """
 
     def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
                  server: str, quorum: bool,
                  on_message: Callable[[Any], None],
                  on_garbage: Callable[[str, str], None],
-                 monotonic: Callable[[], float]):
+                 monotonic: Callable[[], float], hears: str = ''):
+        self._hears = hears
         self._broker = BrokerTransport(conf, transport_url, quorum)
         self._topic = topic
         self._server_name = server
@@ -141,7 +145,7 @@ class BrokerConnection:
         with self._casting:
             self._casts += 1
         try:
-            self._client(topic, identity).cast({}, _METHOD, message=payload)
+            self._client(topic, identity).cast({}, METHOD, message=payload)
         except oslo_messaging.MessageUndeliverable:
             self._record_answer()
             raise NoConsumer(
@@ -189,6 +193,7 @@ class BrokerConnection:
             [], server_cls=consumer.server_class())
         server.on_message = self._receive
         server.on_garbage = self._on_garbage
+        server.hears = self._hears
         # No thread of this pool is ever started: see the class.
         server.start(override_pool_size=1)
         self._server = server
@@ -226,7 +231,7 @@ class BrokerConnection:
         if self._closed.is_set():
             return
         arguments = received.get('args')
-        if received.get('method') != _METHOD or type(arguments) is not dict:
+        if received.get('method') != METHOD or type(arguments) is not dict:
             self._on_garbage(f'queue {self._topic}.{self._server_name}',
                              'a message of oslo.messaging from another '
                              'program')
@@ -238,18 +243,11 @@ class BrokerConnection:
     def _client(self, topic: str, identity: str) -> Any:
         client = self._clients.get((topic, identity))
         if client is None:
-            import oslo_messaging
             if len(self._clients) > 1000:
                 # Names of workers change over time; clients are cheap.
                 self._clients.clear()
-            client = self._clients[topic, identity] = (
-                oslo_messaging.get_rpc_client(
-                    self._transport,
-                    oslo_messaging.Target(exchange=EXCHANGE, topic=topic,
-                                          server=identity),
-                    retry=0,
-                    transport_options=oslo_messaging.TransportOptions(
-                        at_least_once=True)))
+            client = self._clients[topic, identity] = sender(
+                self._transport, topic, identity)
         return client
 
     def _record_failure(self, error: str) -> None:

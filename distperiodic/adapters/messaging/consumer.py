@@ -48,11 +48,13 @@ def server_class() -> type:
 
         on_message: Callable[[Any], None]
         on_garbage: Callable[[str, str], None]
+        hears = ''
 
         def _create_listener(self):
             try:
                 return _listen_to_own_queue(
-                    self.transport._driver, self._target, self.on_garbage)
+                    self.transport._driver, self._target, self.on_garbage,
+                    self.hears)
             except (AttributeError, TypeError):
                 # Another driver or release: oslo.messaging declares three
                 # queues and logs a traceback per invalid message. That works.
@@ -93,12 +95,15 @@ def server_class() -> type:
 
 
 def _listen_to_own_queue(driver: Any, target: Any,
-                         on_garbage: Callable[[str, str], None]) -> Any:
+                         on_garbage: Callable[[str, str], None],
+                         hears: str) -> Any:
     """Listen to the queue of *target*'s server, and declare no other.
 
     The driver itself would also declare queues that all servers of a topic
     share; nothing is ever sent to those. The broker deletes the queue if its
     process does not come back.
+
+    :param hears: Another routing key of messages for this queue, or ''.
     """
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base
@@ -110,6 +115,8 @@ def _listen_to_own_queue(driver: Any, target: Any,
 
     def declare_expiring(consumer: Any) -> None:
         consumer.queue_arguments['x-expires'] = _EXPIRES
+        if hears:
+            _bind_too(consumer, hears)
         declare(consumer)
         consumer._callback = _quiet_callback(consumer, on_garbage)
 
@@ -118,6 +125,18 @@ def _listen_to_own_queue(driver: Any, target: Any,
         exchange_name=driver._get_exchange(target),
         topic=f'{target.topic}.{target.server}', callback=listener)
     return base.PollStyleListenerAdapter(listener, 1, None)
+
+
+def _bind_too(consumer: Any, routing_key: str) -> None:
+    """Bind the queue of *consumer* to *routing_key*, too, each time that the
+    driver declares it.
+    """
+    declare = consumer.declare
+
+    def declare_and_bind(connection: Any) -> None:
+        declare(connection)
+        consumer.queue.bind_to(consumer.exchange, routing_key)
+    consumer.declare = declare_and_bind
 
 
 def _connection_of(listener: Any) -> Any:

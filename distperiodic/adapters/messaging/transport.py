@@ -15,6 +15,9 @@ from distperiodic.exceptions import ConfigError
 
 LOG = logging.getLogger(__name__)
 
+EXCHANGE = 'distperiodic'
+#: The only method that a message names.
+METHOD = 'hear'
 EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
@@ -110,6 +113,19 @@ class BrokerTransport:
                          urllib.parse.quote(secret, '')):
                 text = text.replace(form, '***')
         return strutils.mask_password(text)
+
+
+def sender(transport: Any, topic: str, server: str) -> Any:
+    """Return a client of oslo.messaging that sends to one queue.
+
+    The broker confirms each message, or says that there is no such queue.
+    """
+    import oslo_messaging
+    return oslo_messaging.get_rpc_client(
+        transport,
+        oslo_messaging.Target(exchange=EXCHANGE, topic=topic, server=server),
+        retry=0, transport_options=oslo_messaging.TransportOptions(
+            at_least_once=True))
 
 
 def _register_missing_groups(conf: Any) -> None:

@@ -44,6 +44,7 @@ from distperiodic.core.workflow import Status
 
 _claim = tables.claim
 _lease = tables.lease
+_queue = tables.queue
 _ready = tables.ready
 _task = tables.task
 
@@ -88,15 +89,27 @@ class SqlSteps:
             return []
 
         def work(tx: Transaction) -> list[Lease]:
+            wanted = None if tasks is None else [
+                *tasks, *self._heads_after(tx, tasks)]
             names = iter(names_of_leases(into, 10_000))
             taken = []
             for job, number in sorted(numbers.items()):
-                taken += self._take(tx, job, number, jobs[job], tasks, names,
+                taken += self._take(tx, job, number, jobs[job], wanted, names,
                                     holder, seconds)
             return taken or self._taken_before(tx, numbers, into)
 
         return run_once(self._database, self._sql, work, lambda tx: (
             self._taken_before(tx, numbers, into)))
+
+    def _heads_after(self, tx: Transaction, tasks: Sequence[str]
+                     ) -> Sequence[str]:
+        """Return the present heads of the queues of *tasks*."""
+        return tx.connection.execute(
+            sa.select(_queue.c.head).distinct().join(_task, sa.and_(
+                _queue.c.space == _task.c.space,
+                _queue.c.name == _task.c.queue)).where(
+                    tx.dialect.among(_task.c.id), _queue.c.head.is_not(None)),
+            {'keys': tx.dialect.keys(tasks)}).scalars().all()
 
     def _take(self, tx: Transaction, job: str, number: int, limit: int,
               tasks: Sequence[str] | None, names: Any, holder: str,

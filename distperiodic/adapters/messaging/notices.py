@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices to all schedulers of a group, over oslo.messaging.
+
+A notice only makes a scheduler look at once; without it, the scheduler finds
+the same at its next sweep. So a notice that cannot be sent is dropped, and
+nobody waits for the broker.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.adapters.messaging.bus import ALL
+from distperiodic.adapters.messaging.bus import notices_topic
+from distperiodic.adapters.messaging.transport import METHOD
+from distperiodic.adapters.messaging.transport import BrokerTransport
+from distperiodic.adapters.messaging.transport import sender
+from distperiodic.core import message
+
+LOG = logging.getLogger(__name__)
+
+# Number of ids in one message, and of those that wait to be sent.
+_IN_A_MESSAGE = 1000
+_MOST_WAITING = 20_000
+
+
+class TaskNotices:
+    """Sends notices of tasks, in a thread of its own.
+
+    It connects at the first notice. A forked child connects anew.
+
+    :param conf: Configuration with oslo.messaging's options.
+    :param keys: If not empty, the first one signs.
+    """
+
+    def __init__(self, conf: Any, *, group: str,
+                 keys: Sequence[message.Key] = ()):
+        self._broker = BrokerTransport(conf, None, False)
+        self._topic = notices_topic(group)
+        self._keys = tuple(keys)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._waiting: list[str] = []
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def tell(self, tasks: Sequence[str]) -> None:
+        """Tell the schedulers of *tasks*; never block and never raise."""
+        if self._pid != os.getpid():
+            self._clear()
+        with self._changed:
+            if self._closing or len(self._waiting) > _MOST_WAITING:
+                return
+            self._waiting.extend(tasks)
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._send_all, name='distperiodic-notices',
+                    daemon=True)
+                self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Send what waits, for at most *timeout* seconds, and disconnect."""
+        if self._pid != os.getpid() or self._thread is None:
+            return
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+
+    def _send_all(self) -> None:
+        try:
+            transport = self._broker.open()
+        except exceptions.ConfigError as exc:
+            self._drop(exc)
+            return
+        client = sender(transport, self._topic, ALL)
+        while True:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._waiting or self._closing)
+                if not self._waiting:
+                    break
+                tasks = self._waiting[:_IN_A_MESSAGE]
+                del self._waiting[:_IN_A_MESSAGE]
+            try:
+                client.cast({}, METHOD, message=message.encode_notice(
+                    message.Notice(tasks), self._keys))
+            except Exception as exc:
+                # Errors of oslo.messaging and kombu, and NoConsumer while no
+                # scheduler listens: all mean that the sweep finds the tasks.
+                self._drop(exc)
+        transport.cleanup()
+
+    def _drop(self, exc: Exception) -> None:
+        with self._changed:
+            self._waiting.clear()
+        LOG.info('notice of tasks not sent: reason=%s; the schedulers find '
+                 'the tasks at their next sweep', self._broker.redacted(exc))
