@@ -46,6 +46,7 @@ from distperiodic.core import schedule
 from distperiodic.core import workflow
 from distperiodic.core.claim import State
 from distperiodic.core.task import Command
+from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import command_of
@@ -56,7 +57,8 @@ from distperiodic.operator.tasks import Running
 from distperiodic.operator.tasks import TaskStore
 from distperiodic.periodic import command
 
-__all__ = ['Client', 'Command', 'Status', 'Step', 'Task', 'command']
+__all__ = [
+    'Client', 'Command', 'Queue', 'Status', 'Step', 'Task', 'command']
 
 LOG = logging.getLogger(__name__)
 
@@ -332,6 +334,56 @@ class Client:
         status = self._store.retry(_id(id_), back)
         self._tell([id_])
         return status
+
+    # -- ordered queues
+
+    def queues(self, name: str | None = None) -> Sequence[Queue]:
+        """Return the ordered queues, in the order of their names.
+
+        :param name: Only the queue with this name.
+        :raises UnknownTask: There is no queue with this name.
+        """
+        return [Queue(row.name, row.head, row.waiting, row.goes_on,
+                      moment(row.halted), row.halted_why, row.halted_by)
+                for row in self._store.queues(name)]
+
+    def resume_queue(self, name: str) -> bool:
+        """Let a halted queue go on. Return whether it was halted.
+
+        :raises UnknownTask: There is no queue with this name.
+        """
+        resumed = self._store.resume(name)
+        if resumed:
+            head = self._store.queues(name)[0].head
+            if head is not None:
+                self._tell([head])
+        return resumed
+
+    def halt_queue(self, name: str, why: str = '') -> bool:
+        """Halt a queue after the task that runs. Return whether it was not
+        halted.
+
+        :param why: Reason, for those who look at the queue later.
+        :raises UnknownTask: There is no queue with this name.
+        """
+        return self._store.halt(name, f'{_me()}: {why}'.strip(': '))
+
+    def set_queue(self, name: str, *, on_failure: str) -> None:
+        """Set what a queue does when a task fails. It is created if new.
+
+        :param on_failure: ``'halt'`` (default): it halts until it is resumed;
+            ``'go_on'``: its next task runs.
+        :raises InvalidTask: There is no such choice, or the name cannot be
+            used.
+        """
+        if on_failure not in ('halt', 'go_on'):
+            raise exceptions.InvalidTask(
+                f'on_failure is {_shown(on_failure)}; give halt or go_on')
+        if not _is_name(name, tables.LONGEST_NAME):
+            raise exceptions.InvalidTask(
+                f'queue is {_shown(name)}; give 1 to {tables.LONGEST_NAME} '
+                'characters without NUL')
+        self._store.set_goes_on(name, on_failure == 'go_on')
 
     def close(self) -> None:
         """Send waiting notices, and close the connections. The next call

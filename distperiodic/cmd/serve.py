@@ -97,7 +97,7 @@ def load_tasks(path: str,
     cls = load_class(path)
     try:
         tasks: periodic.PeriodicTasks = cls(conf)
-        jobs = tasks.jobs
+        jobs = {**tasks.jobs, **tasks.commands}
     except exceptions.DistperiodicError as exc:
         raise exceptions.ConfigError(f'--tasks {path!r}: {exc}') from exc
     except Exception as exc:
@@ -252,7 +252,8 @@ class Scheduler(_Serve):
 
     def _check_jobs(self, tasks: 'periodic.PeriodicTasks',
                     parsed: argparse.Namespace) -> None:
-        if not any(job.enabled for job in tasks.jobs.values()):
+        if not tasks.commands and not any(
+                job.enabled for job in tasks.jobs.values()):
             raise exceptions.ConfigError(
                 f'--tasks {parsed.tasks!r}: all jobs are disabled '
                 f'({configured.listed(list(tasks.jobs))}); enable one')
@@ -266,6 +267,9 @@ class Scheduler(_Serve):
                 'job: name=%s schedule=%r scope=%s partition=%s enabled=%s '
                 'defined=%s', job.name, job.schedule.describe(),
                 job.scope.value, job.topic, job.enabled, job.defined_at)
+        for command in tasks.commands.values():
+            LOG.info('command: name=%s partition=%s defined=%s', command.name,
+                     command.topic, command.defined_at)
         return service.SchedulerService(conf, tasks)
 
 
@@ -294,7 +298,8 @@ class Worker(_Serve):
                     parsed: argparse.Namespace) -> None:
         from distperiodic.core import member
         member.check_identity(parsed.partition)
-        topics = sorted({job.topic for job in tasks.jobs.values()})
+        topics = sorted({job.topic for job in (
+            *tasks.jobs.values(), *tasks.commands.values())})
         if parsed.partition not in topics:
             raise exceptions.ConfigError(
                 f'--partition {parsed.partition!r}: no job of '

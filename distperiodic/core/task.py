@@ -75,6 +75,19 @@ class Task:
         return self.status in workflow.ENDED
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Queue:
+    """An ordered queue at one moment."""
+
+    name: str
+    head: str | None  # id of the task that runs, or is next
+    waiting: int  # tasks that have not started
+    goes_on: bool  # after a task that failed; False: it halts
+    halted_at: datetime.datetime | None
+    halted_why: str | None
+    halted_by: str | None  # id of the task that failed
+
+
 def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
                waits: bool) -> Command:
     """Return a command from its definition and what is recorded of it.

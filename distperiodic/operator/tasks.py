@@ -15,9 +15,12 @@ from typing import NamedTuple
 from typing import TypeVar
 
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
+from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.jobs import Numbers
@@ -114,7 +117,7 @@ class TaskStore:
                 # Whoever changes the row of the queue first also commits
                 # first, and reads the clock first.
                 self._lock_queues(tx, queues)
-            return self._insert(tx, tasks, queues)
+            return self._insert(tx, tasks, queues, self._now(tx))
         return self._run(work)
 
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
@@ -126,20 +129,30 @@ class TaskStore:
 
         :raises ConfigError: The session belongs to another database.
         """
-        connection = getattr(session, 'connection', lambda: session)()
-        return self._insert(
-            Transaction(connection, self._dialect, self._sql), tasks, [])
+        is_session = hasattr(session, 'get_bind')
+        bind = session.get_bind() if is_session else session
+        connection = session.connection() if is_session else session
+        try:
+            if bind.dialect.name == self._dialect.name:
+                return self._insert(
+                    Transaction(connection, self._dialect, self._sql), tasks,
+                    [], sql_session.now_in(connection, bind))
+        except (sa_exception.DBAPIError, db_exception.DBError) as exc:
+            if not sql_session.lacks_tables(exc):
+                raise
+        raise exceptions.ConfigError(
+            f'the session belongs to {sql_session.shown(bind)}, which does '
+            'not hold the tasks; set [distperiodic] connection to that '
+            'database and run: distperiodic db sync')
 
     def _insert(self, tx: Transaction, tasks: Sequence[NewTask],
-                queues: Sequence[str]) -> list[str]:
+                queues: Sequence[str], now: int) -> list[str]:
         connection = tx.connection
         keyed = {task.key: task for task in tasks if task.key is not None}
         # Rows that an earlier call wrote, whose answer was lost.
         written = self._existing(tx, _task.c.id, [task.id for task in tasks])
         new = [task for task in tasks if task.id not in written]
         if new:
-            now = connection.execute(
-                sa.select(self._dialect.now)).scalar_one()
             self._dialect.insert_new(connection, _task, {
                 'id': [task.id for task in new],
                 'type': [task.type for task in new],
@@ -161,8 +174,7 @@ class TaskStore:
                 _check_same(keyed[key], row)
         ids = [task.id if task.key is None or task.key not in taken
                else taken[task.key].id for task in tasks]
-        moves = task_rows.Moves(tx, self._numbers, self._namespace,
-                                now if new else 0)
+        moves = task_rows.Moves(tx, self._numbers, self._namespace, now)
         inserted = set(ids)
         for task in new:
             if task.queue is None and task.id in inserted:
@@ -394,8 +406,11 @@ class TaskStore:
 
     def _moves(self, tx: Transaction) -> task_rows.Moves:
         return task_rows.Moves(
-            tx, self._numbers, self._namespace,
-            tx.connection.execute(sa.select(self._dialect.now)).scalar_one())
+            tx, self._numbers, self._namespace, self._now(tx))
+
+    def _now(self, tx: Transaction) -> int:
+        return int(tx.connection.execute(
+            sa.select(self._dialect.now)).scalar_one())
 
     def _locked(self, tx: Transaction, task: str) -> task_rows.Task:
         found = task_rows.locked(tx, [task]).get(task)

@@ -86,10 +86,14 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
     """
     check_backend()
     settings = check_options(conf, kind)
-    if not tasks.jobs:
+    if not (tasks.jobs or tasks.commands):
         raise exceptions.ConfigError(
             f'{type(tasks).__name__} has no jobs; decorate its methods with '
             'distperiodic.periodic_task')
+    if not (tasks.jobs or settings.connection):
+        raise exceptions.ConfigError(
+            f'{type(tasks).__name__} has commands of tasks only, and tasks '
+            'need a store; set [distperiodic] connection')
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging' or kind == 'worker':

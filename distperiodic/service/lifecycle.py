@@ -149,6 +149,11 @@ class Lifecycle(ServiceBase):
             self._clear()
         self._settings = check_options(self._conf, self._kind)
         self._warn_unknown_partitions()
+        if self._tasks.commands and not self._settings.connection:
+            LOG.warning(
+                'commands without a store: commands=%s; tasks are kept in a '
+                'store, so none runs here; set [distperiodic] connection',
+                ', '.join(sorted(self._tasks.commands)))
         self._clock = SystemClock()
         self._last_turn = self._clock.monotonic()
         self._prepare()
@@ -266,7 +271,8 @@ class Lifecycle(ServiceBase):
             settings = check_service(self._conf, self._tasks, self._kind)
             if processes > 1 and not settings.backend_url and any(
                     job.scope is not Scope.MEMBER
-                    for job in self._tasks.jobs.values()):
+                    for job in (*self._tasks.jobs.values(),
+                                *self._tasks.commands.values())):
                 raise exceptions.ConfigError(
                     f'{processes} processes with an empty [distperiodic] '
                     'backend_url would each own all objects; set it, for '

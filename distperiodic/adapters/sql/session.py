@@ -72,16 +72,34 @@ def finish_in(session: Any, *, namespace: str, job: str, key: str,
                 state=after, served=now, **(
                     {'progress': result} if kind == tables.COMMAND else {})))
     except (sa_exception.DBAPIError, db_exception.DBError) as exc:
-        text = database.reason_of(exc)
-        if not (any(table.name in text
-                    for table in (_claim, tables.job, tables.clock))
-                and any(words in text for words in _MISSING)):
+        if not lacks_tables(exc):
             raise
-        shown = bind.engine.url.render_as_string(hide_password=True)
         raise exceptions.ConfigError(
             f'job {job!r}: the session of context.finish() belongs to '
-            f'{shown}, which does not hold the claims; set [distperiodic] '
-            'connection to that database and run: distperiodic db sync'
-        ) from exc
+            f'{shown(bind)}, which does not hold the claims; set '
+            '[distperiodic] connection to that database and run: '
+            'distperiodic db sync') from exc
     return session.scalar(sa.select(sa.func.count()).where(
         *stands, _claim.c.state.in_([after, State.DONE]))) == 1
+
+
+def shown(bind: Any) -> str:
+    """Return the URL of a session's engine or connection, without password."""
+    return str(bind.engine.url.render_as_string(hide_password=True))
+
+
+def lacks_tables(exc: Exception) -> bool:
+    """Return whether a statement failed since the tables are not there."""
+    text = database.reason_of(exc)
+    return (any(table in text for table in tables.metadata.tables)
+            and any(words in text for words in _MISSING))
+
+
+def now_in(session: Any, bind: Any) -> int:
+    """Return the store's clock, over a connection of the service.
+
+    Such a connection lacks the SQL functions that this library registers.
+    """
+    if bind.dialect.name == 'sqlite':
+        return HostClock().now_in(session)
+    return int(session.scalar(sa.select(Dialect(bind.dialect).now)))

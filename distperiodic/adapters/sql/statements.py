@@ -134,6 +134,16 @@ class Statements:
             # Since a trigger does not settle its tick, this condition prevents
             # a second claim.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
+        # The fences of a task grow over all its commands, each of which has a
+        # row of its own.
+        first = sa.bindparam('first', type_=sa.BigInteger)
+        #: Claim the next step of a task, whose command it has run before.
+        self.claim_step = self._step(before, state, [
+            *(item for item in claim_values
+              if item[0].name not in ('fence', 'attempt')),
+            (_claim.c.fence, sa.case(
+                (_claim.c.fence < first, first), else_=_claim.c.fence + 1)),
+            (_claim.c.attempt, 1)], reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         # Keep the number of attempts. If each tick were superseded before it
         # ends, an object could otherwise lose any number of runs without

@@ -20,7 +20,6 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic import ports
-from distperiodic.adapters.sql import claiming
 from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
@@ -163,10 +162,8 @@ class SqlSteps:
         won = {one.object: one for one in tx.standing(number, keys, lease)}
         rest = [key for key in keys if key not in won]
         if rest:
-            claimed, _ = claiming.take(
-                tx, number, tick, rest, lease, supersede=False,
-                due_at=claiming.FIRST, include_new=True)
-            won.update((one.object, one) for one in claimed.won)
+            tx.move(tx.sql.claim_step, number, rest, won, {
+                'into': lease, 'of_tick': tick, 'first': first_fence(tick)})
         return won
 
     def _taken_before(self, tx: Transaction, numbers: Mapping[str, int],

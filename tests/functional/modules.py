@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands under test, for ``--tasks tests.functional.modules:Modules``.
+
+Each run appends lines to the file that ``RECORD`` names. The lines are the
+handlers' own side effect, so they tell what happened and not what the library
+believes. The parameter ``behaves`` says what a command does, by step: ``'1'``
+is the second step, ``'1r'`` its rollback. Any other step returns its index as
+``done-INDEX``.
+"""
+
+import os
+import pathlib
+import threading
+import time
+
+from distperiodic import PeriodicTasks
+from distperiodic import tasks
+from tests.functional.served import Recorder
+
+
+def _fail(context, parameters):
+    raise RuntimeError(f'step {context.step} fails')
+
+
+def _fail_once(context, parameters):
+    if context.attempt == 1:
+        raise RuntimeError('the first attempt fails')
+
+
+def _hang(context, parameters):
+    threading.Event().wait()
+
+
+def _exit(context, parameters):
+    os._exit(3)
+
+
+def _exit_once(context, parameters):
+    if context.attempt == 1:
+        os._exit(3)
+
+
+def _junk(context, parameters):
+    return ['not', 'a', 'dictionary']
+
+
+def _unserialisable(context, parameters):
+    return {'at': object()}
+
+
+def _hoard(context, parameters):
+    return {'data': 'x' * 1_000_001}
+
+
+def _until(context, parameters):
+    """Go on until the file that *parameters* name exists."""
+    while not pathlib.Path(parameters['gate']).exists():
+        time.sleep(0.01)
+
+
+BEHAVIOURS = {
+    'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
+    'exit_once': _exit_once, 'junk': _junk,
+    'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until}
+
+
+class Modules(PeriodicTasks):
+
+    def __init__(self, conf=None):
+        super().__init__(conf)
+        self._record = Recorder(os.environ['RECORD'])
+
+    def _run(self, context, parameters):
+        told = {'task': context.task, 'step': context.step,
+                'back': context.rollback, 'fence': context.fence,
+                'key': context.key, 'attempt': context.attempt}
+        self._record(event='start', **told)
+        name = f'{context.step}{"r" if context.rollback else ""}'
+        found = None
+        try:
+            time.sleep(parameters.get('takes', 0))
+            behaviour = parameters.get('behaves', {}).get(name)
+            if behaviour is None:
+                found = {f'done-{name}': True}
+            else:
+                found = BEHAVIOURS[behaviour](context, parameters)
+        finally:
+            self._record(event='end', **told)
+        return found
+
+    @tasks.command('a', 'run')
+    def run_a(self, context, parameters):
+        return self._run(context, parameters)
+
+    @tasks.command('b', 'run')
+    def run_b(self, context, parameters):
+        return self._run(context, parameters)
+
+
+def step(module, rollback=True, **options):
+    """A step of a workflow."""
+    found = {'normal': {'module': module, 'command': 'run', **options}}
+    if rollback:
+        found['rollback'] = {'module': module, 'command': 'run'}
+    return found
+
+
+#: Workflows by type.
+WORKFLOWS = {
+    'five': [step('a'), step('b'), step('a'), step('b'), step('a')],
+    'three': [step('a'), step('b', retry=1), step('a', rollback=False)],
+    'once': [step('a'), step('a', delivery='at_most_once')],
+    'short': [step('a'), step('b', timeout=0.5)],
+    'single': [step('a', rollback=False)],
+}

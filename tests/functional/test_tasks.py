@@ -1,0 +1,413 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks on real servers: each step under one claim, whatever dies.
+
+ZooKeeper, RabbitMQ and PostgreSQL are real, and so are the signals. What ran
+is told by the commands' own records.
+"""
+
+import collections
+import os
+import signal
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from distperiodic import tasks
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from tests import programs
+from tests import waiting
+from tests.functional import commands
+from tests.functional import modules
+
+SOON = 60.0
+
+
+class Group:
+    """Schedulers and workers that run the commands of tests.functional."""
+
+    def __init__(self, place, **options):
+        self.place = place
+        self.record = place / 'record.jsonl'
+        self.record.touch()
+        self.programs = []
+        self.options = {
+            'group': f'test-{uuid.uuid4().hex[:8]}', 'session_timeout': 2,
+            'late_claim_after': 1, 'pool_size': 4, 'lease': 5,
+            'state_path': place / 'state', **options}
+        default = {}
+        if 'transport_url' in options:
+            default['transport_url'] = self.options.pop('transport_url')
+        self.config = programs.write_config(
+            place / 'service.conf', DEFAULT=default,
+            distperiodic=self.options)
+        conf = cfg.ConfigOpts()
+        conf(['--config-file', str(self.config)])
+        self.client = tasks.Client(conf, workflows=modules.WORKFLOWS)
+
+    def start(self, kind, *argv):
+        program = commands.Running(
+            self.place / f'{kind}-{len(self.programs)}.log', kind,
+            '--tasks', 'tests.functional.modules:Modules',
+            '--config-file', self.config, *argv, RECORD=str(self.record))
+        self.programs.append(program)
+        return program
+
+    def start_all(self):
+        """Two schedulers, and two workers of each module."""
+        return ([self.start('scheduler') for _ in range(2)],
+                [self.start('worker', '--partition', module)
+                 for module in 'abab'])
+
+    def submit(self, type_='five', **parameters):
+        return self.client.submit(type_, parameters)
+
+    def runs(self, event='start'):
+        return [line for line in programs.records(self.record)
+                if line['event'] == event]
+
+    def ended(self, task, status='succeeded', timeout=SOON):
+        found = self.client.wait(task, timeout)
+        assert found.status == status, (found, self.logs())
+        return found
+
+    def logs(self):
+        return ''.join(program.said()[-3000:] for program in self.programs)
+
+    def close(self):
+        for program in self.programs:
+            program.kill()
+        self.client.close()
+
+
+@pytest.fixture
+def group(tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    made = Group(tmp_path, backend_url=zookeeper.url,
+                 transport_url=rabbitmq.url, dispatcher='messaging',
+                 connection=postgresql.url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """The embedded default: one process, a file, no server."""
+    made = Group(tmp_path)
+    yield made
+    made.close()
+
+
+def check(group, ids, dead=()):
+    """No step was skipped, none ran twice at a time or after its successor
+    began, and only what died ran again, under a higher fence.
+    """
+    ends = {(r['task'], r['step'], r['back'], r['fence']): r['at']
+            for r in group.runs('end')}
+    by_task = collections.defaultdict(list)
+    for run in group.runs():
+        by_task[run['task']].append(run)
+    for id_ in ids:
+        task = group.client.get(id_)
+        runs = sorted(by_task[id_], key=lambda run: run['fence'])
+        assert [r['at'] for r in runs] == sorted(r['at'] for r in runs), runs
+        assert len({r['fence'] for r in runs}) == len(runs)
+        for one, other in zip(runs, runs[1:], strict=False):
+            end = ends.get((id_, one['step'], one['back'], one['fence']))
+            assert one['pid'] in dead or (
+                end is not None and end <= other['at']), (one, other)
+        order = [(r['back'], -r['step'] if r['back'] else r['step'])
+                 for r in runs]
+        assert order == sorted(order), order
+        forward = {r['step'] for r in runs if not r['back']}
+        assert forward == set(range(task.cursor + 1))
+        if task.status == 'succeeded':
+            assert forward == set(range(len(task.steps)))
+            assert not any(r['back'] for r in runs)
+        if task.status == 'failed':
+            assert {r['step'] for r in runs if r['back']} == {
+                index for index in range(task.cursor + 1)
+                if task.steps[index].rollback}
+
+
+def test_the_steps_of_a_task_run_in_order_and_share_their_results(group):
+    group.start_all()
+
+    task = group.ended(group.submit(n=1))
+
+    assert task.code == 0
+    assert task.cursor == 4
+    assert task.parameters == {
+        'n': 1, **{f'done-{step}': True for step in range(5)}}
+    assert task.created_at <= task.started_at <= task.ended_at
+    for step in task.steps:
+        assert (step.normal.code, step.normal.attempts) == (0, 1)
+        assert step.normal.started_at <= step.normal.ended_at
+        assert step.rollback.code is None
+    check(group, [task.id])
+
+
+def test_a_step_that_fails_is_rolled_back_with_those_before_it(group):
+    group.start_all()
+
+    task = group.ended(group.submit('three', behaves={'1': 'fail'}),
+                       'failed')
+
+    assert task.cursor == 1
+    assert task.message == 'b.run: RuntimeError: step 1 fails'
+    assert [s.normal.code for s in task.steps] == [0, 4, 1]
+    assert task.steps[1].normal.attempts == 2
+    assert [(s.rollback.code, s.rollback.attempts)
+            for s in task.steps[:2]] == [(0, 1), (0, 1)]
+    assert [(r['step'], r['back']) for r in group.runs()] == [
+        (0, False), (1, False), (1, False), (1, True), (0, True)]
+    assert len({r['key'] for r in group.runs()}) == 4
+
+
+def test_a_rollback_that_fails_leaves_the_task_stuck_until_a_retry(group):
+    group.start_all()
+    id_ = group.submit('three', behaves={'1': 'fail', '1r': 'fail'})
+
+    task = group.ended(id_, 'stuck')
+
+    assert task.code not in (0, 1, 2, 3)
+    assert task.steps[1].rollback.message == 'RuntimeError: step 1 fails'
+    group.client.retry(id_)
+    assert group.ended(id_, 'stuck').steps[1].rollback.attempts == 1
+    group.client.cancel(id_, 'the host is gone')
+    group.ended(id_, 'cancelled')
+    assert [(r['step'], r['back']) for r in group.runs()][-1] == (0, True)
+
+
+@pytest.mark.parametrize(('behaviour', 'message'), [
+    ('junk', "the command returned ['not', 'a', 'dictionary']"),
+    ('unserialisable', 'cannot be written as JSON'),
+    ('hoard', 'the limit is 1000000'),
+])
+def test_what_a_command_must_not_return_fails_its_step(
+        alone, behaviour, message):
+    alone.start('scheduler')
+
+    task = alone.ended(alone.submit(
+        'single', behaves={'0': behaviour}), 'failed')
+
+    assert message in task.message
+    assert '\n' not in task.message
+
+
+def test_a_step_that_takes_too_long_fails(group):
+    group.start_all()
+
+    task = group.ended(group.submit('short', behaves={'1': 'hang'}),
+                       'failed')
+
+    assert task.message == 'b.run: timeout after 0.5 s'
+
+
+def test_a_step_whose_worker_dies_runs_again(group):
+    group.start_all()
+
+    task = group.ended(group.submit(behaves={'1': 'exit_once'}))
+
+    assert task.steps[1].normal.attempts == 1
+    check(group, [task.id], dead={r['pid'] for r in group.runs()
+                                  if r['step'] == 1})
+
+
+def test_a_step_that_runs_at_most_once_fails_with_its_worker(group):
+    group.start_all()
+
+    task = group.ended(group.submit('once', behaves={'1': 'exit'}),
+                       'failed')
+
+    assert [r['step'] for r in group.runs() if not r['back']] == [0, 1]
+    assert 'its worker was lost' in task.message
+
+
+def test_a_task_survives_the_death_of_any_process_at_any_time(group):
+    schedulers, workers = group.start_all()
+    ids = [group.submit(takes=0.05, n=n) for n in range(40)]
+    ids += [group.submit(takes=0.05, behaves={'3': 'fail'})
+            for n in range(10)]
+    dead = set()
+    started = [schedulers, workers]
+    kinds = [('scheduler',), ('worker', '--partition', 'a'),
+             ('worker', '--partition', 'b')]
+    before = 0
+    for kind in kinds * 2:
+        # Amid the work, not before it.
+        before = waiting.wait_until(
+            lambda: (lambda n: n if n > before + 15 else 0)(
+                len(group.runs())), SOON)
+        victim = next(program for programs_ in started
+                      for program in programs_ if program.running
+                      and kind[-1] in program.process.args
+                      and kind[0] in program.process.args)
+        dead.update([*victim.kill(), victim.process.pid])
+        started[kind[0] == 'worker'].append(group.start(*kind))
+
+    done = [group.client.wait(id_, SOON) for id_ in ids]
+
+    assert {task.status for task in done[:40]} == {'succeeded'}
+    assert {task.status for task in done[40:]} == {'failed'}
+    check(group, ids, dead)
+
+
+def test_tasks_of_a_queue_run_one_at_a_time_and_in_order(group):
+    schedulers, workers = group.start_all()
+    ids = [group.client.submit('three', {'takes': 0.05}, queue='oracle')
+           for n in range(10)]
+    other = [group.client.submit('single', {}, queue='mysql')
+             for n in range(5)]
+    waiting.wait_until(lambda: len(group.runs()) > 10, SOON)
+    dead = set(workers[0].kill() + [workers[0].process.pid])
+    dead.update([*schedulers[0].kill(), schedulers[0].process.pid])
+
+    for id_ in ids + other:
+        group.ended(id_)
+
+    check(group, ids, dead)
+    for queue in (ids, other):
+        runs = sorted((r for r in group.runs() if r['task'] in queue),
+                      key=lambda r: r['at'])
+        order = list(dict.fromkeys(r['task'] for r in runs))
+        assert order == queue
+        last = {}
+        for at, run in enumerate(runs):
+            last[run['task']] = at
+        assert all(runs[at + 1]['at'] >= runs[at]['at']
+                   and order.index(runs[at + 1]['task'])
+                   == order.index(task) + 1
+                   for task, at in last.items() if at + 1 < len(runs))
+
+
+def test_a_frozen_worker_that_wakes_runs_nothing_beside_its_successor(group):
+    _, workers = group.start_all()
+    gate = group.place / 'gate'
+    first = group.client.submit(
+        'single', {'behaves': {'0': 'until'}, 'gate': str(gate)}, queue='q')
+    second = group.client.submit('single', {}, queue='q')
+    [run] = waiting.wait_until(group.runs, SOON)
+    os.kill(run['pid'], signal.SIGSTOP)
+    again = waiting.wait_until(
+        lambda: [r for r in group.runs() if r['pid'] != run['pid']], SOON)
+    os.kill(run['pid'], signal.SIGCONT)
+    assert not any(r['task'] == second for r in group.runs())
+
+    gate.touch()
+
+    group.ended(first)
+    group.ended(second)
+    assert again[0]['fence'] > run['fence']
+    order = [r['task'] for r in group.runs()]
+    assert order == [first, first, second]
+
+
+def test_a_queue_halts_after_a_failure_until_it_is_resumed(group):
+    group.start_all()
+    bad = group.client.submit(
+        'single', {'behaves': {'0': 'fail'}}, queue='q')
+    good = group.client.submit('single', {}, queue='q')
+    group.ended(bad, 'failed')
+
+    [queue] = group.client.queues()
+
+    assert (queue.name, queue.halted_by, queue.waiting) == ('q', bad, 1)
+    assert group.client.get(good).status == 'waiting'
+    group.client.resume_queue('q')
+    group.ended(good)
+
+
+def test_a_task_exists_only_if_its_submitter_commits(group):
+    group.start_all()
+    engine = database.make_engine(group.options['connection'], bounded=False)
+    with engine.connect() as connection:
+        rolled_back = group.client.submit('single', session=connection)
+        connection.rollback()
+        committed = group.client.submit('single', session=connection)
+        connection.commit()
+    engine.dispose()
+
+    group.ended(committed)
+
+    with pytest.raises(LookupError):
+        group.client.get(rolled_back)
+
+
+def test_a_task_of_one_process_runs_in_the_next_one_that_serves_it(alone):
+    id_ = alone.submit(n=1)
+    alone.client.close()
+
+    alone.start('scheduler')
+
+    alone.ended(id_)
+    check(alone, [id_])
+
+
+def test_a_killed_process_leaves_its_tasks_to_the_next_one(alone):
+    first = alone.start('scheduler')
+    ids = [alone.submit(takes=0.02) for _ in range(20)]
+    waiting.wait_until(lambda: len(alone.runs()) > 10, SOON)
+
+    dead = [*first.kill(), first.process.pid]
+    alone.start('scheduler')
+
+    for id_ in ids:
+        alone.ended(id_)
+    check(alone, ids, dead)
+
+
+def test_a_waiting_task_is_cancelled_at_once_and_a_running_one_after_its_step(
+        group):
+    waits = group.submit()
+    group.client.cancel(waits)
+    assert group.client.get(waits).status == 'cancelled'
+    group.start_all()
+    gate = group.place / 'gate'
+    runs = group.submit(behaves={'1': 'until'}, gate=str(gate))
+    waiting.wait_until(
+        lambda: [r for r in group.runs() if r['step'] == 1], SOON)
+
+    group.client.cancel(runs, 'not needed')
+    gate.touch()
+
+    task = group.ended(runs, 'cancelled')
+    assert [(r['step'], r['back']) for r in group.runs()] == [
+        (0, False), (1, False), (1, True), (0, True)]
+    assert task.cursor == 1
+
+
+def test_a_lost_notice_is_made_good_by_the_sweep(group, monkeypatch):
+    group.start_all()
+    group.ended(group.submit('single'))
+    monkeypatch.setattr(group.client, '_tell', lambda tasks: None)
+
+    group.ended(group.submit('single'), timeout=10)
+
+
+def test_steps_wait_for_a_worker_of_their_module(group):
+    group.start('scheduler')
+    group.start('worker', '--partition', 'a')
+    id_ = group.submit()
+    waiting.wait_until(
+        lambda: group.client.get(id_).steps[0].normal.code == 0, SOON)
+    assert group.client.get(id_).steps[1].normal.code == 1
+
+    group.start('worker', '--partition', 'b')
+
+    group.ended(id_)
+
+
+def test_the_tables_have_no_trace_of_a_claim_after_the_end(group):
+    group.start_all()
+    group.ended(group.submit())
+    engine = database.make_engine(group.options['connection'])
+
+    with engine.connect() as connection:
+        def count(table):
+            return connection.scalar(sa.text(
+                f'SELECT count(*) FROM distperiodic_{table}'))  # noqa: S608
+        assert waiting.wait_until(lambda: count('ready') == 0)
+    engine.dispose()
