@@ -11,6 +11,7 @@ transaction.
 """
 
 import json
+import logging
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.workflow import Outcome
 from distperiodic.core.workflow import Status
+
+LOG = logging.getLogger(__name__)
 
 _claim = tables.claim
 _lease = tables.lease
@@ -78,6 +81,8 @@ class SqlSteps:
         self._sql = sql
         self._numbers = numbers
         self._namespace = namespace
+        #: Tasks that became stuck in the present transaction.
+        self._stuck: list[task_rows.Task] = []
 
     # -- ready ─► claimed
 
@@ -239,6 +244,7 @@ class SqlSteps:
         keys = [*done, *failed]
 
         def work(tx: Transaction) -> ports.Advanced:
+            self._stuck.clear()
             tasks = task_rows.locked(tx, keys)
             ends = {}
             for key, result in done.items():
@@ -254,7 +260,22 @@ class SqlSteps:
             waiting = tx.standing(number, keys, into)
             return self._ended_before(
                 tx, number, keys, lease, {one.object for one in waiting})
-        return run_once(self._database, self._sql, work, again)
+        advanced = run_once(self._database, self._sql, work, again)
+        self.report_stuck()
+        return advanced
+
+    def report_stuck(self) -> None:
+        """Log the tasks that became stuck in the last transaction. Call this
+        after its commit.
+        """
+        for task in self._stuck:
+            LOG.error(
+                'task stuck: task=%s type=%s step=%d command=%s rollback=%s '
+                'reason=%r; it needs an operator: distperiodic task show, '
+                'then task retry or task cancel', task.row.id, task.row.type,
+                task.position.step, task.action.name, task.position.back,
+                task.record().get('message', ''))
+        self._stuck.clear()
 
     def _end(self, tx: Transaction, number: int, tick: int,
              ends: dict[str, _End], lease: str, into: str,
@@ -337,6 +358,8 @@ class SqlSteps:
             task.definition, position, end.outcome,
             task.row.cancelled_by is not None), after=row.tick,
             message=message)
+        if task.position.status is Status.STUCK:
+            self._stuck.append(task)
 
     def _count_committed(self, tx: Transaction, number: int,
                          keys: Sequence[str], lease: str) -> Sequence[Any]:
@@ -372,12 +395,14 @@ class SqlSteps:
              lease: str, old_lease: str, keys: Sequence[str]) -> list[Claim]:
         """Record that runs were lost with their worker.
 
-        The caller has just moved *claims* into *lease*.
+        The caller has just moved *claims* into *lease*. After its commit it
+        calls :meth:`report_stuck`.
 
         :param old_lease: The lease in which they ran.
         :param keys: All tasks that were in *old_lease*.
         :returns: The claims that run again.
         """
+        self._stuck.clear()
         tasks = task_rows.locked(tx, keys)
         now = self._now(tx)
         moves = self._moves(tx, now)

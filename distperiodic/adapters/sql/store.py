@@ -472,6 +472,7 @@ class SqlClaimStore:
                         COMMAND_PREFIX) else None))
             except takeover.ClaimLocked:
                 continue
+            self._steps.report_stuck()
             if claims:
                 taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
                                    claims, old.state))

@@ -374,6 +374,12 @@ class Dispatcher:
         # is down.
         for name, dead in self._dead.items():
             claim, error = dead[0]
+            if self._queues[name].job.scope is Scope.TASK:
+                LOG.warning(
+                    'steps failed: job=%s tasks=%d first=%s attempt=%d '
+                    'error=%s; their tasks are rolled back', name, len(dead),
+                    claim.object, claim.attempt, error)
+                continue
             LOG.error(
                 'runs failed for good: job=%s objects=%d first=%r attempt=%d '
                 'error=%s; they run again at their next tick', name,
