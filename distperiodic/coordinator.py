@@ -2,16 +2,15 @@
 """Membership and ring, for programs that ask "is this object mine?".
 
 This is the smallest of three entry points. The others are
-:mod:`distperiodic.periodic` and :mod:`distperiodic.service`. It guarantees
-that the members split the objects. While members join, leave or die, an
-object may have two owners for a time, or none. A member that cannot trust its
-view raises an error instead of returning an answer.
+:mod:`distperiodic.periodic` and :mod:`distperiodic.service`. While the members
+stay the same, each object has exactly one owner. While members join, leave or
+die, an object may have two owners for a time, or none. A member that cannot
+trust its view raises an error instead of returning an answer.
 
 A constructor never connects. An instance may be a class attribute and may be
 created before a fork. It connects at first use, in the process that uses it.
 
-The file is long because of the docstrings of its two public classes, which
-share the life of one membership.
+The file is long because it documents two public classes in full.
 """
 
 import os
@@ -55,7 +54,7 @@ class Coordinator:
     :param heartbeat_interval: Seconds between two heartbeats. The default is
         the option ``coordinator_heartbeat_interval``.
     :param observe: True watches the groups without joining them. An observer
-        owns no objects, but can look up the owner of each.
+        owns no objects, but can look up the owner of any object.
     :raises ConfigError: The URL or an argument cannot be used.
     :raises InvalidMemberId: *member_id* or *group_id* has characters or a
         length that a coordination service cannot store.
@@ -104,7 +103,7 @@ class Coordinator:
         #: Error of the last failed attempt to connect.
         self._failed: exceptions.DistperiodicError | None = None
         # Ids of the processes that created the membership and the name. After
-        # a fork they are not the id of this process.
+        # a fork they differ from the id of this process.
         self._pid: int | None = None
         self._named_in: int | None = None
         self._locks: dict[int, threading.RLock] = {}
@@ -156,8 +155,9 @@ class Coordinator:
         if not self.backend_url:
             return
         failed = self._failed
-        # Threads that call this during a start wait for that start. If it
-        # fails, they raise its error instead of repeating a long attempt.
+        # Threads that call this during a start wait until that start has
+        # ended. If it fails, they raise its error instead of repeating a long
+        # attempt.
         with self._lock:
             if self.is_started():
                 return
@@ -231,8 +231,8 @@ class Coordinator:
     def heartbeat(self) -> None:
         """Ensure membership: connect if this process is not connected.
 
-        A thread sends the heartbeats. This method is not needed to stay in
-        the group, but calling it does no harm.
+        A background thread sends the heartbeats, so a caller need not call
+        this method regularly.
 
         :raises ConfigError: An option cannot be used.
         :raises CoordinationUnavailable: This process was not connected, and
@@ -324,7 +324,8 @@ class HashRing(Coordinator):
 
     :param backend_url: tooz URL. Empty means that this process is alone.
     :param group_id: Group whose members form the ring.
-    :param member_id: See :class:`Coordinator`, as for all that follow.
+    :param member_id: Name of this process on the ring. See
+        :class:`Coordinator` for this parameter and the following ones.
     :param conf: Configuration with the other options.
     :param replicas: Number of points on the ring.
     :param session_timeout: Seconds until the session of a silent process

@@ -40,9 +40,7 @@ class JobNameTaken(InvalidJob):
 
 
 class InvalidMemberId(ConfigError, ValueError):
-    """An identity that a coordination service cannot store.
-
-    It is the name of a member or of a group.
+    """A name of a member or a group that a coordination service cannot store.
     """
 
 
@@ -64,8 +62,8 @@ class CoordinationUnavailable(DistperiodicError):
 class ViewUnknown(DistperiodicError):
     """The view of the group is unknown or cannot be trusted.
 
-    It differs from a view without members: a member without a trusted view
-    must not start any work.
+    This is not the same as a view without members: a member without a trusted
+    view must not start any work.
     """
 
 
@@ -111,7 +109,8 @@ class UnknownTask(DistperiodicError, LookupError):
 
 
 class RunReplaced(DistperiodicError):
-    """Another process has taken over the claim of this run, or it is void.
+    """Another process has taken over the claim of this run, or the claim is
+    void.
 
     The run must not commit its open transactions.
     """

@@ -158,7 +158,7 @@ def periodic_task(
     :param delivery: ``'at_least_once'`` (default) or ``'at_most_once'``.
     :param name: Name of the job. The default is the name of the method.
         Claims are stored under this name, so a new name creates a new job.
-    :param enabled: False keeps the job listed but never runs it.
+    :param enabled: False defines the job but never runs it.
     :param run_immediately: True runs an object as soon as it is listed, not
         at its next tick. With a store, this happens once per object. Without
         a store, and for a job that runs on every member, it happens each time
@@ -275,8 +275,8 @@ class PeriodicTasks:
         attribute ``conf``.
     :raises JobNameTaken: Two methods define jobs with the same name.
     :raises InvalidJob: ``objects=`` names no usable method of this class, or
-        a method of the class hides one that the services call. When the class
-        is defined: a decorated method has the wrong parameters.
+        a method of the class overrides one that the services call. When the
+        class is defined: a decorated method has the wrong parameters.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -295,7 +295,7 @@ class PeriodicTasks:
         for door in _DOORS:
             if getattr(type(self), door) is not getattr(PeriodicTasks, door):
                 raise InvalidJob(
-                    f'{type(self).__name__}.{door} hides a part of '
+                    f'{type(self).__name__}.{door} overrides a member of '
                     'PeriodicTasks that the services call; rename it'
                 )
         for attribute, member in _members_of(type(self)).items():
@@ -391,13 +391,13 @@ class PeriodicTasks:
     def run_periodic_tasks(
         self, context: Any, raise_on_error: bool = False
     ) -> float:
-        """Run all tasks that are due in this thread, one after the other.
+        """Run all due tasks in this thread, one after the other.
 
         This method is for services that drive their tasks themselves. Do not
         pass the same instance to a scheduler service: each tick would run
-        twice. Only jobs with scope ``'member'`` run. Retries and timeouts
-        need a worker, so they are not applied. Ticks stay on their grid: a
-        long run delays the tasks after it once, but causes no drift.
+        twice. Only jobs with scope ``'member'`` run. Retries and timeouts need
+        a worker, so they are not applied. Ticks stay on their grid: a long run
+        delays the tasks after it once, but later ticks do not drift.
 
         :param context: Passed unchanged to every task.
         :param raise_on_error: True raises the exception of a task; the
@@ -467,13 +467,13 @@ class PeriodicTasks:
             hint = f'; did you mean {near[0]!r}?' if near else ''
             raise InvalidJob(
                 f'{job.defined_at}: job {job.name!r}: objects={method!r} '
-                f'names no method of {cls.__name__}{hint or "; write it"}'
+                f'names no method of {cls.__name__}{hint or "; define it"}'
             )
         if inspect.iscoroutinefunction(found):
             raise InvalidJob(
                 f'{job.defined_at}: job {job.name!r}: objects={method!r} is '
-                'a coroutine function, which nothing here awaits; write it '
-                'with def'
+                'a coroutine function, but catalogue methods are not '
+                'awaited; define it with def'
             )
         parameters = inspect.signature(found).parameters
         wanted = ('context', *(['arcs'] if 'arcs' in parameters else []))
@@ -496,10 +496,11 @@ class PeriodicTasks:
         if job.schedule.after(now) < last:
             # The clock was set back by more than a period. Waiting until it
             # reaches the last tick again could stop the task for hours. After
-            # a smaller step back, waiting is right.
+            # a smaller step back, the task waits.
             LOG.warning(
-                'clock set back: job=%s last_tick=%s; it continues at the '
-                'next tick of the new time, and ticks may run a second time',
+                'clock set back: job=%s last_tick=%s; the job continues at '
+                'its next tick by the new time, and ticks may run a second '
+                'time',
                 job.name,
                 datetime_of(last).isoformat(),
             )
@@ -550,7 +551,7 @@ class PeriodicTasks:
 def _members_of(cls: type) -> dict[str, Any]:
     """Return the attributes of *cls* and its bases by name, bases first.
 
-    A job keeps its place in the order when its method is overridden.
+    A job whose method is overridden keeps its place in the order.
     """
     members: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
@@ -625,7 +626,7 @@ def _job_of(member: Any, conf: Any) -> Job | None:
     job = getattr(plain, _MARK, None)
     if isinstance(job, Job):
         return job
-    # 'is True', because a mock has every attribute.
+    # Compare with 'is True', because a mock has every attribute.
     if getattr(plain, '_periodic_task', None) is True:
         return _oslo_job(plain, conf)
     return None
@@ -684,7 +685,7 @@ def _check_runs_at_once(function: Any, where: str) -> None:
     ):
         raise InvalidJob(
             f'{where}: {plain.__name__} is a coroutine or generator '
-            'function, and calling it runs nothing; write it with def and '
+            'function, so a call would not run it; define it with def and '
             'without yield'
         )
 

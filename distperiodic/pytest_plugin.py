@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def distperiodic_cluster() -> 'Iterator[Callable[..., Cluster]]':
     """Make clusters, and close them at the end of the test.
 
-    The value is called with the arguments of
+    The value of the fixture is a function with the arguments of
     :class:`distperiodic.testing.Cluster`.
     """
     # Imported here, so that pytest does not import the library in projects
-    # that use none of it.
+    # that do not use it.
     from distperiodic.testing import Cluster
     made: list[Cluster] = []
 

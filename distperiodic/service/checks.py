@@ -56,9 +56,9 @@ def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:
                             for path in opts.files(conf))
         if not conf[opts.GROUP].connection:
             text += (
-                '; this database is that of [database] connection, set '
-                '[distperiodic] connection to use another one, or to none to '
-                'run without a store')
+                '; this is the database of [database] connection; set '
+                '[distperiodic] connection to use another one, or set it to '
+                'none to run without a store')
         raise exceptions.SchemaError(text) from None
 
 
@@ -114,6 +114,6 @@ def check_backend() -> None:
     if patcher is None or not patcher.is_monkey_patched('thread'):
         raise exceptions.ConfigError(
             'oslo.service runs on eventlet in this process and its threads '
-            'are not patched, so nothing would ever run; call '
+            'are not patched, so no job would ever run; call '
             'oslo_service.backend.init_backend(BackendType.THREADING) before '
             'anything of oslo.service or oslo.messaging is imported')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keep long-lived objects out of the garbage collector's reach.
+"""Exempt long-lived objects from garbage collection.
 
 A full collection visits every object of the process while no other thread
 runs. That takes tens of milliseconds, in the middle of a tick. The objects
@@ -29,7 +29,7 @@ def freeze() -> None:
 
 
 def unfreeze() -> None:
-    """Undo :func:`freeze` once every caller of it has called this."""
+    """Undo :func:`freeze` after the last caller of it has called this."""
     global _users
     with _lock:
         _users -= 1

@@ -4,7 +4,8 @@
 At SIGHUP oslo.service's own launcher ends a process, lets it finish its runs,
 and only then forks another one. If a handler hangs, a member is missing for a
 minute. If the configuration file has an error, every process ends for good.
-With this launcher a process reads its options again and keeps running.
+With this launcher, at SIGHUP a process reads its options again and keeps
+running.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _Process(cotyledon.Service):
-    """The program of a forked process.
+    """The main program of a forked process.
 
     :param worker_id: Number of this process among those of its service.
     """
@@ -37,8 +38,8 @@ class _Process(cotyledon.Service):
     def __init__(self, worker_id: Any, *services: base.ServiceBase):
         super().__init__(worker_id)
         self._services = services
-        #: The service and the error that ended it. None means that it was
-        #: stopped.
+        #: Each service that has ended, and the error that ended it. None means
+        #: that the service was stopped.
         self._ends: queue.SimpleQueue[
             tuple[base.ServiceBase, Exception | None]] = queue.SimpleQueue()
 
@@ -94,7 +95,8 @@ class _Process(cotyledon.Service):
 
 def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
            workers: int = 1) -> None:
-    """Run *services* in *workers* processes until SIGTERM or Ctrl-C; block.
+    """Run *services* in *workers* processes, and block until SIGTERM or
+    Ctrl-C.
 
     Each process runs all of the services. It starts them in the given order
     and stops them in the reverse order. ``start()`` of a service must return,
@@ -150,9 +152,9 @@ def _handle_ctrl_c() -> None:
     """Treat SIGINT as SIGTERM, and a second SIGINT as SIGKILL.
 
     A terminal sends SIGINT to all processes at once, and the manager would end
-    each of them in the middle of its work. SIGINT is blocked here and so in
-    all processes that are forked later. Only the thread that this function
-    starts receives it.
+    each of them in the middle of its work. SIGINT is blocked here, and
+    therefore in all processes that are forked later. Only the thread that this
+    function starts receives it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

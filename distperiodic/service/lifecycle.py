@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start and stop of a service, common to schedulers and workers.
 
-The file is long because both services share every step of one life: options,
-start, connection, signals, health and stop.
+The file is long because both services share every step of their life cycle:
+options, start, connection, signals, health and stop.
 """
 
 import abc
@@ -95,7 +95,9 @@ class Bus(Protocol):
 
 
 class Lifecycle(ServiceBase):
-    """The base of both services: one main thread and a bounded stop."""
+    """Base class of both services, with one main thread and a stop of limited
+    duration.
+    """
 
     _kind = ''
 
@@ -115,17 +117,17 @@ class Lifecycle(ServiceBase):
         self._ended = threading.Event()
         self._stopping = threading.Event()
         self._problem: BaseException | None = None
-        #: True if :func:`heap.freeze` was called but is not undone yet.
+        #: True if :func:`heap.freeze` was called and was not undone yet.
         self._frozen = False
         self._slot: ProcessSlot | None = None
         self._member_id = ''
-        #: Its membership. None means that it has no group.
+        #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
         self._pool = Pools(0, '', [])
-        #: Monotonic seconds of the last turn of its main thread.
+        #: Monotonic seconds of the last pass of the main thread's loop.
         self._last_turn = 0.0
         self._store: StoreThread | None = None
-        #: Events of other threads, for the main thread.
+        #: Events from other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
 
@@ -187,7 +189,8 @@ class Lifecycle(ServiceBase):
 
     @abc.abstractmethod
     def _work(self) -> None:
-        """Connect, and work until the service stops; runs in the main thread.
+        """Connect, and work until the service stops; called in the main
+        thread.
         """
 
     def _main(self) -> None:
@@ -281,7 +284,7 @@ class Lifecycle(ServiceBase):
             raise SystemExit(f'{self._kind}: {exc}') from None
 
     def run(self) -> None:
-        """Start, serve until SIGTERM or Ctrl-C, and stop gracefully.
+        """Start, work until SIGTERM or Ctrl-C, and stop gracefully.
 
         This method is the whole program of a process that runs this service
         without a launcher. Call it in the main thread. SIGHUP reads the

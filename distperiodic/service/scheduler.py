@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that ticks, claims and dispatches.
+"""The scheduler service, which claims objects at their ticks and dispatches
+them.
 
-It has one thread for its flow. All input from other threads (views, reports,
+One thread runs the flow. All input from other threads (views, reports,
 catalogues) reaches that thread through one queue.
 
 The file is long because it builds a scheduler from all of its components and
@@ -48,15 +49,17 @@ from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
 
-# Seconds by which the results of this process's own pool are collected later
-# in a burst, unless objects wait to be dispatched.
+# Seconds to wait in a burst before the results of this process's own pool are
+# collected, so that several are collected together. If objects wait to be
+# dispatched, there is no delay.
 _LINGER = 0.02
 # Number of runs in progress up to which results are collected at once.
 _FEW = 20
 # Number of results or events to handle before the clock is read again.
 _AT_A_TIME = 200
-# The pool of this process may be given many objects: those that wait in the
-# pool stay in this process anyway, and the pool chooses their order.
+# Limit on the objects in this process's own pool. It is high, because objects
+# that wait in the pool stay in this process anyway, and the pool determines
+# their order.
 _LOCAL_WINDOW = 10000
 
 # Seconds between two deletions of old history.
@@ -71,17 +74,18 @@ _GUARANTEES = {
     (True, 'local'): 'ring only: the load is split; a change of members can '
                      'double or skip a tick',
     (True, 'messaging'): 'ring only: the load is split; a change of members '
-                         'can double or skip a tick; a message is trusted, '
+                         'can double or skip a tick; messages are trusted, so '
                          'set signing_key if others can write to the broker',
 }
 _EMBEDDED = 'one process owns every object; its claims are kept in'
 _CLAIMED = ('each (job, object, tick) is started under one live claim; no '
-            'tick is lost while one member and the store live; results count '
-            'once')
+            'tick is lost while one member and the store are alive; each '
+            'result counts once')
 
 
 class SchedulerService(lifecycle.Lifecycle):
-    """The service that ticks, claims and dispatches this process's objects.
+    """The service that claims this process's objects at their ticks and
+    dispatches them.
 
     The constructor opens no connections, so it may run before a fork.
 
@@ -117,7 +121,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._pruning = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
-        #: Identities on the ring whose jobs differ from this process's jobs.
+        #: Identities of members on the ring whose jobs differ from this
+        #: process's jobs.
         self._other_jobs: frozenset[str] = frozenset()
         self._partitions: dict[str, str] = {}
         #: Where notices of this process arrive. None means nowhere.
@@ -191,7 +196,7 @@ class SchedulerService(lifecycle.Lifecycle):
             bool(settings.backend_url), settings.dispatcher]
 
     def _books(self, shared: bool, sends: bool) -> list[leases.Book]:
-        """Return the stores of claims.
+        """Return the stores of claims, each with its jobs.
 
         Jobs of scope "member" are claimed in memory. All other jobs are
         claimed in the store, or in memory if there is no store.
@@ -278,15 +283,16 @@ class SchedulerService(lifecycle.Lifecycle):
             self._inbox.put(events.ResultsWait())
 
     def _sure(self, entry: str) -> bool:
-        """Return True if this process is certainly still in its group, with
-        the tenure of *entry*.
+        """Return True if this process is certain that it is still in its
+        group, with the tenure of *entry*.
         """
         if self._group_member is None:
             return True
         try:
             view = self._group_member.view(self._settings.group)
         except exceptions.ViewUnknown:
-            # Jobs of this member may run before it has joined its group.
+            # Jobs of scope "member" may run before this process has joined its
+            # group.
             return False
         member = parse_entry(entry)
         return (view.me is not None and member is not None
@@ -353,7 +359,9 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._idle.set()
 
     def _prune(self) -> None:
-        """Delete a part of the history that is too old."""
+        """Delete some of the history that is older than
+        ``history_retention``.
+        """
         days = self._settings.history_retention
         if self._store is None or self._pruning or not days:
             return
@@ -375,7 +383,9 @@ class SchedulerService(lifecycle.Lifecycle):
         self._store.submit(step, pruned, failed)
 
     def _drained(self) -> bool:
-        """Return True if no work is left that this process could finish."""
+        """Return True if there is no work left that this process can
+        finish.
+        """
         dispatcher = self._flow.dispatcher
         if not (dispatcher.waiting or dispatcher.outstanding):
             return True
@@ -399,7 +409,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._flow.dispatcher.waiting
             + self._flow.dispatcher.outstanding, reason,
             'are taken over by other schedulers' if self._store is not None
-            else 'miss their tick')
+            else 'do not run for their tick')
 
     def _check_store(self) -> None:
         super()._check_store()
@@ -423,7 +433,8 @@ class SchedulerService(lifecycle.Lifecycle):
         """Handle the reports of the pool."""
         self._collect_at = float('inf')
         self._results_announced = False
-        # Stop after a number of reports, so that due ticks do not wait.
+        # Stop after a limited number of reports, so that due ticks do not
+        # wait.
         for _ in range(_AT_A_TIME):
             if not self._results:
                 break
@@ -455,10 +466,12 @@ class SchedulerService(lifecycle.Lifecycle):
     def _handle(self, event: events.Event) -> None:
         match event:
             case events.ResultsWait():
-                # In a burst, reports arrive by the hundred. Handling each at
-                # once would take the interpreter lock from the handlers.
+                # In a burst, reports arrive by the hundred. To handle each report
+                # at once would take the interpreter lock from the handlers.
                 dispatcher = self._flow.dispatcher
                 burst = dispatcher.outstanding > _FEW
+                self._collect_at = self._clock.monotonic() + (
+                    _LINGER if burst and not dispatcher.waiting else 0.0)
                 self._collect_at = self._clock.monotonic() + (
                     _LINGER if burst and not dispatcher.waiting else 0.0)
             case events.Viewed(view):
@@ -478,8 +491,8 @@ class SchedulerService(lifecycle.Lifecycle):
         self._warn_of_other_jobs(view)
         if view.me is not None and view.me.tenure != self._admitted_tenure:
             # Other members owned this member's objects meanwhile, so they run
-            # the objects that wait here. Set _admitted last: it lets the pool
-            # start runs again.
+            # the objects that wait here. Set _admitted_tenure last, because it
+            # lets the pool start runs again.
             if self._store is None:
                 self._executor.return_unstarted(Refusal.NOT_A_MEMBER)
             else:
@@ -535,7 +548,7 @@ class SchedulerService(lifecycle.Lifecycle):
             self._group_member.stop(timeout)
 
     def stop(self, graceful: bool = True) -> None:
-        """Leave the ring, finish the claimed work, and close.
+        """Leave the ring, finish the claimed work, and close the connections.
 
         This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
         that connections can be closed before the launcher kills the process.

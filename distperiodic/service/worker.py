@@ -2,7 +2,7 @@
 """The service that runs the batches that schedulers send.
 
 With a store, a run starts only under a lease that the store granted to this
-worker. Without one, this worker must certainly be in its group when a run
+worker. Without one, this worker must be certain of its membership when a run
 starts. The bus, the store and the pool have threads of their own. With a
 store, their events reach the service's main thread through one queue.
 """
@@ -33,8 +33,7 @@ LOG = logging.getLogger(__name__)
 
 
 class WorkerService(lifecycle.Lifecycle):
-    """The service that runs the batches that schedulers send, with the jobs'
-    handlers.
+    """The service that runs the handlers for the batches that schedulers send.
 
     The constructor opens no connections, so it may run before a fork.
 
@@ -131,7 +130,10 @@ class WorkerService(lifecycle.Lifecycle):
         return self._trusted(batch.worker)
 
     def _trusted(self, entry: str) -> Refusal | None:
-        """Return None if this process certainly holds *entry* in its group."""
+        """Return None if this process is certain that it is still in its
+        group, with the tenure of *entry*; otherwise return why a run must not
+        start.
+        """
         tenure = self._tenures.get(entry)
         if tenure is None:
             member = parse_entry(entry)
@@ -206,7 +208,8 @@ class WorkerService(lifecycle.Lifecycle):
         super().start()
 
     def stop(self, graceful: bool = True) -> None:
-        """Reject new work, return waiting runs, finish others, and leave.
+        """Reject new work, return waiting runs, finish the others, and leave
+        the group.
 
         This takes at most ``graceful_shutdown_timeout`` minus 2 seconds, so
         that connections can be closed before the launcher kills the process.

@@ -12,7 +12,7 @@ _START = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
 def instant_of(name: str, moment: datetime.datetime) -> int:
     """Return *moment* in microseconds since the epoch.
 
-    :raises ValueError: *moment*, the argument *name*, has no time zone.
+    :raises ValueError: *moment* has no time zone. The message calls it *name*.
     """
     if moment.tzinfo is None:
         raise ValueError(f'{name} is {moment!r}, without a time zone; use an '
@@ -21,7 +21,7 @@ def instant_of(name: str, moment: datetime.datetime) -> int:
 
 
 class FrozenClock:
-    """Clock that stands still until a test moves it.
+    """Clock that moves only when a test moves it.
 
     :param start: Aware datetime at which the clock starts. Default: the
         beginning of 2030, UTC, which is a tick of every spacing that divides a

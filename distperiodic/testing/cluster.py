@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cluster in memory, which lives in the time that a test gives it."""
+"""A cluster in memory, whose time passes only when a test lets it pass."""
 
 import collections
 import datetime
@@ -21,11 +21,11 @@ from distperiodic.testing.record import Record
 from distperiodic.testing.record import Run
 from distperiodic.testing.store import SharedMemoryStore
 
-# A member trusts its view for this part of the session after its last sign of
-# life, as the services do.
+# Fraction of the session timeout for which a member trusts its view after its
+# last heartbeat, as in the services.
 _TRUST = 2 / 3
-# Turns of all members at one instant after which they count as not coming to
-# rest.
+# Maximum number of rounds in which members act at one instant. A cluster that
+# needs more would never become idle.
 _TURNS = 10_000
 
 
@@ -33,12 +33,12 @@ class Cluster:
     """Members that share the jobs of one class, without servers or threads.
 
     Time passes only in :meth:`advance`; a handler takes no time unless
-    *run_time* says so. Use the cluster as a context manager, or call
+    *run_time* is set. Use the cluster as a context manager, or call
     :meth:`close`.
 
     :param tasks: The class of the tasks, called as ``tasks(conf)`` for each
-        member; or a function of that form; or one instance that all members
-        share.
+        member; or a function with the same argument; or one instance that all
+        members share.
     :param members: Number of members at the beginning, named ``member-1``,
         ``member-2`` and so on.
     :param conf: Passed to *tasks*.
@@ -48,10 +48,10 @@ class Cluster:
         killed or is frozen.
     :param late_claim_after: Seconds after its tick at which other members
         claim what the owner of an object has not claimed.
-    :param lease: Seconds until a lease expires that nobody renews.
-    :param run_time: Seconds that runs take. A handler is called at the end of
-        this time, and never if its member was killed before: so a test can
-        kill a member whose runs are in progress.
+    :param lease: Seconds until a lease that is not renewed expires.
+    :param run_time: Duration of each run in seconds. The handler is called at
+        the end of this time, unless its member was killed before. So a test
+        can kill a member while its runs are in progress.
     :raises ValueError: *members* is less than 1, or *start* has no time zone.
     """
 
@@ -74,12 +74,13 @@ class Cluster:
         self._store = SharedMemoryStore(self.clock)
         #: Processes that run or are frozen.
         self._members: dict[str, Member] = {}
-        #: Members in the group: they may be dead, and not missed yet.
+        #: Members in the group. They include dead members whose session has
+        #: not expired yet.
         self._group: dict[str, Member] = {}
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)
         self._version = 0
-        #: What happens later: functions by monotonic seconds.
+        #: Functions to call later, by monotonic seconds.
         self._later: dict[float, list[Callable[[], None]]] = (
             collections.defaultdict(list))
         for _ in range(members):
@@ -96,11 +97,11 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End all members; nothing runs any more."""
+        """End all members; nothing runs after this call."""
         self._members.clear()
         self._later.clear()
 
-    # -- what there is
+    # -- state
 
     @property
     def runs(self) -> list[Run]:
@@ -109,7 +110,7 @@ class Cluster:
 
     @property
     def members(self) -> list[str]:
-        """Names of the members in the group, as the others see it."""
+        """Names of the members in the group, as the members see it."""
         return sorted(self._group)
 
     def owner_of(self, object_id: str | int) -> str:
@@ -121,7 +122,7 @@ class Cluster:
     # -- time
 
     def advance(self, seconds: float) -> None:
-        """Let *seconds* pass; everything that is due in them happens.
+        """Let *seconds* pass, and do everything that becomes due in this time.
 
         :raises ValueError: *seconds* is negative; see ``clock.set()``.
         """
@@ -160,26 +161,26 @@ class Cluster:
             f'the cluster is still busy after {_TURNS} turns at '
             f'{self.clock.time:%H:%M:%S.%f}')
 
-    # -- what happens to members
+    # -- changes of members
 
     def join(self, name: str | None = None) -> str:
         """Start a member, and return its name.
 
-        :param name: Default: ``member-N`` with the next number. The name of
-            a member that was killed stands for its restart.
+        :param name: Name of the member. The default is ``member-N`` with the
+            next number. To restart a member that was killed, give its name.
         :raises ValueError: The name is taken.
         """
         if name is None:
             name = f'member-{next(self._numbers)}'
         if name in self._members:
-            raise ValueError(f'member {name!r} is in the cluster already')
+            raise ValueError(f'member {name!r} is already in the cluster')
         self._add(name)
         self._show()
         self._settle()
         return name
 
     def leave(self, name: str) -> None:
-        """Stop a member in good order, as SIGTERM does."""
+        """Stop a member gracefully, as SIGTERM does."""
         member = self._member(name)
         member.drain()
         del self._members[name]
@@ -208,13 +209,13 @@ class Cluster:
         self._miss(name)
 
     def thaw(self, name: str) -> None:
-        """Let a frozen member go on, as SIGCONT does.
+        """Resume a frozen member, as SIGCONT does.
 
-        If the others have replaced it, it finds that out and joins again.
+        If the others have replaced it, it detects this and rejoins the group.
         """
         member = self._member(name)
         member.awake = True
-        # It goes on with what it knew, before it hears from its group.
+        # At first it acts on its old view, before it receives the current one.
         member.turn()
         if self._group.get(name) is not member:
             self._group[name] = member
@@ -231,8 +232,8 @@ class Cluster:
         self._store.resume(job)
 
     def _miss(self, name: str) -> None:
-        """Remove a member from the group once its session has ended, unless
-        it shows a sign of life before.
+        """Remove a member from the group when its session expires, unless it
+        is awake by then.
         """
         missed = self._group[name]
 
@@ -258,11 +259,11 @@ class Cluster:
             return self._members[name]
         except KeyError:
             raise ValueError(
-                f'no member {name!r} runs; the members are '
+                f'no member {name!r} is running; the members are '
                 f'{", ".join(sorted(self._members)) or "none"}') from None
 
     def _show(self) -> None:
-        """Show the group to all members that are awake."""
+        """Give the current view of the group to all members that are awake."""
         self._version += 1
         now = self.clock.monotonic()
         entries = tuple(self._group[name].entry
@@ -287,38 +288,42 @@ class Cluster:
         :param object_id: Id of an object. None means any object.
         :param times: Number of runs. None means at least one.
         :param tick: Tick of the runs, an aware datetime. None means any.
-        :raises AssertionError: It did not. The message lists the runs of the
-            job.
-        :raises ValueError: No such job.
+        :raises AssertionError: The job did not run as stated. The message
+            lists the runs of the job.
+        :raises ValueError: No job has this name.
         """
         self._check_job(job)
         found = self._record.find(job, object_id, tick)
         holds = bool(found) if times is None else len(found) == times
-        wanted = 'at least once' if times is None else f'{times} times'
+        wanted = 'at least once' if times is None else _times(times)
         self._record.check(
             holds, lambda: f'{_what(job, object_id, tick)} should have run '
-            f'{wanted}, and ran {len(found)} times; runs of {job!r}:', job)
+            f'{wanted}, but ran {_times(len(found))}; runs of {job!r}:', job)
         return found
 
     def refute_ran(self, job: str, object_id: str | int | None = None, *,
                    tick: datetime.datetime | None = None) -> None:
         """Check that a job did not run; see :meth:`assert_ran`.
 
-        :raises AssertionError: It ran. The message lists the runs of the job.
-        :raises ValueError: No such job.
+        :raises AssertionError: The job ran. The message lists its runs.
+        :raises ValueError: No job has this name.
         """
         self._check_job(job)
         found = self._record.find(job, object_id, tick)
         self._record.check(
             not found, lambda: f'{_what(job, object_id, tick)} should not '
-            f'have run, and ran {len(found)} times; runs of {job!r}:', job)
+            f'have run, but ran {_times(len(found))}; runs of {job!r}:', job)
 
     def _check_job(self, job: str) -> None:
         for member in self._group.values():
             if job not in member.tasks.jobs:
                 raise ValueError(
-                    f'there is no job {job!r}; there are '
+                    f'there is no job {job!r}; the jobs are '
                     f'{", ".join(member.tasks.jobs) or "none"}')
+
+
+def _times(number: int) -> str:
+    return 'once' if number == 1 else f'{number} times'
 
 
 def _what(job: str, object_id: str | int | None,
@@ -333,14 +338,15 @@ def run_tick(tasks: periodic.PeriodicTasks, job: str, *,
              after: datetime.datetime | None = None) -> list[Run]:
     """Run one tick of a job for all objects of its catalogue.
 
-    Retries are not awaited. Other jobs that are due at the same time run too.
+    The call does not wait for retries. Other jobs that are due at the same
+    time run too.
 
-    :param tasks: The tasks, an instance.
+    :param tasks: Instance of the class of tasks.
     :param job: Name of the job.
-    :param after: Aware datetime. The first tick of the job after it is run.
-        Default: the beginning of 2030, UTC.
+    :param after: Aware datetime. The first tick of the job after this time is
+        run. Default: the beginning of 2030, UTC.
     :returns: The runs of *job* for that tick.
-    :raises InvalidJob: No such job.
+    :raises InvalidJob: No job has this name.
     :raises ValueError: *after* has no time zone.
     """
     tasks.handler(job)

@@ -26,8 +26,9 @@ def make_context(job: str, object_id: str | int = '', *,
     :param fence: Fencing token. None means the first fence of *tick*.
     :param deadline: Aware datetime at which the run is cancelled. None means
         that the job has no timeout.
-    :param current: What ``is_current()`` returns. False stands for a process
-        that was frozen and replaced; ``finish()`` then raises RunReplaced.
+    :param current: Value that ``is_current()`` returns. False simulates a
+        process that was frozen and replaced; ``finish()`` then raises
+        RunReplaced.
     :param progress: Progress that an earlier attempt saved.
     :raises ValueError: *tick* or *deadline* has no time zone.
     """

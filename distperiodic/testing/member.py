@@ -57,7 +57,9 @@ class Settings:
 
 
 class _Pool:
-    """Runs what it is given in the thread of the test, *run_time* later."""
+    """Pool that runs work in the thread of the test, *run_time* seconds
+    later.
+    """
 
     def __init__(self, clock: FrozenClock, run_time: float):
         self._clock = clock
@@ -73,10 +75,12 @@ class _Pool:
         return 0
 
     def recheck(self) -> None:
-        """Do nothing: no thread is missing."""
+        """Do nothing: this pool has no threads."""
 
     def next(self) -> float | None:
-        """Return the monotonic seconds of the next run; None: none waits."""
+        """Return the monotonic seconds of the next run; None if no run
+        waits.
+        """
         return self._sources[0][0] if self._sources else None
 
     def run_due(self) -> bool:
@@ -92,7 +96,7 @@ class _Pool:
 
 
 class _Reader:
-    """Reads catalogues in the thread of the test."""
+    """Reader that calls catalogue methods in the thread of the test."""
 
     def __init__(self, tasks: periodic.PeriodicTasks,
                  put: Callable[[events.Event], None]):
@@ -110,11 +114,11 @@ class _Reader:
 
 
 class Member:
-    """One member; the cluster drives it.
+    """One member, which the cluster drives.
 
-    :param name: Its name on the ring.
+    :param name: Name of the member on the ring.
     :param store: The store that all members share.
-    :param nonce: Number of its process, from 1.
+    :param nonce: Number of the member's process, from 1.
     """
 
     def __init__(self, name: str, tasks: periodic.PeriodicTasks, *,
@@ -124,9 +128,9 @@ class Member:
         self.tasks = tasks
         #: False while the process is frozen.
         self.awake = True
-        #: True once it was asked to stop.
+        #: True after the member was asked to stop.
         self.leaving = False
-        #: Own entry in the group.
+        #: Entry of this member in the group.
         self.entry = Entry(name, f'{nonce:016x}', 1, _POINTS)
         self._clock = clock
         self._record = record
@@ -178,7 +182,7 @@ class Member:
         return self._view
 
     def show(self, view: View) -> None:
-        """Replace the member's view of its group."""
+        """Give the member a new view of its group."""
         again = self._view is not None and view.me != self._view.me
         self._view = view
         if view.me is not None:
@@ -189,7 +193,9 @@ class Member:
         self._flow.view_changed()
 
     def distrust(self, until: float) -> None:
-        """Let the member trust its view until *until*, monotonic seconds."""
+        """Let the member trust its view until *until*, in monotonic
+        seconds.
+        """
         if self._view is not None:
             self._view = dataclasses.replace(self._view, trusted_until=until)
 
@@ -232,7 +238,7 @@ class Member:
         return busy
 
     def next(self) -> float:
-        """Return the monotonic seconds at which it has to do something."""
+        """Return the monotonic seconds at which the member must act next."""
         now = self._clock.monotonic()
         due = [self._next_sweep, now + self._flow.run_due()]
         run = self._pool.next()
@@ -241,7 +247,7 @@ class Member:
         return max(now, min(due))
 
     def drain(self) -> None:
-        """Start nothing more, and hand back what was not started."""
+        """Start no more runs, and return the runs that have not started."""
         self.leaving = True
         self._flow.drain()
         self._executor.drain()

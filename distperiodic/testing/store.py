@@ -16,12 +16,13 @@ from distperiodic.core.schedule import SECOND
 
 
 class SharedMemoryStore(MemoryClaimStore):
-    """Store in memory that keeps the promises of a shared store.
+    """Store in memory that has the guarantees of a shared store.
 
-    A store of one member needs none of these: a tick that has not come, or
-    that is before the newest one of its object, is not claimed; ends are
-    reported again to a caller that repeats a call; times without a scheduler
-    are known; jobs can be paused. See :class:`distperiodic.ports.ClaimStore`.
+    Unlike the store of a single member, it refuses to claim a tick in the
+    future, or a tick before the newest one of its object. It returns the same
+    ends again to a caller that repeats a call. It records since when
+    schedulers have served a job, and it can pause jobs. See
+    :class:`distperiodic.ports.ClaimStore`.
 
     :param clock: Clock of the store.
     """
@@ -32,7 +33,8 @@ class SharedMemoryStore(MemoryClaimStore):
         self._all_ended: set[tuple[str, str, Move]] = set()
         #: Reason of the pause, by job.
         self._paused: dict[str, str] = {}
-        #: First and last instant at which each job was attended without a gap.
+        #: First and last instant of the time in which schedulers served each
+        #: job without a gap.
         self._attended: dict[str, tuple[int, int]] = {}
 
     def now(self) -> int:

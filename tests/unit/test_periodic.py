@@ -224,7 +224,7 @@ class TestTheDecorator:
             yield
 
         for function in (coroutine, generator, both):
-            with pytest.raises(InvalidJob, match='calling it runs nothing'):
+            with pytest.raises(InvalidJob, match='a call would not run it'):
                 periodic_task(function)
 
     def test_a_misspelt_argument_is_refused_where_it_stands(self):
@@ -494,13 +494,13 @@ class TestPeriodicTasks:
             def poll(self, context, node_id):
                 pass
 
-        with pytest.raises(InvalidJob, match='which nothing here awaits'):
+        with pytest.raises(InvalidJob, match='methods are not awaited'):
             Coroutine(None)
 
     @pytest.mark.parametrize('name', ['jobs', 'handler', 'catalogue'])
     def test_a_method_that_hides_one_of_ours_is_refused(self, name):
         cls = type('Tasks', (PeriodicTasks,), {name: lambda self, c: []})
-        with pytest.raises(InvalidJob, match=f'Tasks.{name} hides'):
+        with pytest.raises(InvalidJob, match=f'Tasks.{name} overrides'):
             cls(None)
 
     def test_a_constructor_that_forgot_ours_is_told_so(self):
