@@ -2,9 +2,9 @@
 """The main feature in action: ``distperiodic demo``.
 
 Real processes share the objects of one periodic job. One process joins, one is
-killed, one is frozen and comes back. The objects are the hosts of a network
-that are pinged every two seconds. The ping only sleeps, so no network is
-needed.
+killed, and one is frozen and resumes later. The objects are the hosts of a
+network that are pinged every two seconds. The ping only sleeps, so no network
+is needed.
 
     scene      the plan: what happens when
     servers    the services that the processes share: files, or ZooKeeper,

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
-# A change affects ticks up to this long before it: a process may be killed in
-# the middle of runs that began earlier.
+# A change affects ticks up to this many microseconds before it: a process may
+# be killed in the middle of runs that began earlier.
 _REACH_US = 500_000
 
 
@@ -26,8 +26,8 @@ class Movement:
     """The objects that one change of the ring moved."""
 
     moved: int
-    #: Objects that had to move: those of a member that left, or for one that
-    #: joined.
+    #: Number of objects that had to move: those that belonged to a member that
+    #: left, or that now belong to a member that joined.
     least: int
 
     @property
@@ -37,7 +37,7 @@ class Movement:
 
 @dataclasses.dataclass
 class Change:
-    """A change of the group, caused by the demo or by accident."""
+    """A change of the group, whether the demo planned it or not."""
 
     what: str
     who: str

@@ -46,7 +46,7 @@ def die_with(parent: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        # The parent ended before the call above.
+        # The parent has already ended, before the call above.
         sys.exit(1)
 
 

@@ -22,7 +22,7 @@ def hosts(number: int) -> list[str]:
 
 
 class Pings(PeriodicTasks):
-    """Pings that only sleep, for 20 to 50 ms depending on the host.
+    """Tasks whose pings only sleep, for 20 to 50 ms depending on the host.
 
     :param number: Number of hosts.
     :param written: Writer that records each ping.
@@ -46,8 +46,8 @@ class Pings(PeriodicTasks):
         started = self._now()
         self._never.wait(0.02 + zlib.crc32(host.encode()) % 31 / 1000)
         if not context.is_current():
-            # This process was frozen in the middle, and another one has taken
-            # over the run.
+            # This process was frozen during the ping, and another one has
+            # taken over the run.
             return
         # Record the ping at its end: a ping does not count if its process died
         # before.

@@ -16,10 +16,10 @@ _GUARANTEE = (
     'Guarantee: each tick of each host is started under one claim in the '
     'store, and none is lost if a process dies. If a member dies or freezes, '
     'the others repeat its unfinished runs late, after its session has ended '
-    '({session:g} s here). A ping whose result was written just before its '
-    'process died, but was not in the store yet, would be repeated: an '
-    'effect that must not happen twice compares the fence, or commits with '
-    'its claim.')
+    '({session:g} s here). If a process dies after it has recorded a ping and '
+    'before the store has recorded the end of the run, the ping is repeated. '
+    'To prevent a repeated effect, let its target compare fences, or commit '
+    'the effect together with the claim.')
 
 
 def moment(seconds: float) -> str:
@@ -95,7 +95,7 @@ def account_lines(scene: Scene) -> list[str]:
         f'  missed        {total.missed:>7,}   '
         f'{_part(total.missed, total.due)}', '',
         f'  started late by {milliseconds(half)} (p50), '
-        f'{milliseconds(most)} (p99), {milliseconds(all_)} (most)', '']
+        f'{milliseconds(most)} (p99), {milliseconds(all_)} (maximum)', '']
     rows = [('', 'seen after', 'moved', 'least', 'others', 'missed', 'twice')]
     first = min((c.at for c in account.changes),
                 default=account.last + 10**9)

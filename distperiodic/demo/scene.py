@@ -9,8 +9,8 @@ due, reads the records of the handlers, handles changes of the group, and
 updates the display. The scene observes the group from outside, as
 ``distperiodic status`` does, and sends no request to a member.
 
-The file is long because it has the whole story: the changes by the loop, and
-the effects that it then expects.
+The file is long because it contains the whole plan: the changes, and the
+effects that the demo expects of them.
 """
 
 import contextlib
@@ -46,11 +46,11 @@ _JOIN, _KILL, _FREEZE = 0.22, 0.44, 0.65
 # Seconds of freezing beyond the session, so that the demo shows the others
 # taking over.
 _FROZEN_BEYOND_SESSION = 4.0
-# A tick is shown this long after it. Runs that a dead or frozen member had
-# started may still be in progress then.
+# Microseconds after a tick at which its result is shown. Runs that a dead or
+# frozen member had started may not have ended by then.
 _SHOW_US = 1_600_000
-# A tick counts if it is older than the session plus this many seconds. All of
-# its pings have then finished or are missed, whatever happened.
+# A tick counts if it is older than the session plus this many seconds. By then
+# each of its pings has finished or is missed.
 _COUNTED_AFTER = 4.0
 _LOOK = 0.1
 
@@ -119,8 +119,8 @@ class Scene:
         self._views: queue.SimpleQueue[tuple[int, View]] = (
             queue.SimpleQueue())
         self._judged = 0
-        #: The instant at which the frozen member lost its place and, once it
-        #: is back, the instant of its return.
+        #: The instant at which the frozen member was replaced and, if it has
+        #: rejoined, the instant at which it did.
         self.replaced: list[int] = []
         #: Group and process of each entry that was ever in the group.
         self._known: set[tuple[str, str]] = set()
@@ -302,9 +302,9 @@ class Scene:
     def _wait_until_idle(self) -> None:
         """Wait until no run is in progress, for at most one period.
 
-        A run that ended but whose end is not in the store yet is repeated if
-        its process stops then. The number of such runs depends on the load of
-        the machine, which the demo is not meant to show.
+        If a process stops after a run has ended and before the store has
+        recorded the end, the run is repeated. The number of such runs depends
+        on the load of the machine, which the demo is not meant to show.
         """
         deadline = self._clock.monotonic() + pings.PERIOD
         while (self._servers.runs_in_progress()

@@ -2,8 +2,9 @@
 """The services that the processes of the demo share, and their configuration.
 
 By default these are files in a directory that is deleted with the demo.
-Otherwise they are the user's ZooKeeper, RabbitMQ and database. On those the
-demo uses names of its own, and leaves nothing behind.
+Otherwise they are the user's ZooKeeper, RabbitMQ and database. On those
+servers the demo uses names of its own, and deletes everything that it has
+created.
 """
 
 import contextlib
@@ -25,8 +26,8 @@ from distperiodic.operator.broker_probe import url_of
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from distperiodic.operator.coordination_probe import directory
 
-#: Session timeout in seconds: the others take over from a process that is
-#: silent for longer. A server may grant another value.
+#: Session timeout in seconds. If a process is silent for longer, the others
+#: take over its work. A server may grant another value.
 SESSION = 2
 #: Seconds that a lease lasts without a renewal.
 LEASE = 5
@@ -83,8 +84,8 @@ class Servers:
             directory(self.backend_url)) / '.driver_lock'
 
     def check(self) -> None:
-        """Check that all services answer; create the tables of a store that
-        is the demo's own.
+        """Check that all services answer, and create the tables of a temporary
+        store.
 
         :raises CoordinationUnavailable: the coordination service does not
             answer.
@@ -142,8 +143,7 @@ class Servers:
         return path
 
     def sweep_up(self, seen: Iterable[tuple[str, str]]) -> None:
-        """Delete everything that the demo created in servers that are not its
-        own.
+        """Delete everything that the demo has created on the user's servers.
 
         :param seen: Group and process of each entry that was ever in a group.
         """
