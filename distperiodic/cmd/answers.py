@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _moment = configured.moment
 
-#: Templates of the answer to each reason: what it means and what comes next.
+#: Template of the answer for each reason: what it means and what happens next.
 SENTENCES = {
     Reason.RAN: 'it ran: done at {served} by {worker}',
     Reason.JOB_UNKNOWN:
@@ -59,15 +59,15 @@ SENTENCES = {
     Reason.CANCELLED: 'its claim for {tick} was ended without a run',
     Reason.DEAD:
         'its run for {tick} failed for good at attempt {attempt}: {error}; '
-        'it runs again at its next tick, or earlier after: distperiodic dead '
-        'requeue {job} --object {object}',
+        'it runs again at its next tick; to run it earlier: distperiodic '
+        'dead requeue {job} --object {object}',
     Reason.WAITS_FOR_WORKER:
         'it is claimed for {tick} by {holder}, which has found no worker for '
         'it yet; see distperiodic status, and the log for "no worker" and '
         '"not sent"',
     Reason.WAITS_FOR_SWEEP:
-        'it is claimed for {tick}, and the next sweep of a scheduler takes '
-        'it; each scheduler sweeps every {sweep:g} s',
+        'it is claimed for {tick}, and the next sweep of a scheduler picks it '
+        'up; each scheduler sweeps every {sweep:g} s',
     Reason.WAITS_FOR_RETRY:
         'its run for {tick} failed; attempt {following} is due at {until}',
     Reason.RUNNING:
@@ -90,15 +90,15 @@ SENTENCES = {
         '{due}; start a scheduler',
     Reason.NOBODY_CLAIMS:
         'no object of the job was claimed for its tick {due}: no scheduler '
-        'is running, or all hold their ticks; look for "ticks held", '
-        '"catalogue failed" and "store away" in the logs',
+        'is running, or all schedulers hold their ticks; look for '
+        '"ticks held", "catalogue failed" and "store away" in the logs',
     Reason.LEFT_BEHIND:
         'other objects of the job were claimed for its tick {due}, but it '
         'was not, although it was listed then; the next late look claims it, '
         'or distperiodic audit counts it as lost',
     Reason.SUPERSEDED:
         'its claim for {at} was superseded: a later tick was claimed before '
-        'a worker took it',
+        'a worker started the run',
     Reason.OTHER_SCHEDULE:
         'its job had another schedule at {at}: the current schedule applies '
         'from {schedule_since}',
@@ -106,16 +106,16 @@ SENTENCES = {
         'the history of {at} was deleted: the history begins at {begins}; '
         'see [distperiodic] history_retention',
     Reason.ONE_OF_SEVERAL:
-        'the store keeps the last two ticks of each object, and for {at} '
-        'only numbers of objects, so the reason is one of these: {several}',
+        'the store keeps only the last two ticks of each object; for {at} it '
+        'has only the number of objects with each outcome, so the reason is '
+        'one of these: {several}',
 }
 
 #: Templates for an earlier tick, where the answer differs.
 PAST = {
     Reason.RAN:
         'it ran: every object that was claimed for {at} was done ({number} '
-        'in all); the store keeps single objects for their last two ticks '
-        'only',
+        'in all); for each object the store keeps only the last two ticks',
     Reason.DEAD:
         'its run for {at} failed for good at attempt {attempt}{on}: {error}',
     Reason.NOT_LISTED:
@@ -197,7 +197,7 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
     """
     from distperiodic.core.job import Scope
     if case.tasks is None:
-        return None, None, 'without --tasks: from recorded claims only'
+        return None, None, 'based on recorded claims only, without --tasks'
     if job is None or not job.enabled or job.scope is Scope.MEMBER:
         return None, None, ''
     found = listed.read(case.tasks, job, case.found.now)
@@ -209,7 +209,7 @@ def _schedule(case: Case, job: 'Job | None') -> tuple[
 
 def _plan(case: Case, job: 'Job',
           rule: 'schedule.Schedule') -> 'Plan':
-    """Return the plan by which the object is due."""
+    """Return the plan that determines when the object is due."""
     if rule is not job.schedule:
         return job.plan(own=rule)
     found = case.found.job

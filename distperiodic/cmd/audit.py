@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Maximum number of ticks of one job to audit: each tick is computed.
 _MOST_TICKS = 1_000_000
-# Seconds in which a very large job is claimed for one tick.
+# Seconds that claiming a very large job for one tick may take.
 _CLAIMING = 120.0
 # Maximum number of ticks that the sentence names.
 _NAMED = 3
@@ -41,7 +41,8 @@ class _Audited(NamedTuple):
 
     job: str
     ticks: Mapping[int, collections.Counter[Fate]]
-    #: The unknown facts, and the reason. Empty means that all are known.
+    #: Text about facts that are unknown, with the reason. Empty means that all
+    #: facts are known.
     unknown: str
     #: True if --tasks has the job, but its catalogue cannot be read.
     unread: bool
@@ -55,7 +56,8 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether all due work was done: each due tick is in one class.
+    """Show whether all due work was done: each due tick is counted in one
+    class.
 
     Exit code 0: nothing is lost or unexplained; 1: something is, or the
     catalogue of a job of --tasks cannot be read.
@@ -72,8 +74,8 @@ class Audit(display.Table, lister.Lister):
             '--ticks', action='store_true',
             help='show a row for each tick, the newest first')
         listed.add_option(
-            parser, 'it gives the policies and the catalogue; without it, '
-            'objects that are not listed are not found')
+            parser, 'it provides the policies and the catalogue; without it, '
+            'the audit cannot find objects that are not listed')
         return parser
 
     def run(self, parsed: argparse.Namespace) -> int:

@@ -33,8 +33,8 @@ from distperiodic.cmd.findings import warn
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
 
-#: Difference between two clocks, in seconds, that causes a warning: ticks are
-#: early or late by that much.
+#: Difference between two clocks, in seconds, that causes a warning: ticks that
+#: follow the clock of a host are early or late by that much.
 SKEW = 0.5
 
 
@@ -75,7 +75,7 @@ def _limits(settings: 'Settings') -> str:
 
 @check('options', offline=True)
 def options_known(case: Case) -> Finding:
-    """No option of ours is misspelt: an unknown option has no effect."""
+    """No distperiodic option is misspelt: an unknown option has no effect."""
     from oslo_config import cfg
 
     from distperiodic import opts
@@ -136,7 +136,9 @@ def secrets_private(case: Case) -> Finding:
 
 @check('options', offline=True)
 def state_path_writable(case: Case) -> Finding:
-    """state_path can hold the locks that number this host's processes."""
+    """state_path can be used for the lock files that number this host's
+    processes.
+    """
     from distperiodic.adapters.local.process_slot import ProcessSlot
     if case.settings.member_id is not None:
         return skip(f'member_id is set to {case.settings.member_id}')
@@ -167,7 +169,7 @@ def connections_private(case: Case) -> Finding:
                     'add ?use_ssl=true&ca=FILE to backend_url; set '
                     '[oslo_messaging_rabbit] ssl = true; or use a private '
                     'network')
-    return ok('TLS, or this host only')
+    return ok('all connections use TLS or stay on this host')
 
 
 @check('security', offline=True)
@@ -179,9 +181,9 @@ def broker_user(case: Case) -> Finding:
         return warn(f'guest at {configured.listed(guests)}; RabbitMQ accepts '
                     'this user from its own host only',
                     'rabbitmqctl add_user NAME PASSWORD; rabbitmqctl '
-                    'set_permissions NAME . . . (quoted ".*"); put both into '
-                    'transport_url')
-    return ok('a dedicated user, or this host only')
+                    'set_permissions NAME ".*" ".*" ".*"; put the user and '
+                    'the password into transport_url')
+    return ok('the user is not guest, or the broker is on this host')
 
 
 @check('security', offline=True)
@@ -227,7 +229,7 @@ def coordination_servers(case: Case) -> Finding:
                     'service tolerates fewer failures')
     if len(found) == 2 and case.scheme in ('zookeeper', 'kazoo'):
         return warn(f'{states}; two servers tolerate no failure',
-                    'run three: the service needs a majority')
+                    'run three servers: the service needs a majority')
     return ok(states)
 
 
@@ -238,10 +240,10 @@ def coordination_join(case: Case) -> Finding:
     granted = case.joined.granted
     if granted is None:
         return warn('joined, but the session timeout is unknown',
-                    'see the log of the service')
+                    'see the log of the coordination service')
     if abs(granted - asked) > 0.05 * asked:
         from distperiodic.adapters.coordination import url as backend_url
-        where = ('file and redis use the value in the URL, or whole seconds'
+        where = ('file and redis use whole seconds, or the value in the URL'
                  if case.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
                  'minSessionTimeout to maxSessionTimeout)')
@@ -256,8 +258,8 @@ def coordination_join(case: Case) -> Finding:
 
 @check('coordination')
 def coordination_private(case: Case) -> Finding:
-    """Only authorized users may write to the tree of the service: a process
-    that may write can join as a member and own objects.
+    """Only authorized users may write to the groups in the coordination
+    service: a process that may write can join as a member and own objects.
     """
     open_ = case.survey.writable_by_all()
     if open_ is None:
@@ -358,9 +360,9 @@ def clock_of_this_host(case: Case) -> Finding:
         return skip(f'{case.scheme} does not report its time')
     if abs(skew) > SKEW:
         return warn(f'{_ahead(skew)} the service\'s clock',
-                    'run chrony or ntpd on both hosts; until then, ticks '
-                    'start early or late by this difference, with no other '
-                    'effect')
+                    'run chrony or ntpd on both hosts; until then, member '
+                    'jobs and, without a store, all jobs start early or late '
+                    'by this difference')
     return ok(f'{_ahead(skew)} the service\'s clock')
 
 
@@ -410,7 +412,7 @@ def broker_reachable(case: Case) -> Finding:
 
 @check('broker')
 def broker_queues(case: Case) -> Finding:
-    """Every live process has its queue, and listens to it."""
+    """Every live process has a queue of its own, and consumes from it."""
     from distperiodic.adapters.messaging import bus
     broker, group = case.broker, case.populated
     name = case.settings.group

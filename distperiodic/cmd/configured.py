@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code that all commands share: configuration, and errors of one line.
+"""Code that all commands share: configuration, and one-line errors.
 
 All modules of commands are loaded whenever one command runs. Packages that are
 slow to load (tooz, oslo.messaging, rich) are therefore imported inside the
@@ -188,7 +188,9 @@ def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def refuse_in_one_line(parser: argparse.ArgumentParser, prog: str) -> None:
-    """Make *parser* raise ConfigError instead of printing its usage."""
+    """Make *parser* raise ConfigError instead of printing its usage and
+    exiting.
+    """
     def error(message: str) -> NoReturn:
         raise exceptions.ConfigError(
             f'{message}; see: {prog} --help') from None
@@ -212,7 +214,7 @@ def check_file(connection_url: str) -> None:
 
 
 class Configured:
-    """A part of a cliff command: the options that name configuration."""
+    """Mixin for cliff commands: the options that name configuration files."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         # The method of the cliff command that this class is mixed into.

@@ -75,7 +75,8 @@ class DbVersion(display.Display, show.ShowOne):
 class DbPrune(configured.Configured, command.Command):
     """Delete old rows in small steps, while services keep running.
 
-    Each option deletes one kind of rows. Without its option a kind is kept.
+    Each option deletes one kind of rows. Rows of a kind are kept if its option
+    is not given.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

@@ -57,7 +57,7 @@ class DeadList(display.Table, lister.Lister):
 class DeadRequeue(configured.Configured, command.Command):
     """Run dead objects again, for the tick in which they failed.
 
-    Their attempts are counted from the start. They run at the next sweep of a
+    Their attempts are counted from 1 again. They run at the next sweep of a
     scheduler.
     """
 

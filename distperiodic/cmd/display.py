@@ -37,7 +37,7 @@ def key(title: str) -> str:
 
 
 class Display(configured.Configured):
-    """A part of a cliff command that shows a list or a record.
+    """Mixin for cliff commands that show a list or a record.
 
     People see titles, and lines that fit their terminal. Programs see keys in
     snake_case, which end in the unit if there is one, and null for unknown
@@ -103,7 +103,7 @@ class Display(configured.Configured):
 
 
 class Table(Display):
-    """A part of a cliff command that shows a sentence above its table."""
+    """Mixin for cliff commands that show a sentence above their table."""
 
     #: The sentence above the table; printed on stderr for programs.
     sentence = ''
@@ -134,7 +134,7 @@ def _known(data: Any) -> Any:
 
 
 def _line(parsed: argparse.Namespace) -> int | None:
-    """Return the number of characters in a line for people.
+    """Return the length of a line for people, in characters.
 
     None means unlimited.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic doctor``: find problems before they do harm.
+"""``distperiodic doctor``: find problems before they cause harm.
 
 For people it prints a line for each check as soon as the check ends, and the
 remedy below a check that found a problem. With -f json, yaml, csv or table the
@@ -46,8 +46,8 @@ class Doctor(display.Display, lister.Lister):
             parser, 'its jobs are compared with those of the store')
         for action in self._formatter_group._group_actions:
             if action.dest == 'formatter':
-                # A formatter of cliff would be a plug-in for all of its
-                # programs; this one is for this command only.
+                # A formatter plug-in of cliff would apply to all cliff
+                # programs; this format is for this command only.
                 action.choices = ['text', *(action.choices or ())]
                 action.default = 'text'
                 action.help = ('the output format, defaults to text '

@@ -2,8 +2,8 @@
 """``distperiodic ring explain``: who owns an object, and whether it ran.
 
 The ring is arithmetic: it determines which member should run the object. The
-store records the outcome of the object. If one of the two is missing, its rows
-are left out: without ``connection`` there are no records, and without
+store records the outcome of the object. If the ring or the store is missing,
+its rows are omitted: without ``connection`` there are no records, and without
 ``backend_url`` one process owns all objects.
 """
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Explained(display.Display, show.ShowOne):
-    """A part of a command about one object of a job."""
+    """Mixin for commands about one object of a job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -135,7 +135,7 @@ class RingExplain(ring_cmd.OfMembers, Explained):
 
 
 def _is_of_members(tasks: 'periodic.PeriodicTasks | None', job: str) -> bool:
-    """Return True if the job is known to run in each member by itself."""
+    """Return True if each member is known to run the job for itself."""
     from distperiodic.core.job import Scope
     return (tasks is not None and job in tasks.jobs
             and tasks.jobs[job].scope is Scope.MEMBER)
@@ -160,7 +160,7 @@ def _check_object(job: 'Job', key: str | None) -> None:
 
 def placed(key: str, members: 'tuple[Member, ...]'
            ) -> list[tuple[str, Any]]:
-    """Return the owner of *key* among *members*, and its computation."""
+    """Return the owner of *key* among *members*, and how it is determined."""
     from distperiodic.core.member import ring_members
     from distperiodic.core.ring import Ring
     from distperiodic.core.ring import points_of
@@ -180,7 +180,7 @@ def placed(key: str, members: 'tuple[Member, ...]'
         ('point', _digits(point)),
         ('because',
          f'md5({key!r}) begins with {_digits(position)}; the next '
-         f'point to the right{around} is {_digits(point)}, the '
+         f'point clockwise{around} is {_digits(point)}, the '
          f'beginning of md5(\'{owner}:{number}\'): number {number} '
          f'of the {points[owner]} points of {owner} (counted from 0)'),
         ('successors',

@@ -77,7 +77,7 @@ def _moment(micros: int | None) -> str:
 
 
 class _OfJob(configured.Configured, command.Command):
-    """The base of commands about one job."""
+    """Base class of commands about one job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -90,7 +90,7 @@ class _OfJob(configured.Configured, command.Command):
 
 
 class _OfJobs(_OfJob):
-    """The base of commands about one job or all jobs."""
+    """Base class of commands about one job or all jobs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = configured.Configured.get_parser(self, prog_name)

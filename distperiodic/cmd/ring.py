@@ -3,8 +3,8 @@
 
 The ring is arithmetic: the members and their points determine the owner of
 each object, and the objects that a change would move. ``show`` and ``explain``
-read the members from the coordination service, or take ``--members`` and need
-no service. ``simulate`` invents its members.
+read the members from the coordination service, or use those of ``--members``
+without a service. ``simulate`` uses hypothetical members.
 """
 
 import argparse
@@ -29,15 +29,16 @@ if TYPE_CHECKING:
     from distperiodic.core.ring import Ring
 
 #: Largest share, in multiples of the mean, that needs no remedy. A member with
-#: more is late while all others are on time. A smaller difference is lost
-#: among other delays.
+#: a larger share is late while all others are on time. The effect of a smaller
+#: difference is negligible.
 _EVEN_ENOUGH = 1.25
-# Total points of the rings that show how much the members' names matter.
+# Total number of points of the rings that are built to show how the largest
+# share depends on the members' names.
 _POINTS_TO_SPEND = 40_000
 
 
 class OfMembers(configured.Configured):
-    """A part of commands about the ring of current or named members."""
+    """Mixin for commands about the ring of current or named members."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -254,11 +255,11 @@ class Simulation:
 
     def _compare(self, after: 'Ring',
                  who: str) -> tuple[int, int, int]:
-        """Return how many objects a change of *who* moves.
+        """Return how many objects move when *who* joins or leaves.
 
-        :return: Objects that change their owner; objects that must, because
-            *who* owns them before or after; and objects that move between two
-            other members.
+        :return: Three numbers of objects: those that change their owner; those
+            that must, because *who* owns them before or after; and those that
+            move between two other members.
         """
         moved = needed = 0
         for old, new in zip(self.owners, self._owners(after), strict=True):

@@ -3,7 +3,7 @@
 
 All errors in options, URLs and jobs are reported here, before the first fork.
 An error that appears only in a forked process ends that process, and each
-replacement fails the same way, forever.
+replacement would fail in the same way.
 """
 
 import abc
@@ -130,7 +130,7 @@ def _place(exc: BaseException) -> str:
 
 
 class _Serve(configured.Configured, command.Command):
-    """The base of both commands: check everything, launch, and wait."""
+    """Base class of both commands: check everything, launch, and wait."""
 
     kind = ''
 
@@ -194,8 +194,8 @@ class _Serve(configured.Configured, command.Command):
                 raise exceptions.ConfigError(
                     f'[distperiodic] member_id {settings.member_id!r} is the '
                     f'name of one process, but --workers {workers} asks for '
-                    'several; unset member_id, so that each process gets a '
-                    'number of this host')
+                    'several; unset member_id, so that each process gets its '
+                    'own number on this host')
 
     def _check_store(self, conf: 'cfg.ConfigOpts',
                      settings: 'opts.Settings') -> None:
@@ -244,8 +244,8 @@ class _Serve(configured.Configured, command.Command):
 class Scheduler(_Serve):
     """Run scheduler processes, which own objects and dispatch their ticks.
 
-    Ctrl-C and SIGTERM finish the work in progress; SIGHUP reloads the mutable
-    options.
+    On Ctrl-C and SIGTERM they finish the work in progress and end. On SIGHUP
+    they reload the mutable options.
     """
 
     kind = 'scheduler'
@@ -277,8 +277,8 @@ class Worker(_Serve):
     """Run worker processes, which run the objects that schedulers send.
 
     They are stateless: start and stop as many as the load needs, at any time.
-    Ctrl-C and SIGTERM return the waiting objects to the schedulers and finish
-    the runs in progress.
+    On Ctrl-C and SIGTERM they return the waiting objects to the schedulers,
+    finish the runs in progress, and end.
     """
 
     kind = 'worker'
@@ -287,7 +287,7 @@ class Worker(_Serve):
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--partition', default='default', metavar='P',
-            help='run the jobs of this partition, which is their topic=. '
+            help='run the jobs whose topic is this partition. '
                  'Default: default')
         return parser
 

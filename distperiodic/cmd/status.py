@@ -68,7 +68,9 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Book:
-    """The facts of the store about a group, or why they are unknown."""
+    """Facts that the store records about a group, or the reason why they are
+    unknown.
+    """
 
     #: The last tick in which each process that is gone took part, by identity,
     #: in microseconds.
@@ -102,7 +104,7 @@ def read_book(settings: 'opts.Settings', group: Group) -> Book:
 def _gone(group: Group, holders: Mapping[str, int]) -> dict[str, int]:
     """Return the processes of *holders* that are not in the group.
 
-    A process that came back under its name is not gone.
+    A process that has rejoined under the same name does not count as gone.
     """
     live = {one.identity
             for some in (group.members, *group.workers.values())
@@ -264,7 +266,7 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
             f'{"it; see its log" if one else "them; see their logs"}')
     if settings.dispatcher == 'messaging' and not any(
             m.slots for w in workers.values() for m in w):
-        odd.append('no worker takes work: start distperiodic worker')
+        odd.append('no worker accepts work: start distperiodic worker')
     formats = {m.ring_format for m in members}
     if len(formats) > 1:
         odd.append(

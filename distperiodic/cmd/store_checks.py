@@ -16,10 +16,11 @@ from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 
 #: Difference between the clocks of this host and the store, in seconds, that
-#: causes a warning: ticks become due by this host's clock, but leases expire
-#: by the store's clock.
+#: causes a warning: member jobs follow this host's clock, and all other jobs
+#: follow the store's clock.
 _SKEW = 1.0
-#: Number of rows of the history, or of the failures, that should be pruned.
+#: Number of rows of the history, or of the failures, above which pruning is
+#: advised.
 _MANY = 1_000_000
 _DAY = 86400 * 1_000_000
 
@@ -65,17 +66,17 @@ def store_rights(case: Case) -> Finding:
 
 @check('store')
 def store_clock(case: Case) -> Finding:
-    """This host's clock agrees with the store's clock, by which leases
-    expire.
+    """This host's clock agrees with the store's clock, which determines ticks
+    and leases.
     """
     skew = case.store.skew(SystemClock())
     off = abs(skew.seconds)
     side = 'ahead of' if skew.seconds > 0 else 'behind'
     if off - skew.within > _SKEW:
         return warn(f'{off:.2f} s {side} the store\'s clock',
-                    'run chrony or ntpd on both hosts; until then, ticks '
-                    'start early or late by this difference, and the store '
-                    'refuses early claims')
+                    'run chrony or ntpd on both hosts; until then, member '
+                    'jobs start early or late by this difference; all other '
+                    'jobs follow the store\'s clock')
     return ok(f'within {max(off, 0.01):.2f} s of the store\'s clock')
 
 
@@ -105,7 +106,7 @@ def store_file(case: Case) -> Finding:
 
 @check('store')
 def store_engine(case: Case) -> Finding:
-    """Transactions can be rolled back, and see what others have committed."""
+    """Transactions can be rolled back, and see the commits of others."""
     store = case.store
     if store.dialect == 'sqlite':
         return skip('SQLite has one writer at a time')
@@ -139,7 +140,7 @@ def store_leases(case: Case) -> Finding:
 
 @check('store')
 def store_size(case: Case) -> Finding:
-    """The tables have no large number of obsolete rows."""
+    """The tables do not contain a large number of obsolete rows."""
     sizes = case.store.sizes()
     rows = ', '.join(
         f'{name.removeprefix("distperiodic_")} {number:,}'
@@ -155,8 +156,8 @@ def store_size(case: Case) -> Finding:
 
 @check('store')
 def store_jobs(case: Case) -> Finding:
-    """The tasks have each job of the store: a job that was renamed or removed
-    leaves open claims behind.
+    """--tasks has every job that is in the store: a job that was renamed or
+    removed leaves open claims behind.
     """
     if case.tasks is None:
         return skip('--tasks is not given')
@@ -168,4 +169,4 @@ def store_jobs(case: Case) -> Finding:
             'if a job was renamed: restore its old name with name=...; if it '
             'was removed: distperiodic db prune --claims DAYS; if it belongs '
             'to another service: give each service its own group')
-    return ok('--tasks has all of them')
+    return ok('--tasks has all jobs of the store')

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Why(explain.Explained):
     """Show whether an object ran for its last tick, and if not, why not.
 
-    With --at it shows the same for an earlier tick. Leave OBJECT out for a job
-    of scope 'group'. Exit code 0: the object ran, is running or is about to
-    run; 1: it did not run; 2: there is no such job.
+    With --at it shows the same for an earlier tick. Omit OBJECT for a job of
+    scope 'group'. Exit code 0: the object ran, is running or is about to run;
+    1: it did not run; 2: there is no such job.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
