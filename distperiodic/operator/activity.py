@@ -51,11 +51,11 @@ class Ticked(NamedTuple):
     #: Number of failed runs that were scheduled for a retry.
     retried: int
     taken_over: int
-    #: Number of schedulers and workers in its history. A trigger or a requeue
-    #: by an operator counts as one more.
+    #: Number of schedulers and workers in the tick's history. A trigger or a
+    #: requeue by an operator counts as one more.
     members: int
-    #: Milliseconds from the tick to the claim, over all claimed objects: the
-    #: mean, and the maximum.
+    #: Milliseconds from the tick to the claim of an object: the mean and the
+    #: maximum over all claimed objects.
     mean: int
     latest: int
     #: A reason for which objects were skipped. Empty means none was skipped.
@@ -78,8 +78,8 @@ class Dead(NamedTuple):
     attempt: int
     #: The worker of the last run. Empty means no run was granted.
     worker: str
-    #: When it ended, in microseconds, and why. None and empty mean that the
-    #: record of the failure is pruned.
+    #: The instant of the failure in microseconds, and the error. None and an
+    #: empty text mean that the record of the failure was pruned.
     at: int | None
     error: str
     #: Also empty if tracebacks were not requested.
@@ -103,7 +103,8 @@ class Run(NamedTuple):
     #: The worker to which the run was granted. Empty means not recorded.
     worker: str
     tick: int
-    #: Time since it was granted. None means an earlier release granted it.
+    #: Time since the run was granted. None means that an earlier release,
+    #: which did not record this time, granted it.
     age: int | None
     attempt: int
     #: The run's last progress report, as JSON. None means there is none.
@@ -145,8 +146,8 @@ class Activity:
         self.close = self.group.close
 
     def recent_holders(self, since: int) -> dict[str, int]:
-        """Return members with entries in recent history, and the newest tick
-        of each.
+        """Return the members that appear in the recent history, and the newest
+        tick of each.
 
         :param since: First tick, in microseconds.
         """
@@ -342,8 +343,9 @@ class Activity:
         """Return jobs that have objects but are not *known*, and the number
         of open claims of each.
 
-        A scheduler ignores their claims, since other schedulers may know the
-        job. If the job was renamed, no scheduler does, and they wait forever.
+        A scheduler ignores the claims of an unknown job, since other
+        schedulers may know it. If the job was renamed, no scheduler knows the
+        old name, and the claims wait forever.
         """
         return {row.name: int(row.open) for row in self.group.rows(
             sa.select(_job.c.name, sa.func.coalesce(

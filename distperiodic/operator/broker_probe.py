@@ -2,8 +2,8 @@
 """Broker probes for operators: reachability, queues and consumers.
 
 This module uses AMQP directly. oslo.messaging does not report why a broker
-rejected a login, retries forever, and declares the queues that it asks about.
-Here every request has a timeout, and a query creates nothing.
+rejected a login, retries forever, and declares a queue when it asks about it.
+In this module every request has a timeout, and a query creates nothing.
 """
 
 import contextlib
@@ -81,8 +81,9 @@ class BrokerProbe:
             for h, p in zip(url.hosts, port, strict=True)]
         if self.driver not in ('rabbit', 'kombu'):
             raise exceptions.ConfigError(
-                f'transport_url names the driver {self.driver!r}, but work '
-                f'and reports need rabbit; write for example {EXAMPLE}')
+                f'transport_url names the driver {self.driver!r}, but '
+                'schedulers and workers can use only rabbit; write for '
+                f'example {EXAMPLE}')
         if not self.hosts or not all(h.name for h in self.hosts):
             raise exceptions.ConfigError(
                 'transport_url names no broker; set it, for example '
@@ -176,4 +177,5 @@ class BrokerProbe:
             text = ' '.join(str(exc).split()) or type(exc).__name__
             raise exceptions.BusUnavailable(
                 f'no broker answers at {host} ({text}); check that it runs '
-                'there, and host and port of transport_url') from None
+                'there, and that transport_url has the right host and port'
+            ) from None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-only survey of the coordination service, for operators.
 
-A survey joins no group, and watches and creates nothing. Each request has a
+A survey joins and watches no group, and creates nothing. Each request has a
 timeout, even where tooz has none: a TCP connection is tried first, because the
 ZooKeeper client would retry forever if no server can be reached.
 """
@@ -44,7 +44,8 @@ class Entry:
     #: When the member joined, in microseconds by its own clock. None means
     #: unknown.
     joined: int | None
-    #: The same by the server's clock; known for ZooKeeper only.
+    #: When the entry was created, in microseconds by the server's clock. None
+    #: means unknown; only ZooKeeper reports it.
     created: int | None
 
 
@@ -107,8 +108,8 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
             while piece := channel.recv(65536):
                 answer += piece
     except (BrokenPipeError, ConnectionResetError) as exc:
-        # The server is reachable. If this was only a test for reachability,
-        # the driver will report the error.
+        # The server is reachable. If the caller only tests whether the server
+        # is reachable, the driver reports the error later.
         return Server(address, not queries, exc.strerror or str(exc))
     except OSError as exc:
         return Server(address, False, exc.strerror or str(exc))
@@ -126,7 +127,7 @@ def _server(name: str, port: int, timeout: float, queries: bool) -> Server:
 
 
 class CoordinationProbe:
-    """One survey of the service; a context manager.
+    """Connection for a survey of the coordination service; a context manager.
 
     :param session_timeout: The members' session timeout in seconds; the
         ``file://`` driver uses it to find out which members are alive.

@@ -52,11 +52,10 @@ class Pruner:
               claims: float | None = None) -> Pruned:
         """Delete rows that are older than the given numbers of days.
 
-        None keeps all rows of a kind.
+        For each kind of row, None keeps all rows.
 
         :param history: Maximum age of the history, by tick.
-        :param dead: Maximum age of the records of runs that failed for the
-            last time.
+        :param dead: Maximum age of the records of runs that failed for good.
         :param claims: Maximum age of claims, by watermark. If all claims of a
             job are older, the job is unused: all of its claims and its older
             leases are deleted. For any other job, only closed claims of
@@ -169,8 +168,8 @@ def _prune_some_history(connection: sa.Connection, *, number: int,
         .order_by(_history.c.tick).limit(_AT_A_TIME)).scalars().all()
     if not ticks:
         return 0
-    # Record the tick up to which the history is incomplete, so that no
-    # account starts earlier.
+    # Record the tick up to which the history is incomplete, so that no audit
+    # starts before it.
     connection.execute(sa.update(_job).where(
         _job.c.id == number, sa.or_(
             _job.c.pruned_before.is_(None),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries on ticks and objects, for operator commands.
 
-An answer that needs several statements reads one snapshot of the database.
+A query that needs several statements reads one snapshot of the database.
 Otherwise a claim could end between two statements, and its end would be
 missing from one of them.
 """
@@ -37,8 +37,8 @@ _FAILED = 3
 # ends a transaction that stays idle for 2 s, so each fetch must be small.
 _ROWS = 10_000
 _FIRST = operator.itemgetter(0)
-# The number of the slice of the ring that holds a position (there are 64), and
-# the number of slices per fetch.
+# SQL expression for the slice of the ring, one of 64, that contains a
+# position; and the number of slices per fetch.
 _SLICE = _claim.c.position.op('>>')(sa.literal_column('58'))
 _SLICES = 8
 _STANDS_OPEN = _claim.c.state.in_(set(State) - ENDINGS - {State.LISTED})
@@ -69,16 +69,16 @@ class Account(NamedTuple):
     #: The instant at which an operator paused the job. None means not paused.
     paused: int | None
     ticks: dict[int, audit.Counts]
-    #: Listed objects that are not in ``placed``, grouped: one row of each
-    #: group of equal rows, and the size of the group.
+    #: Listed objects that are not in ``placed``: for each group of equal rows,
+    #: one of the rows and the size of the group.
     alike: list[tuple[due.Row, int]]
-    #: Listed objects whose position on the ring matters, grouped: one row of
-    #: each group of rows that differ only in position, and all positions.
+    #: Listed objects whose position on the ring matters: for each group of
+    #: rows that differ only in position, one of the rows and all positions.
     placed: list[tuple[due.Row, Sequence[int]]]
 
 
 class Failed(NamedTuple):
-    """A run that failed for the last time."""
+    """A run that failed for good."""
 
     tick: int
     attempt: int
@@ -105,8 +105,8 @@ class Object(NamedTuple):
     previous: int | None = None
     #: When a run of it last succeeded. None means never.
     served: int | None = None
-    #: A reason for which the history has objects skipped at this object's
-    #: watermark. Empty means none is recorded.
+    #: A reason that the history records for skipped objects of the tick at
+    #: this object's watermark. Empty means none is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -314,7 +314,8 @@ def _ticks(connection: sa.Connection, number: int,
 
 
 def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
-    """Return the condition that an object's position is needed to judge it.
+    """Return the SQL condition under which an object's position is needed to
+    judge it.
 
     It applies to a job that spreads its objects over the period. The position
     decides whether the object was due for the first tick after it was listed,
@@ -333,8 +334,8 @@ def _alike(connection: sa.Connection, number: int, begins: int,
     :param excluded: Objects to leave out.
     """
     columns = [
-        # Treat all instants before the account as equal, so that more rows
-        # fall into one group.
+        # Treat all instants before the beginning of the account as equal, so
+        # that more rows fall into one group.
         sa.case((column < begins, begins - 1), else_=column).label(name)
         for name, column in (('settled', _claim.c.settled),
                              ('since', _claim.c.since))]
@@ -353,7 +354,7 @@ def _alike(connection: sa.Connection, number: int, begins: int,
 def _placed(connection: sa.Connection, number: int,
             which: sa.ColumnElement[bool]
             ) -> list[tuple[due.Row, Sequence[int]]]:
-    # Build no Python object per row: there may be a million rows.
+    # Do not create a Python object for each row: there may be a million rows.
     found: dict[tuple[int, int, int], array[int]] = {}
     alike = (_claim.c.settled, _claim.c.since, _FREE)
     listed = (_claim.c.job == number, _claim.c.since.is_not(None), which)

@@ -149,7 +149,9 @@ def refused(connection_url: str) -> list[tuple[str, str]]:
 
 
 def _refusal(database: Database, statement: sa.Executable) -> str:
-    """Return why the statement is refused; empty means that it is not."""
+    """Return why the statement is refused; an empty text means that it is not
+    refused.
+    """
     try:
         database.write(
             lambda connection: connection.execute(statement).close())
