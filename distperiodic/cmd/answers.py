@@ -264,7 +264,7 @@ def _facts(case: Case, job: 'Job | None',
 
 def _words(case: Case, facts: Facts,
            following: int | None) -> dict[str, Any]:
-    """Return the values for the templates."""
+    """Return the values that the templates of the answers need."""
     found, claim, job = case.found, case.found.claim, case.found.job
     due = facts.due
     if due is None:

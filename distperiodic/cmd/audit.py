@@ -116,7 +116,7 @@ _COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
 
 def _cells(audited: _Audited, fates: collections.Counter[Fate],
            parsed: argparse.Namespace) -> Sequence[Any]:
-    """Return the numbers of a row.
+    """Return the numbers in a row of the table.
 
     An unknown number is a dash for people and None for programs.
     """

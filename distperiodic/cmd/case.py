@@ -79,7 +79,7 @@ class Case:
 
     @property
     def scheme(self) -> str:
-        """The driver of backend_url.
+        """The driver that backend_url names.
 
         :raises NotNow: backend_url is empty or cannot be used.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic demo``: the main feature in action."""
+"""``distperiodic demo``: show with real processes how members share work."""
 
 import argparse
 import sys
@@ -90,7 +90,8 @@ class Demo(configured.Configured, command.Command):
         return 0
 
     def _servers(self, parsed: argparse.Namespace) -> tuple[str, str, str]:
-        """Return the three URLs.
+        """Return the URLs of the coordination service, the broker and the
+        database.
 
         Only a file that is named on the command line counts, so that a demo
         does not use the servers of /etc/distperiodic by accident.

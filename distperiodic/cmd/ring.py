@@ -69,7 +69,7 @@ class OfMembers(configured.Configured):
 
 def group_of(command: configured.Configured, parsed: argparse.Namespace
              ) -> 'tuple[Group, opts.Settings]':
-    """Return the group from the coordination service.
+    """Read the group from the coordination service.
 
     :raises ConfigError: no coordination service is configured.
     :raises CoordinationUnavailable: the service does not answer.

@@ -232,7 +232,7 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
           expected_workers: int | None = None) -> tuple[int, str]:
     """Return the exit code and a sentence that explains it.
 
-    :param book: the store's facts. None means that there are none.
+    :param book: the store's facts. None means that no facts are known.
     :param expected: Number of schedulers expected. None means any number.
     :param expected_workers: Number of workers expected. None means any number.
     """

@@ -58,7 +58,8 @@ class Ticked(NamedTuple):
     #: maximum over all claimed objects.
     mean: int
     latest: int
-    #: A reason for which objects were skipped. Empty means none was skipped.
+    #: A reason for which objects were skipped. An empty text means that no
+    #: object was skipped.
     reason: str
 
     @property
@@ -76,13 +77,13 @@ class Dead(NamedTuple):
     #: Microseconds since the epoch.
     tick: int
     attempt: int
-    #: The worker of the last run. Empty means no run was granted.
+    #: The worker of the last run. An empty text means that no run was granted.
     worker: str
     #: The instant of the failure in microseconds, and the error. None and an
     #: empty text mean that the record of the failure was pruned.
     at: int | None
     error: str
-    #: Also empty if tracebacks were not requested.
+    #: Empty if none was recorded, or if tracebacks were not requested.
     traceback: str
 
 
@@ -100,16 +101,18 @@ class Run(NamedTuple):
 
     job: str
     object: str
-    #: The worker to which the run was granted. Empty means not recorded.
+    #: The worker to which the run was granted. An empty text means that the
+    #: worker is not recorded.
     worker: str
     tick: int
     #: Time since the run was granted. None means that an earlier release,
     #: which did not record this time, granted it.
     age: int | None
     attempt: int
-    #: The run's last progress report, as JSON. None means there is none.
+    #: The run's last progress report, as JSON. None means that the run has
+    #: reported none.
     progress: str | None
-    #: When its lease expires.
+    #: Instant at which the lease of the run expires.
     until: int
 
 
@@ -117,24 +120,27 @@ class Listing(NamedTuple):
     """The number of objects of a job that follow one schedule."""
 
     job: str
-    #: Text of the job's schedule in force. Empty means not recorded yet.
+    #: Text of the job's schedule in force. An empty text means that it is not
+    #: recorded yet.
     schedule: str
     #: The instant from which it is in force, or core.due.ALWAYS. None means
-    #: not recorded yet.
+    #: that it is not recorded yet.
     schedule_since: int | None
     paused: bool
-    #: Text of the objects' own schedule. Empty means they follow the job's.
+    #: Text of the objects' own schedule. An empty text means that they follow
+    #: the schedule of the job.
     rule: str
     objects: int
 
 
 class Unserved(NamedTuple):
-    """An object, and when a run of it last succeeded."""
+    """An object, and the instant at which a run of it last succeeded."""
 
     object: str
     tick: int
     state: State
-    #: When a run of it last succeeded, in microseconds. None means never.
+    #: Instant at which a run of the object last succeeded, in microseconds.
+    #: None means never.
     served: int | None
 
 

@@ -41,7 +41,7 @@ class Queue:
 def url_of(conf: Any) -> str:
     """Return ``[DEFAULT] transport_url``, including passwords."""
     import oslo_messaging
-    # This registers the option.
+    # Creating a TransportURL registers the option.
     oslo_messaging.TransportURL(conf)
     return conf.transport_url
 

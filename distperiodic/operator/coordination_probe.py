@@ -179,7 +179,7 @@ class CoordinationProbe:
         if self._scheme == 'file' and not os.path.isdir(
                 os.path.join(
                     directory(self._url), NAMESPACE, 'groups')):
-            # tooz would create the directory.
+            # Otherwise tooz would create the directory.
             return []
         with self._errors(), self._started():
             found = self._coordinator.get_groups().get(timeout=10)

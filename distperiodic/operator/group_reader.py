@@ -2,7 +2,7 @@
 """Reads of the rows of one group, for queries and commands of an operator.
 
 Queries have only a :class:`GroupReader`, so they cannot change a row. A
-command that writes also keeps the connection itself.
+command that writes also uses the :class:`Database` directly.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,11 @@ class Job(NamedTuple):
     """The store's data on a job."""
 
     name: str
-    #: Newest tick in the history, in microseconds. None means there is none.
+    #: Newest tick in the history, in microseconds. None means that the history
+    #: has no tick of the job.
     tick: int | None
-    #: In microseconds. None means not paused.
+    #: Instant of the pause, in microseconds. None means that the job is not
+    #: paused.
     paused_since: int | None
     paused_by: str
     paused_why: str

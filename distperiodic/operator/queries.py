@@ -61,12 +61,13 @@ class Account(NamedTuple):
     now: int
     #: First tick of the account. The history of earlier ticks may be pruned.
     begins: int
-    #: Text of the schedule in force. Empty means unknown.
+    #: Text of the schedule in force. An empty text means that it is unknown.
     schedule: str
     #: The instant from which the schedule is in force.
     schedule_since: int
     attended: audit.Attendance | None
-    #: The instant at which an operator paused the job. None means not paused.
+    #: The instant at which an operator paused the job. None means that the job
+    #: is not paused.
     paused: int | None
     ticks: dict[int, audit.Counts]
     #: Listed objects that are not in ``placed``: for each group of equal rows,
@@ -82,7 +83,8 @@ class Failed(NamedTuple):
 
     tick: int
     attempt: int
-    #: The worker that ran it. Empty means it was never started.
+    #: The worker that ran it. An empty text means that the run was never
+    #: started.
     worker: str
     error: str
 
@@ -92,21 +94,22 @@ class Object(NamedTuple):
 
     #: The store's clock at the moment of reading.
     now: int
-    #: None means the store does not know the job.
+    #: None means that the store does not know the job.
     job: Job | None
-    #: None means the store has no row for the object.
+    #: None means that the store has no row for the object.
     claim: reason.Standing | None
     fence: int = 0
     attempt: int = 0
-    #: The worker to which the last run of its last tick was granted. Empty
-    #: means no run was granted.
+    #: The worker to which the last run of its last tick was granted. An empty
+    #: text means that no run was granted.
     worker: str = ''
-    #: The tick of the claim before the last one. None means there is none.
+    #: The tick of the claim before the last one. None means that there is no
+    #: such claim.
     previous: int | None = None
-    #: When a run of it last succeeded. None means never.
+    #: Instant at which a run of the object last succeeded. None means never.
     served: int | None = None
     #: A reason that the history records for skipped objects of the tick at
-    #: this object's watermark. Empty means none is recorded.
+    #: this object's watermark. An empty text means that no reason is recorded.
     skip_reason: str = ''
     #: The newest failures, the newest first.
     failed: Sequence[Failed] = ()
@@ -120,13 +123,14 @@ class Tick(NamedTuple):
     #: The first tick that the history covers.
     begins: int
     #: The object's run for this tick that failed for good. None means that no
-    #: run did.
+    #: run failed for good.
     failed: Failed | None
     #: Number of objects of this tick by outcome. If the history has no row for
     #: this tick, these are the earlier ticks that were given up together with
     #: the next recorded tick, by reason (lost or passed over).
     counts: dict[reason.Reason, int]
-    #: A reason for which objects were skipped. Empty means none was skipped.
+    #: A reason for which objects were skipped. An empty text means that no
+    #: object was skipped.
     skip_reason: str
 
 
@@ -176,7 +180,8 @@ class StoreQueries:
 
     def schedule_of(self, job: str, key: str) -> tuple[str, bool]:
         """Return the text of the schedule that an object follows, and whether
-        the schedule is its own. An empty text means not recorded.
+        the schedule is its own. An empty text means that no schedule is
+        recorded.
 
         :raises ConfigError: the store has no such job.
         """

@@ -93,7 +93,9 @@ class StoreProbe:
         return mode
 
     def overdue_lease(self) -> Overdue | None:
-        """Return the lease that expired first; None means none expired."""
+        """Return the lease that expired first. None means that no lease has
+        expired.
+        """
         ended = sa.and_(tables.lease.c.until < self.group.dialect.lease_now,
                         tables.job.c.space == self.group.namespace)
 

@@ -70,8 +70,9 @@ def test_the_help_lists_each_command_once_in_a_group(
         commands())
     assert max(map(len, told.splitlines())) <= columns
     # A summary is a whole sentence.
-    assert re.search(r'audit +Show whether .* is\s+in\s+one\s+class\n', told,
-                     re.DOTALL)
+    assert re.search(
+        r'audit +Show whether .* is\s+counted\s+in\s+one\s+class\n', told,
+        re.DOTALL)
 
 
 @pytest.mark.parametrize('argv', [
