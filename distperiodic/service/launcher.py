@@ -141,7 +141,8 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
     # Processes that are forked later start with the options that were read
     # last.
     manager.register_hooks(on_reload=lambda: lifecycle.read_again(conf))
-    # ps shows the name of the class.
+    # Name the class of the processes after the service, because ps shows this
+    # name.
     name = type(services[0]).__name__
     manager.add(type(name, (_Process,), {'name': name}), workers,
                 args=services)

@@ -71,10 +71,11 @@ _LOCAL = '-'
 
 _GUARANTEES = {
     (False, 'local'): 'one process owns every object',
-    (True, 'local'): 'ring only: the load is split; a change of members can '
-                     'double or skip a tick',
-    (True, 'messaging'): 'ring only: the load is split; a change of members '
-                         'can double or skip a tick; messages are trusted, so '
+    (True, 'local'): 'ring only: the members share the load; a change of '
+                     'members can double or skip a tick',
+    (True, 'messaging'): 'ring only: the members share the load; a change of '
+                         'members can double or skip a tick; messages are '
+                         'trusted, so '
                          'set signing_key if others can write to the broker',
 }
 _EMBEDDED = 'one process owns every object; its claims are kept in'
@@ -554,7 +555,7 @@ class SchedulerService(lifecycle.Lifecycle):
         that connections can be closed before the launcher kills the process.
         It does nothing if the service was not started or is already stopping.
 
-        :param graceful: Ignored: oslo.service passes it.
+        :param graceful: Ignored. Accepted because oslo.service passes it.
         """
         if not self._started.is_set() or self._stopping.is_set():
             return
