@@ -145,7 +145,8 @@ class Coordinator:
         :param timeout: Seconds until the wait ends. The default is 1.5 times
             the session timeout, plus 2.
         :raises ConfigError: An option cannot be used.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         :raises DuplicateMember: Another live process has this identity.
         """
         self._stopped = False
@@ -252,7 +253,8 @@ class Coordinator:
         :param group_id: Name of the group.
         :raises InvalidMemberId: *group_id* has characters or a length that a
             coordination service cannot store.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         :raises DuplicateMember: Another live process has this identity.
         :raises ViewUnknown: This coordinator was stopped.
         """
@@ -278,7 +280,8 @@ class Coordinator:
         :param group_id: Name of the group. If this process has not joined it,
             it observes the group from now on.
         :raises ViewUnknown: The members are unknown.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         """
         if not self.backend_url:
             return [self.member_id]
@@ -293,7 +296,8 @@ class Coordinator:
         :param group_id: Name of the group.
         :raises ViewUnknown: There is no view yet, this coordinator was
             stopped, or it has no *backend_url*.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         """
         membership = self._started()
         if not membership.knows(group_id):
@@ -355,7 +359,8 @@ class HashRing(Coordinator):
 
         :raises ViewUnknown: The view cannot be trusted: objects that it
             assigns to this process may have another owner by now.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         """
         assert self.group_id is not None
         view = self.view(self.group_id)
@@ -381,7 +386,8 @@ class HashRing(Coordinator):
         :param objects: Objects with an ``.id``, or str or int; or a
             :class:`~.catalogue.Catalogue` of them.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         :raises InvalidObject: An object has no usable id.
         """
         if isinstance(objects, catalogue.Catalogue):
@@ -404,7 +410,8 @@ class HashRing(Coordinator):
         :param obj: Object with an ``.id``, or str or int.
         :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         :raises InvalidObject: The object has no usable id.
         """
         key = catalogue.id_of(obj)
@@ -423,7 +430,8 @@ class HashRing(Coordinator):
         :param obj: Object with an ``.id``, or str or int.
         :raises ViewUnknown: The view is unknown or cannot be trusted, or the
             group has no members.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         :raises InvalidObject: The object has no usable id.
         """
         return self.get_owner(obj) == self.member_id
@@ -437,7 +445,8 @@ class HashRing(Coordinator):
         :returns: Arcs that are disjoint and in order. Without a *backend_url*
             it is one arc with all positions; an observer has none.
         :raises ViewUnknown: The view is unknown or cannot be trusted.
-        :raises CoordinationUnavailable: The service did not answer.
+        :raises CoordinationUnavailable: The coordination service did not
+            answer.
         """
         if not self.backend_url:
             return (Arc(MIN_POSITION, MAX_POSITION),)

@@ -404,7 +404,8 @@ class PeriodicTasks:
             remaining tasks run at the next call. False logs the exception and
             continues.
         :returns: Seconds until the next task is due, from 0 to 60.
-        :raises Exception: The exception of a task, with *raise_on_error*.
+        :raises Exception: A task raised this exception, and *raise_on_error*
+            is true.
         """
         own = []
         for job in self._known_jobs().values():

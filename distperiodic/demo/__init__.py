@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The main feature in action: ``distperiodic demo``.
+"""A demonstration with real processes: ``distperiodic demo``.
 
 Real processes share the objects of one periodic job. One process joins, one is
 killed, and one is frozen and resumes later. The objects are the hosts of a

@@ -90,7 +90,7 @@ class Show(Protocol):
         """Show that something happened, *seconds* after the beginning."""
 
     def tick(self, scene: 'Scene', tick: Tick) -> None:
-        """Show a tick that is over."""
+        """Show the result of a tick."""
 
     def update(self, scene: 'Scene') -> None:
         """Show the current state; called in each pass of the loop."""

@@ -75,8 +75,8 @@ class Servers:
 
     @property
     def lock(self) -> pathlib.Path | None:
-        """Path of the lock that all members share. None: there is no such
-        lock.
+        """Path of the lock that all members share. None means that there is no
+        such lock.
         """
         if not self.backend_url.startswith('file:'):
             return None
