@@ -92,7 +92,7 @@ class StoreUnavailable(DistperiodicError):
 class InvalidProgress(DistperiodicError, ValueError):
     """The progress that a run assigned cannot be saved.
 
-    It is not a JSON value, or longer than 64 KiB as JSON.
+    The value is not a JSON value, or is longer than 64 KiB as JSON.
     """
 
 

@@ -16,7 +16,7 @@ from distperiodic.cmd import display
 class DeadList(display.Table, lister.Lister):
     """Show the objects whose last run failed for good.
 
-    They run again at their next tick, and then leave this list.
+    Dead objects run again at their next tick, and then leave this list.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:

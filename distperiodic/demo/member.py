@@ -5,8 +5,8 @@
         HOSTS PARENT
 
 It runs the same service as ``distperiodic scheduler`` or ``worker``, but
-without a launcher, so that the demo kills or freezes the member itself. It
-ends when its parent ends, even if the parent is killed.
+without a launcher, so that the demo kills or freezes the member itself. The
+process ends when its parent ends, even if the parent is killed.
 """
 
 import contextlib

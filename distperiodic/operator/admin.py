@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands of an operator on the jobs and claims of one group.
 
-They only read and write tables; no process of the service takes part.
+The commands only read and write tables; no process of the service takes part.
 Schedulers see the changes at their next sweep.
 """
 

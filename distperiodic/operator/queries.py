@@ -322,9 +322,9 @@ def _decided_by_phase(begins: int, newest: int) -> sa.ColumnElement[bool]:
     """Return the SQL condition under which an object's position is needed to
     judge it.
 
-    It applies to a job that spreads its objects over the period. The position
-    decides whether the object was due for the first tick after it was listed,
-    or for the newest tick.
+    The condition applies to a job that spreads its objects over the period.
+    The position decides whether the object was due for the first tick after it
+    was listed, or for the newest tick.
     """
     return sa.and_(
         sa.func.coalesce(_claim.c.rule, '') == '',

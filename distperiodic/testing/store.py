@@ -19,8 +19,8 @@ class SharedMemoryStore(MemoryClaimStore):
     """Store in memory that has the guarantees of a shared store.
 
     Unlike the store of a single member, it refuses to claim a tick in the
-    future, or a tick before the newest one of its object. It returns the same
-    ends again to a caller that repeats a call. It records since when
+    future, or a tick before the newest one of its object. If a caller repeats
+    a call, this store returns the same ends again. It also records since when
     schedulers have served a job, and it can pause jobs. See
     :class:`distperiodic.ports.ClaimStore`.
 
