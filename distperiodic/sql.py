@@ -62,8 +62,8 @@ class _InArcs(functions.FunctionElement[bool]):
     to answer it.
     """
 
-    # Not Boolean: for a database without that type SQLAlchemy would write
-    # ``(...) = 1``, which prevents the use of an index.
+    # The type is not Boolean: for a database without that type SQLAlchemy
+    # would write ``(...) = 1``, which prevents the use of an index.
     type: Any = sa.types.NULLTYPE
     inherit_cache = True
 

@@ -302,10 +302,10 @@ class Configured:
         if must_exist and settings.embedded and not os.path.exists(
                 settings.store_file):
             raise exceptions.ConfigError(
-                f'{settings.store_file} does not exist, the file in which a '
-                'service without backend_url and connection keeps its '
-                'claims; use --config-file to name the file that sets '
-                'connection, or the state_path of the service')
+                f'{settings.store_file} does not exist: a service without '
+                'backend_url and connection keeps its claims in this file; '
+                'use --config-file to name the file that sets connection, or '
+                'the state_path of the service')
         if must_exist:
             check_file(settings.connection)
         return settings

@@ -231,7 +231,7 @@ class StoreQueries:
         return self.group.read_snapshot(work)
 
     def account(self, job: str, since: int, schedule: str = '') -> Account:
-        """Return the account of the ticks of *job*.
+        """Return the data for an audit of the ticks of *job*.
 
         :param since: First tick, in microseconds.
         :param schedule: Text of the schedule to use if the store has none.

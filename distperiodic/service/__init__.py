@@ -8,8 +8,9 @@ work. Any number of workers may therefore be forked. Both services derive from
 the base class that all backends of oslo.service share, so importing this
 package does not select a backend.
 
-This package runs the flow, in one main thread per service. Apart from the test
-kit, only this package imports both the flow and the adapters.
+This package runs :mod:`distperiodic.flow`, in one main thread per service.
+Apart from the test kit, only this package imports both ``flow`` and
+``adapters``.
 """
 
 from distperiodic.service.checks import check

@@ -2,8 +2,8 @@
 """The scheduler service, which claims objects at their ticks and dispatches
 them.
 
-One thread runs the flow. All input from other threads (views, reports,
-catalogues) reaches that thread through one queue.
+One thread runs :mod:`distperiodic.flow`. All input from other threads (views,
+reports, catalogues) reaches that thread through one queue.
 
 The file is long because it builds a scheduler from all of its components and
 runs their only thread.

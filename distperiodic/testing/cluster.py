@@ -80,7 +80,7 @@ class Cluster:
         self._numbers = itertools.count(1)
         self._nonces = itertools.count(1)
         self._version = 0
-        #: Functions to call later, by monotonic seconds.
+        #: Functions to call later. The key is the monotonic time in seconds.
         self._later: dict[float, list[Callable[[], None]]] = (
             collections.defaultdict(list))
         for _ in range(members):
