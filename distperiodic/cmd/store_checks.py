@@ -16,7 +16,7 @@ from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
 
 #: Difference between the clocks of this host and the store, in seconds, that
-#: causes a warning: member jobs follow this host's clock, and all other jobs
+#: causes a warning. Member jobs follow this host's clock, and all other jobs
 #: follow the store's clock.
 _SKEW = 1.0
 #: Number of rows of the history, or of the failures, above which pruning is

@@ -126,8 +126,8 @@ class Tick(NamedTuple):
     #: run failed for good.
     failed: Failed | None
     #: Number of objects of this tick by outcome. If the history has no row for
-    #: this tick, these are the earlier ticks that were given up together with
-    #: the next recorded tick, by reason (lost or passed over).
+    #: this tick, these are the numbers of ticks, lost or passed over, that
+    #: were given up together with the next recorded tick.
     counts: dict[reason.Reason, int]
     #: A reason for which objects were skipped. An empty text means that no
     #: object was skipped.
