@@ -274,9 +274,10 @@ class PeriodicTasks:
     :param conf: Configuration of the service, or None. It is kept as the
         attribute ``conf``.
     :raises JobNameTaken: Two methods define jobs with the same name.
-    :raises InvalidJob: ``objects=`` names no usable method of this class, or
-        a method of the class overrides one that the services call. When the
-        class is defined: a decorated method has the wrong parameters.
+    :raises InvalidJob: ``objects=`` names no usable method of this class, or a
+        method of the class overrides one that the services call. Also raised
+        when the class is defined, if a decorated method has the wrong
+        parameters.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:

@@ -244,7 +244,7 @@ def _facts(case: Case, job: 'Job | None',
         if found.claim is not None:
             row = found.claim.row(case.object, position)
             if plan.verdict(row, found.now) is NOTHING:
-                # Ticks before the object was listed are decided, too.
+                # Ticks before the object was listed count as decided, too.
                 due = min(found.claim.settled, found.now)
             first = rule.after(plan.floor(row.settled, row.since, position))
             undecided = first + plan.phase(first, position)

@@ -15,8 +15,8 @@ from distperiodic.cmd import display
 if TYPE_CHECKING:
     from distperiodic.operator.activity import Listing
 
-# Maximum number of ticks of one schedule to list; the sentence names the jobs
-# with more.
+# Maximum number of ticks of one schedule to list. The sentence above the table
+# names the jobs that have more.
 _TICKS = 100
 
 

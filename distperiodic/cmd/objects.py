@@ -26,8 +26,8 @@ class Objects(display.Table, lister.Lister):
         parser.add_argument(
             '--older-than', type=configured.duration, default=0.0,
             metavar='TIME',
-            help='show only objects whose last run was done longer ago than '
-                 'TIME, such as 90s, 30m, 1h or 7d; default: all objects')
+            help='show only objects without a completed run within TIME, '
+                 'such as 90s, 30m, 1h or 7d; default: all objects')
         configured.add_limit(parser, 'objects')
         return parser
 

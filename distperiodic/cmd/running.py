@@ -55,7 +55,9 @@ def _age(micros: int | None, for_people: bool) -> Any:
 
 
 def _progress(text: str | None, for_people: bool) -> Any:
-    """Return the progress that a run reported; for programs as a value."""
+    """Return the progress that a run reported: as text for people, and as a
+    JSON value for programs.
+    """
     if for_people or text is None:
         return text or ''
     return json.loads(text)

@@ -27,7 +27,7 @@ _lease = tables.lease
 
 _DEAD = MOVES[Move.REQUEUE][0]
 
-# Number of newest failures that are examined.
+# Number of the newest failures that :meth:`Activity.failing` reads.
 _FAILURES = 1000
 
 
