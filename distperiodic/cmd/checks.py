@@ -243,7 +243,7 @@ def coordination_join(case: Case) -> Finding:
                     'see the log of the coordination service')
     if abs(granted - asked) > 0.05 * asked:
         from distperiodic.adapters.coordination import url as backend_url
-        where = ('file and redis use whole seconds, or the value in the URL'
+        where = ('file and redis use the timeout in the URL, or whole seconds'
                  if case.scheme not in backend_url.PUSHING else
                  'ZooKeeper grants 2 to 20 times its tickTime (or '
                  'minSessionTimeout to maxSessionTimeout)')

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from distperiodic.core.ring import Ring
 from distperiodic.demo import record
 
-# A change affects ticks up to this many microseconds before it: a process may
-# be killed in the middle of runs that began earlier.
+# Microseconds by which a change affects earlier ticks: a process may be killed
+# in the middle of runs that began before the change.
 _REACH_US = 500_000
 
 
