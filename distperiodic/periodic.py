@@ -327,7 +327,7 @@ class PeriodicTasks:
         :param name: Name of the job, or of the job of a command.
         :raises InvalidJob: No job has this name.
         """
-        if name not in self._commands:
+        if name not in self.commands:
             self._job(name)
         return self._in_context(self._handlers[name])
 

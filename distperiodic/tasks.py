@@ -125,8 +125,8 @@ class Client:
             a task that was submitted with other arguments.
         :raises ConfigError: There is no store.
         :raises StoreUnavailable: The database did not answer. It is unknown
-            whether the task was written. With a key it is safe to submit it
-            again.
+            whether the task was written. A task with a key can safely be
+            submitted a second time.
         """
         return self._submit([self._new(
             type, parameters, key, queue, at, priority)], session)[0]
@@ -222,7 +222,7 @@ class Client:
 
     @functools.cached_property
     def _notices(self) -> TaskNotices | None:
-        """What tells other processes. None means that there is no broker."""
+        """Notices to other processes. None means that there is no broker."""
         settings = self._settings
         if settings.dispatcher != 'messaging':
             return None

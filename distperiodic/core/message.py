@@ -3,8 +3,8 @@
 
 There are three kinds of message. A scheduler sends a :class:`Batch`, objects of
 one job and tick, to one worker. A worker sends :class:`Reports`, the outcomes
-of batches, to one scheduler. Whoever submits tasks sends a :class:`Notice` to
-all schedulers::
+of batches, to one scheduler. A process that submits tasks sends a
+:class:`Notice` to all schedulers::
 
     scheduler                                     worker
         |--- run    {lease, job, tick, objects} --->|

@@ -103,7 +103,7 @@ Definition = tuple[StepDefinition, ...]
 
 
 class StepInput(NamedTuple):
-    """What a run of a step receives, beside its claim."""
+    """Input of a run of a step."""
 
     #: Id of the task.
     task: str

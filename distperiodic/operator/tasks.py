@@ -114,8 +114,8 @@ class TaskStore:
             queues = sorted({task.queue for task in tasks
                              if task.queue is not None})
             if queues:
-                # Whoever changes the row of the queue first also commits
-                # first, and reads the clock first.
+                # The row of a queue is locked from here to the commit. So the
+                # tasks of a queue are committed in the order of their times.
                 self._lock_queues(tx, queues)
             return self._insert(tx, tasks, queues, self._now(tx))
         return self._run(work)

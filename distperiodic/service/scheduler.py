@@ -467,12 +467,10 @@ class SchedulerService(lifecycle.Lifecycle):
     def _handle(self, event: events.Event) -> None:
         match event:
             case events.ResultsWait():
-                # In a burst, reports arrive by the hundred. To handle each report
-                # at once would take the interpreter lock from the handlers.
+                # In a burst, hundreds of reports arrive. If each were handled
+                # at once, the handlers would wait for the interpreter lock.
                 dispatcher = self._flow.dispatcher
                 burst = dispatcher.outstanding > _FEW
-                self._collect_at = self._clock.monotonic() + (
-                    _LINGER if burst and not dispatcher.waiting else 0.0)
                 self._collect_at = self._clock.monotonic() + (
                     _LINGER if burst and not dispatcher.waiting else 0.0)
             case events.Viewed(view):

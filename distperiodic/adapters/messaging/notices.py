@@ -33,7 +33,8 @@ class TaskNotices:
     It connects at the first notice. A forked child connects anew.
 
     :param conf: Configuration with oslo.messaging's options.
-    :param keys: If not empty, the first one signs.
+    :param keys: Secrets that sign messages. The first one signs. Empty means
+        that messages are not signed.
     """
 
     def __init__(self, conf: Any, *, group: str,

@@ -101,7 +101,7 @@ class Moves:
         #: Queues whose head has ended: the id of the head, and whether the
         #: queue halts unless it goes on.
         self._left: dict[str, tuple[str, bool]] = {}
-        #: Queues with a task that waits anew.
+        #: Queues in which a task waits again.
         self._chosen: set[str] = set()
 
     def save(self, task: Task, message: str | None = None) -> None:

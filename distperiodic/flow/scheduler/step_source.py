@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source of claims for tasks: steps that are ready.
 
-    told of tasks ──────────────┐
-    a step of tasks has ended ──┼─► take ─► won ─► offer to the dispatcher
-    sweep ──────────────────────┘
+    notice of tasks ────────┐
+    step of a task ended ───┼─► take ─► won ─► offer to the dispatcher
+    sweep ──────────────────┘
 
-The store decides which steps are ready. What this component remembers only
-decides when it asks. A scheduler takes no more steps of a command than the
-workers of its module can soon run: the others wait in the store, where any
-scheduler can take them, in the order of their priorities.
+The store decides which steps are ready. The memory of this component only
+decides when it asks the store. A scheduler takes a limited number of steps of
+each command. All others wait in the store, where any scheduler can take them,
+in the order of their priorities.
 """
 
 from collections.abc import Callable

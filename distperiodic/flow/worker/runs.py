@@ -130,6 +130,13 @@ class BatchRun:
         self.reported = _NEVER
 
 
+    def timeout(self, index: int) -> float | None:
+        """Return the seconds that a run may take. None means no limit."""
+        if self.batch.steps is None:
+            return self.job.timeout
+        return self.batch.steps[self.batch.objects[index]].timeout
+
+
 #: A batch, and the indexes of it that one thread runs; the next one is last.
 Chunk = tuple[BatchRun, list[int]]
 #: A batch, the index that runs, and the context that its handler received.
@@ -177,7 +184,7 @@ class Running:
     """The current activity of one thread."""
 
     __slots__ = ('began', 'ends', 'ident', 'last_watched', 'chunk', 'run',
-                 'saved', 'shared', 'timeout', 'written_off')
+                 'saved', 'shared', 'written_off')
 
     def __init__(self, ident: int):
         self.ident = ident
@@ -191,8 +198,6 @@ class Running:
         #: Monotonic seconds at which its run times out. None: there is no run,
         #: or no timeout.
         self.ends: float | None = None
-        #: Seconds of that timeout.
-        self.timeout = 0.0
         #: Monotonic seconds from which its time is in no report yet.
         self.began = 0.0
         #: Monotonic seconds of the last report of progress.
@@ -346,7 +351,7 @@ class Executor:
                     continue
                 if steps is not None:
                     step = steps[batch.objects[index]]
-                    timeout = step.timeout
+                    timeout = batch_run.timeout(index)
                 if timeout is not None:
                     deadline = self._clock.now() + int(
                         timeout * schedule.SECOND)
@@ -358,7 +363,6 @@ class Executor:
                     if batch.progress else None, step)
                 running.run = run = batch_run, index, context
                 if timeout is not None:
-                    running.timeout = timeout
                     running.ends = monotonic() + timeout
                 if step is not None:
                     returned = handler(context, step.parameters)
@@ -504,13 +508,13 @@ class Executor:
             context.cancelled = True
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
+        timeout = batch_run.timeout(index) or 0.0
         LOG.warning(
             'run timed out: job=%s object=%r timeout=%.1f hanging=%d; its '
             'result will not count, and another thread replaces the one '
             'that hangs', batch_run.job.name, context.object,
-            running.timeout, hanging)
+            timeout, hanging)
         self._share(running)
-        timeout = running.timeout
         batch_run.outcomes.append(Failed(
             index, f'timeout after {timeout:g} s',
             progress=context.take_unsaved()))
