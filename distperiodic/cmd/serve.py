@@ -267,9 +267,9 @@ class Scheduler(_Serve):
                 'job: name=%s schedule=%r scope=%s partition=%s enabled=%s '
                 'defined=%s', job.name, job.schedule.describe(),
                 job.scope.value, job.topic, job.enabled, job.defined_at)
-        for command in tasks.commands.values():
-            LOG.info('command: name=%s partition=%s defined=%s', command.name,
-                     command.topic, command.defined_at)
+        for job in tasks.commands.values():
+            LOG.info('command: name=%s partition=%s defined=%s', job.name,
+                     job.topic, job.defined_at)
         return service.SchedulerService(conf, tasks)
 
 

@@ -124,8 +124,8 @@ class TaskStore:
         """Write tasks in the transaction of *session*; the caller commits it.
 
         Its place in a queue is that of the time of this call. The queue is
-        not locked until the caller commits: tasks that are submitted later
-        and committed earlier may run first.
+        not locked until the caller commits, unless the task is its first one.
+        So tasks that are submitted later and committed earlier may run first.
 
         :raises ConfigError: The session belongs to another database.
         """
@@ -134,9 +134,13 @@ class TaskStore:
         connection = session.connection() if is_session else session
         try:
             if bind.dialect.name == self._dialect.name:
+                tx = Transaction(connection, self._dialect, self._sql)
+                queues = {task.queue for task in tasks
+                          if task.queue is not None}
+                if queues:
+                    self._create_queues(tx, sorted(queues))
                 return self._insert(
-                    Transaction(connection, self._dialect, self._sql), tasks,
-                    [], sql_session.now_in(connection, bind))
+                    tx, tasks, [], sql_session.now_in(connection, bind))
         except (sa_exception.DBAPIError, db_exception.DBError) as exc:
             if not sql_session.lacks_tables(exc):
                 raise
@@ -194,14 +198,17 @@ class TaskStore:
             {'keys': self._dialect.keys(values)})}
 
     def _lock_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        self._dialect.insert_new(
-            tx.connection, _queue, {'name': names}, space=self._namespace,
-            changes=0, goes_on=0)
+        self._create_queues(tx, names)
         tx.connection.execute(sa.update(_queue).where(
             _queue.c.space == self._namespace,
             self._dialect.among(_queue.c.name)).values(
                 changes=_queue.c.changes + 1),
             {'keys': self._dialect.keys(names)})
+
+    def _create_queues(self, tx: Transaction, names: Sequence[str]) -> None:
+        self._dialect.insert_new(
+            tx.connection, _queue, {'name': names}, space=self._namespace,
+            changes=0, goes_on=0)
 
     # -- read
 

@@ -196,14 +196,13 @@ class SqlSteps:
                         self._database.dialect.now).scalar_subquery()
                 ).order_by(_ready.c.due).limit(_AT_A_TIME)).scalars()),
                 list(connection.execute(
-                    sa.select(_task.c.queue).distinct().join(
-                        tables.queue, sa.and_(
-                            tables.queue.c.space == _task.c.space,
-                            tables.queue.c.name == _task.c.queue)).where(
-                        _task.c.space == self._namespace,
-                        _task.c.status == Status.WAITING,
-                        tables.queue.c.head.is_(None),
-                        tables.queue.c.halted.is_(None)
+                    sa.select(_queue.c.name).where(
+                        _queue.c.space == self._namespace,
+                        _queue.c.head.is_(None), _queue.c.halted.is_(None),
+                        sa.exists().where(
+                            _task.c.space == self._namespace,
+                            _task.c.queue == _queue.c.name,
+                            _task.c.status == Status.WAITING)
                     ).limit(_AT_A_TIME)).scalars()))
         delayed, queues = self._database.read(due)
         if not (delayed or queues):

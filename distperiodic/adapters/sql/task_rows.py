@@ -176,8 +176,8 @@ class Moves:
         """Let the next task of a queue run, unless the queue is halted."""
         connection = self._tx.connection
         row = connection.execute(sa.select(_queue).where(
-            *_named(self._namespace, name)).with_for_update()).one_or_none()
-        if row is None or row.head is not None or row.halted is not None:
+            *_named(self._namespace, name)).with_for_update()).one()
+        if row.head is not None or row.halted is not None:
             return
         following = connection.execute(sa.select(_task).where(
             _task.c.space == self._namespace, _task.c.queue == name,

@@ -129,7 +129,6 @@ class BatchRun:
         #: Monotonic seconds of the last report; before that, of the first run.
         self.reported = _NEVER
 
-
     def timeout(self, index: int) -> float | None:
         """Return the seconds that a run may take. None means no limit."""
         if self.batch.steps is None:

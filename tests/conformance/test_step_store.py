@@ -1,0 +1,600 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of tasks, the same in every database.
+
+Each test has a group of its own. What a task runs is compared with
+:mod:`tests.unit.test_workflow`'s model by a machine that also loses workers,
+repeats calls whose answers were lost, and tells results too late.
+"""
+
+import collections
+import json
+import threading
+import uuid
+
+import hypothesis
+import pytest
+import sqlalchemy as sa
+from hypothesis import strategies as st
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import tasks
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.session import finish_in
+from distperiodic.adapters.sql.steps import MOST_LOSSES
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.claim import State
+
+LONG, OVER = 600.0, -1.0
+A, B = 'task:a.run', 'task:b.run'
+JOBS = dict.fromkeys([A, B, 'task:a.undo', 'task:b.undo'], 100)
+
+
+def step(module, undone=True, **options):
+    found = {'normal': {'module': module, 'command': 'run', **options}}
+    if undone:
+        found['rollback'] = {'module': module, 'command': 'undo'}
+    return found
+
+
+WORKFLOWS = {
+    'two': [step('a'), step('b')],
+    'same': [step('a'), step('a'), step('a', undone=False)],
+    'stubborn': [step('a', retry=2), step('b', retry=1)],
+    'once': [step('a', delivery='at_most_once')],
+}
+
+
+class Board:
+    """The tasks of one group: who submits, and who runs them."""
+
+    def __init__(self, url):
+        self.url = url
+        self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self.store = self.another_store()
+        conf = cfg.ConfigOpts()
+        conf([])
+        opts.register_opts(conf)
+        conf.set_override('connection', url, opts.GROUP)
+        conf.set_override('group', self.group, opts.GROUP)
+        self.client = tasks.Client(conf, workflows=WORKFLOWS)
+
+    def another_store(self):
+        return SqlClaimStore(self.url, namespace=self.group)
+
+    def take(self, ids=None, store=None, into=None, **jobs):
+        return (store or self.store).steps.take(
+            jobs or JOBS, tasks=ids, into=into or uuid.uuid4().hex,
+            holder='api-1', seconds=LONG)
+
+    def begin(self, lease, seconds=LONG):
+        """Grant a worker the runs of *lease*; the name of their lease."""
+        granted = uuid.uuid4().hex
+        self.store.start(
+            lease.job, lease.tick, [one.object for one in lease.claims],
+            lease=lease.id, into=granted, holder='worker-1', seconds=seconds)
+        return granted
+
+    def end(self, lease, granted, *, result=None, error=None, into=None):
+        keys = [one.object for one in lease.claims]
+        return self.store.steps.advance(
+            lease.job, lease.tick,
+            {} if error else dict.fromkeys(
+                keys, None if result is None else json.dumps(result)),
+            dict.fromkeys(keys, error) if error else {},
+            lease=granted, into=into or uuid.uuid4().hex,
+            pause=lambda attempt: 0.0)
+
+    def retake(self, gone=()):
+        return self.store.take_over_expired(
+            list(JOBS), into=uuid.uuid4().hex, holder='api-1', seconds=LONG,
+            gone=gone, limit=100)
+
+    def run(self, **options):
+        """Run all that is ready, once; the commands that ran."""
+        ran = []
+        for lease in self.take():
+            granted = self.begin(lease)
+            self.end(lease, granted, **options)
+            ran += [lease.job] * len(lease.claims)
+        return ran
+
+    def close(self):
+        self.store.forget()
+        self.store.close()
+        self.client.close()
+
+
+@pytest.fixture(scope='session')
+def url_of_sqlite(tmp_path_factory):
+    return f'sqlite:///{tmp_path_factory.mktemp("tasks")}/tasks.sqlite'
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def url(request):
+    if request.param == 'sqlite':
+        found = request.getfixturevalue('url_of_sqlite')
+    else:
+        found = request.getfixturevalue(request.param).url
+    schema.sync(found)
+    return found
+
+
+@pytest.fixture
+def board(url):
+    made = Board(url)
+    yield made
+    made.close()
+
+
+def test_a_step_that_is_ready_is_claimed_once(board):
+    id_ = board.client.submit('two')
+
+    [lease] = board.take()
+
+    assert lease.job == A
+    assert [(one.object, one.attempt) for one in lease.claims] == [(id_, 1)]
+    assert board.take() == []
+    assert board.client.get(id_).status == 'running'
+
+
+def test_a_claim_whose_answer_was_lost_is_answered_again(board):
+    board.client.submit('two')
+
+    [lease] = board.take(into='first')
+
+    assert board.take(into='first') == [lease]
+    assert board.take(into='second') == []
+
+
+def test_an_end_whose_answer_was_lost_is_answered_again(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    granted = board.begin(lease)
+
+    answers = [board.end(lease, granted, result={'n': 1}) for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert answers[0].done == {id_}
+    [following] = board.take()
+    assert following.job == B
+
+
+def test_a_failure_whose_answer_was_lost_counts_once(board):
+    id_ = board.client.submit('stubborn')
+    [lease] = board.take()
+    granted = board.begin(lease)
+
+    answers = [board.end(lease, granted, error='ill', into='again')
+               for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert answers[0].retried == {id_}
+    assert board.client.get(id_).steps[0].normal.attempts == 1
+
+
+def test_a_result_that_comes_too_late_does_not_count(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    late = board.begin(lease, OVER)
+    [again] = board.retake()
+    granted = board.begin(again)
+
+    answer = board.end(lease, late, result={'from': 'the dead'})
+
+    assert not any(answer)
+    assert board.take() == []
+    assert board.client.get(id_).cursor == 0
+    board.end(again, granted, result={'from': 'the living'})
+    assert board.client.get(id_).parameters == {'from': 'the living'}
+    assert again.claims[0].fence > lease.claims[0].fence
+
+
+def test_the_fences_of_a_task_grow_from_step_to_step(board):
+    board.client.submit('same')
+    fences = []
+    for _ in range(3):
+        [lease] = board.take()
+        fences.append(lease.claims[0].fence)
+        board.end(lease, board.begin(lease))
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_step_is_tried_as_often_as_its_workflow_says(board):
+    id_ = board.client.submit('stubborn')
+    tried = 0
+    [lease] = board.take()
+    while True:
+        granted = board.begin(lease)
+        tried += 1
+        if not board.end(lease, granted, error=f'ill {tried}').retried:
+            break
+        [lease] = board.retake()
+
+    assert tried == 3
+    task = board.client.get(id_)
+    assert (task.status, task.message) == ('rolling_back', 'a.run: ill 3')
+    assert board.run() == ['task:a.undo']
+    assert board.client.get(id_).status == 'failed'
+
+
+def test_lost_runs_are_no_failures_until_there_are_too_many(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    for _ in range(MOST_LOSSES):
+        board.begin(lease, OVER)
+        [lease] = board.retake()
+    assert board.client.get(id_).status == 'running'
+    board.begin(lease, OVER)
+
+    assert board.retake() == []
+
+    task = board.client.get(id_)
+    assert task.status == 'stuck'
+    assert board.take() == []
+    board.client.retry(id_)
+    assert board.run() == [A]
+    assert board.run() == [B]
+    assert board.client.get(id_).status == 'succeeded'
+
+
+def test_a_step_that_runs_at_most_once_fails_when_it_is_lost(board):
+    id_ = board.client.submit('once')
+    [lease] = board.take()
+    board.begin(lease, OVER)
+
+    assert board.retake() == []
+
+    assert board.client.get(id_).status == 'rolling_back'
+    assert board.run() == ['task:a.undo']
+
+
+def test_a_step_that_was_not_granted_is_not_lost(board):
+    id_ = board.client.submit('once')
+    [lease] = board.store.steps.take(
+        JOBS, tasks=None, into='dying', holder='api-1', seconds=OVER)
+
+    [again] = board.retake()
+
+    assert [one.object for one in again.claims] == [id_]
+    board.end(again, board.begin(again))
+    assert board.client.get(id_).status == 'succeeded'
+
+
+def in_a_session(board, lease, granted, result):
+    engine = database.make_engine(board.url, bounded=False)
+    with engine.begin() as connection:
+        assert finish_in(
+            connection, namespace=board.group, job=lease.job,
+            key=lease.claims[0].object, lease=granted,
+            result=json.dumps(result))
+    engine.dispose()
+
+
+def test_a_step_that_ended_in_a_session_is_done_whatever_follows(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    granted = board.begin(lease)
+    in_a_session(board, lease, granted, {'host': 'h7'})
+
+    answer = board.end(lease, granted, error='after the commit')
+
+    assert answer.done == {id_}
+    assert board.client.get(id_).parameters == {'host': 'h7'}
+    assert board.run() == [B]
+
+
+def test_a_step_that_ended_in_a_session_is_done_though_its_worker_dies(board):
+    id_ = board.client.submit('two')
+    [lease] = board.take()
+    granted = board.begin(lease, OVER)
+    in_a_session(board, lease, granted, {'host': 'h7'})
+
+    assert board.retake() == []
+
+    task = board.client.get(id_)
+    assert (task.cursor, task.parameters) == (1, {'host': 'h7'})
+    assert board.run() == [B]
+
+
+def test_parameters_that_grow_too_long_fail_the_step(board):
+    id_ = board.client.submit('two', {'x': 'x' * 600_000})
+
+    board.run(result={'y': 'y' * 600_000})
+
+    task = board.client.get(id_)
+    assert task.status == 'rolling_back'
+    assert 'the limit is 1000000' in task.message
+
+
+def test_a_key_names_one_task(board):
+    first = board.client.submit('two', {'n': 1}, key='键')
+
+    assert board.client.submit('two', {'n': 1}, key='键') == first
+    with pytest.raises(exceptions.InvalidTask, match='other key'):
+        board.client.submit('two', {'n': 2}, key='键')
+    board.run()
+    assert board.client.submit('two', {'n': 1}, key='键') == first
+    assert len(board.client.list()) == 1
+
+
+def test_many_submit_one_key_at_once_and_get_one_task(board):
+    found, barrier = [], threading.Barrier(4)
+
+    def submit():
+        client = Board(board.url)
+        client.client._conf.set_override(
+            'group', board.group, opts.GROUP)
+        barrier.wait(10)
+        found.append(client.client.submit('two', key='k'))
+        client.client.close()
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 4
+    assert len(set(found)) == 1
+    [lease] = board.take()
+    assert len(lease.claims) == 1
+
+
+def test_tasks_are_taken_by_priority_and_then_by_age(board):
+    ids = [board.client.submit('two', priority=n) for n in (0, 5, 5, -1)]
+
+    order = [one.object for _ in range(4) for lease in board.take(
+        **{A: 1}) for one in lease.claims]
+
+    assert order == [ids[1], ids[2], ids[0], ids[3]]
+
+
+def test_a_delayed_task_is_taken_when_it_is_due(board):
+    now = board.client.get(board.client.submit('two')).created_at
+    board.run()
+    board.run()
+    later = board.client.submit('two', at=now.replace(year=now.year + 1))
+    board.store.steps.wake()
+    assert board.take() == []
+    engine = database.make_engine(board.url)
+    with engine.begin() as connection:
+        connection.execute(sa.update(tables.ready).where(
+            tables.ready.c.task == later).values(due=1))
+    engine.dispose()
+
+    board.store.steps.wake()
+
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [later]
+
+
+def test_two_schedulers_at_once_never_take_the_same_step(board):
+    ids = board.client.submit_many([{'type': 'two'}] * 300)
+    taken, barrier = collections.Counter(), threading.Barrier(3)
+
+    def take():
+        store = board.another_store()
+        barrier.wait(10)
+        while leases := board.take(store=store, **{A: 20}):
+            taken.update(
+                one.object for lease in leases for one in lease.claims)
+        store.close()
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    # Where rows are not skipped while others lock them, some may be left.
+    taken.update(one.object for lease in board.take() for one in lease.claims)
+    assert taken == collections.Counter(ids)
+
+
+def test_a_queue_has_one_task_at_work_and_keeps_the_order(board):
+    ids = [board.client.submit('two', queue='q') for _ in range(4)]
+    order = []
+    for _ in range(8):
+        [lease] = board.take()
+        [claim] = lease.claims
+        order.append((claim.object, lease.job))
+        board.end(lease, board.begin(lease))
+
+    assert order == [(id_, job) for id_ in ids for job in (A, B)]
+    assert board.take() == []
+
+
+def test_the_next_head_of_a_queue_is_taken_with_its_predecessor(board):
+    first, second = (board.client.submit('once', queue='q') for _ in 'ab')
+    [lease] = board.take()
+    board.end(lease, board.begin(lease))
+
+    [following] = board.take([first])
+
+    assert [one.object for one in following.claims] == [second]
+
+
+def test_a_queue_halts_or_goes_on_after_a_failure(board):
+    board.client.set_queue('brave', on_failure='go_on')
+    ids = {queue: [board.client.submit('same', queue=queue)
+                   for _ in range(2)] for queue in ('brave', 'careful')}
+    board.run(error='ill')
+    board.run()
+
+    [lease] = board.take()
+
+    assert [one.object for one in lease.claims] == [ids['brave'][1]]
+    [careful] = board.client.queues('careful')
+    assert careful.halted_by == ids['careful'][0]
+    assert board.client.resume_queue('careful')
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [ids['careful'][1]]
+
+
+def test_a_cancelled_head_makes_room_for_the_next_task(board):
+    first, second = (board.client.submit('once', queue='q') for _ in 'ab')
+    board.client.cancel(second)
+    third = board.client.submit('once', queue='q')
+
+    assert board.client.cancel(first) == 'cancelled'
+
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [third]
+
+
+def test_a_stuck_task_holds_its_queue(board):
+    first, second = (board.client.submit('two', queue='q') for _ in 'ab')
+    board.run(error='ill')
+    board.run(error='very ill')
+    assert board.client.get(first).status == 'stuck'
+    board.store.steps.wake()
+    assert board.take() == []
+
+    board.client.cancel(first)
+
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [second]
+
+
+def test_a_task_that_is_submitted_in_a_session_joins_its_queue_later(board):
+    engine = database.make_engine(board.url, bounded=False)
+    with engine.begin() as connection:
+        id_ = board.client.submit('two', queue='q', session=connection)
+    engine.dispose()
+
+    board.store.steps.wake()
+
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [id_]
+
+
+def test_a_page_of_tasks_begins_behind_the_page_before(board):
+    ids = board.client.submit_many([{'type': 'two'}] * 7)
+
+    pages = [board.client.list(limit=3)]
+    while pages[-1]:
+        pages.append(board.client.list(limit=3, after=pages[-1][-1].id))
+
+    assert sorted(ids) == [task.id for page in pages for task in page]
+
+
+#: What may happen to a run of a command.
+FATES = st.sampled_from(
+    ['done', 'done', 'done', 'failed', 'lost', 'repeated', 'late', 'session'])
+
+
+@hypothesis.given(fates=st.lists(FATES, max_size=14),
+                  type_=st.sampled_from(sorted(WORKFLOWS)))
+@hypothesis.settings(max_examples=25, deadline=None,
+                     suppress_health_check=list(hypothesis.HealthCheck))
+def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
+        board, fates, type_):
+    id_ = board.client.submit(type_)
+    fates = iter(fates)
+    model = Model(WORKFLOWS[type_])
+    leases = board.take([id_])
+    while leases:
+        [lease] = leases
+        fate = next(fates, 'done')
+        assert lease.job == model.job
+        if fate == 'lost':
+            board.begin(lease, OVER)
+            model.lost()
+        elif fate == 'failed':
+            board.end(lease, board.begin(lease), error='ill')
+            model.failed()
+        elif fate == 'late':
+            late = board.begin(lease, OVER)
+            model.lost()
+            leases = board.retake()
+            assert not any(board.end(lease, late))
+            if leases:
+                continue
+        elif fate == 'session':
+            granted = board.begin(lease)
+            in_a_session(board, lease, granted, {})
+            board.end(lease, granted)
+            model.done()
+        else:
+            granted = board.begin(lease)
+            for _ in range(1 + (fate == 'repeated')):
+                assert board.end(lease, granted).done == {id_}
+            model.done()
+        leases = board.retake() or board.take([id_])
+    task = board.client.get(id_)
+
+    assert (task.status, task.cursor) == (model.status, model.cursor)
+
+
+class Model:
+    """What a task should do, written down from the documentation."""
+
+    def __init__(self, steps):
+        self.steps = steps
+        self.at, self.back, self.cursor = 0, False, 0
+        self.status = 'running'
+        self._anew()
+
+    def _anew(self):
+        self.failures = self.losses = 0
+
+    @property
+    def half(self):
+        return self.steps[self.at]['rollback' if self.back else 'normal']
+
+    @property
+    def job(self):
+        return f'task:{self.half["module"]}.{self.half["command"]}'
+
+    def done(self):
+        self._anew()
+        if self.back:
+            self._roll_back(self.at - 1)
+        elif self.at + 1 == len(self.steps):
+            self.status = 'succeeded'
+        else:
+            self.at = self.cursor = self.at + 1
+
+    def failed(self):
+        self.failures += 1
+        once = self.half.get('delivery') == 'at_most_once'
+        if self.failures > self.half.get('retry', 0) or once:
+            self._fail()
+
+    def lost(self):
+        self.losses += 1
+        if self.half.get('delivery') == 'at_most_once':
+            self._fail()
+        elif self.losses > MOST_LOSSES:
+            self.status = 'stuck'
+
+    def _fail(self):
+        self._anew()
+        if self.back:
+            self.status = 'stuck'
+        else:
+            self._roll_back(self.at)
+
+    def _roll_back(self, last):
+        self.back = True
+        for at in range(last, -1, -1):
+            if 'rollback' in self.steps[at]:
+                self.at, self.status = at, 'rolling_back'
+                return
+        self.status = 'failed'
+
+
+def test_the_store_keeps_no_claim_of_a_step_that_was_never_taken(board):
+    board.client.submit('two')
+    engine = database.make_engine(board.url)
+
+    with engine.connect() as connection:
+        states = connection.execute(sa.select(tables.claim.c.state).join(
+            tables.job, tables.job.c.id == tables.claim.c.job).where(
+                tables.job.c.space == board.group)).scalars().all()
+    engine.dispose()
+
+    assert State.CLAIMED not in states

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a task, and the form of a workflow."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distperiodic import exceptions
+from distperiodic.adapters.local.workflow_file import read_workflows
+from distperiodic.core import workflow
+from distperiodic.core.workflow import Action
+from distperiodic.core.workflow import Outcome
+from distperiodic.core.workflow import Position
+from distperiodic.core.workflow import Status
+from distperiodic.core.workflow import StepDefinition
+
+NORMAL = Action('m', 'do')
+ROLLBACK = Action('m', 'undo')
+
+definitions = st.lists(st.booleans(), min_size=1, max_size=6).map(
+    lambda undone: tuple(
+        StepDefinition(NORMAL, ROLLBACK if can else None) for can in undone))
+
+
+def follow(definition, outcomes, cancelled_after=None):
+    """What runs, in order, and the status at the end: the machine as a whole.
+
+    :param outcomes: of the commands, in the order in which they run; DONE
+        where there is none.
+    :param cancelled_after: the number of commands after whose start somebody
+        asks to cancel the task; None: nobody does.
+    """
+    position, ran = workflow.START, []
+    outcomes = iter(outcomes)
+    while position.active:
+        action = workflow.action_at(definition, position)
+        assert action is (
+            definition[position.step].rollback if position.back
+            else definition[position.step].normal)
+        ran.append((position.step, position.back))
+        cancelling = (cancelled_after is not None
+                      and len(ran) >= cancelled_after)
+        position = workflow.advance(
+            definition, position, next(outcomes, Outcome.DONE), cancelling)
+        assert len(ran) <= 2 * len(definition)
+    return ran, position
+
+
+def expected(definition, outcomes, cancelled_after=None):
+    """The same, written down from the documentation."""
+    ran, outcomes = [], list(outcomes)
+
+    def outcome():
+        return (outcomes[len(ran) - 1] if len(ran) <= len(outcomes)
+                else Outcome.DONE)
+    for step in range(len(definition)):
+        ran.append((step, False))
+        cursor = step
+        found = outcome()
+        if found is Outcome.LOST:
+            return ran, Position(Status.STUCK, cursor, step, False)
+        if found is Outcome.FAILED or (
+                cancelled_after is not None and len(ran) >= cancelled_after):
+            break
+    else:
+        return ran, Position(Status.SUCCEEDED, cursor, cursor, False)
+    for step in reversed(range(cursor + 1)):
+        if definition[step].rollback is None:
+            continue
+        ran.append((step, True))
+        if outcome() is not Outcome.DONE:
+            return ran, Position(Status.STUCK, cursor, step, True)
+    cancelled = cancelled_after is not None and len(ran) >= cancelled_after
+    return ran, Position(Status.CANCELLED if cancelled else Status.FAILED,
+                         cursor, 0, True)
+
+
+@given(definitions, st.lists(st.sampled_from(Outcome), max_size=12),
+       st.none() | st.integers(1, 8))
+def test_a_task_runs_what_the_documentation_says(
+        definition, outcomes, cancelled_after):
+    ran, position = follow(definition, outcomes, cancelled_after)
+    model_ran, model = expected(definition, outcomes, cancelled_after)
+
+    assert ran == model_ran
+    # Somebody may ask to cancel it after the last of its steps has failed.
+    assert position == model
+
+
+@given(definitions, st.lists(st.sampled_from(Outcome), max_size=12))
+def test_a_task_never_runs_a_step_after_a_rollback_or_twice(
+        definition, outcomes):
+    ran, position = follow(definition, outcomes)
+
+    assert len(set(ran)) == len(ran)
+    forward = [step for step, back in ran if not back]
+    assert ran[:len(forward)] == [(step, False) for step in range(
+        len(forward))]
+    assert position.cursor == len(forward) - 1
+
+
+@given(definitions)
+def test_a_task_that_waits_is_cancelled_at_once(definition):
+    assert workflow.cancel(
+        definition, workflow.START, started=False).status == 'cancelled'
+    assert workflow.cancel(definition, workflow.START, started=True) is None
+
+
+def test_a_cancelled_task_between_two_steps_rolls_back_what_was_done():
+    definition = (StepDefinition(NORMAL, ROLLBACK),) * 3
+    position = Position(Status.RUNNING, 2, 2)
+
+    assert workflow.cancel(definition, position, started=False) == Position(
+        Status.ROLLING_BACK, 2, 1, True)
+
+
+def test_a_stuck_task_goes_on_where_it_is_stuck():
+    definition = (StepDefinition(NORMAL, ROLLBACK),) * 3
+    forward = Position(Status.STUCK, 1, 1)
+    back = Position(Status.STUCK, 2, 1, True)
+
+    assert workflow.retry(definition, forward, None) == Position(
+        Status.RUNNING, 1, 1)
+    assert workflow.retry(definition, forward, True) == Position(
+        Status.ROLLING_BACK, 1, 1, True)
+    assert workflow.retry(definition, back, None) == Position(
+        Status.ROLLING_BACK, 2, 1, True)
+    assert workflow.retry(definition, back, False) == Position(
+        Status.RUNNING, 2, 1)
+    assert workflow.cancel(definition, back, started=False) == Position(
+        Status.ROLLING_BACK, 2, 0, True)
+
+
+def test_a_task_that_has_ended_well_or_is_running_is_not_retried():
+    definition = (StepDefinition(NORMAL),)
+
+    for status in (Status.SUCCEEDED, Status.RUNNING, Status.WAITING):
+        assert workflow.retry(definition, Position(status), None) is None
+    assert workflow.retry(
+        definition, Position(Status.FAILED), None) == workflow.START
+
+
+@given(definitions)
+def test_what_the_store_records_of_a_workflow_is_that_workflow(definition):
+    text = json.dumps(workflow.as_data(definition))
+
+    assert workflow.parse_definition(json.loads(text)) == definition
+
+
+STEP = {'normal': {'module': 'm', 'command': 'do'}}
+
+
+@pytest.mark.parametrize(('source', 'where'), [
+    ([], ''),
+    ({'x': []}, 'x: '),
+    ({'x': {}}, 'x: '),
+    ({'x': 'do'}, 'x: '),
+    ({'': [STEP]}, ''),
+    ({5: [STEP]}, ''),
+    ({'x': [{}]}, 'x[0]: '),
+    ({'x': [STEP, 5]}, 'x[1]: '),
+    ({'x': [{**STEP, 'undo': {}}]}, 'x[0].undo: '),
+    ({'x': [{'normal': {'module': 'm'}}]}, 'x[0].normal: '),
+    ({'x': [{'normal': {'module': 'm n', 'command': 'c'}}]},
+     'x[0].normal.module: '),
+    ({'x': [{'normal': {**STEP['normal'], 'timeout': -1}}]},
+     'x[0].normal.timeout: '),
+    ({'x': [{'normal': {**STEP['normal'], 'timeout': float('nan')}}]},
+     'x[0].normal.timeout: '),
+    ({'x': [{'normal': {**STEP['normal'], 'timeout': True}}]},
+     'x[0].normal.timeout: '),
+    ({'x': [{'normal': {**STEP['normal'], 'retry': 1.5}}]},
+     'x[0].normal.retry: '),
+    ({'x': [{'normal': {**STEP['normal'], 'delivery': []}}]},
+     'x[0].normal.delivery: '),
+    ({'x': [{**STEP, 'rollback': []}]}, 'x[0].rollback: '),
+    ({'x': [STEP] * 1001}, 'x: '),
+])
+def test_an_invalid_workflow_is_refused_with_its_place(source, where):
+    with pytest.raises(exceptions.InvalidWorkflow) as caught:
+        workflow.parse_workflows(source, 'file.yaml')
+
+    text = str(caught.value)
+    assert text.startswith(f'file.yaml: {where}')
+    assert '\n' not in text
+
+
+@pytest.mark.parametrize(('text', 'place'), [
+    ('x:\n  - normal: {module: m, command: c, retry: -1}\n', ':2:44: '),
+    ('x:\n  - normal: {module: m}\n', ':2:13: '),
+    ('x: [\n', ':2:1: '),
+    ('x: []\nx: []\n', ':2:1: '),
+    ('{"x": [\n\t{"normal": {"module": "m", "command": "", "x": 1}}]}',
+     ':2:49: '),
+    ('- 1\n', ':1:1: '),
+])
+def test_an_invalid_file_is_refused_with_line_and_column(
+        tmp_path, text, place):
+    path = tmp_path / ('f.json' if text.startswith('{') else 'f.yaml')
+    path.write_text(text)
+
+    with pytest.raises(exceptions.InvalidWorkflow) as caught:
+        read_workflows(str(path))
+
+    assert str(caught.value).startswith(f'{path}{place}')
+    assert '\n' not in str(caught.value)
+
+
+@pytest.mark.parametrize('content', [b'\xff\xfe', None])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, content):
+    path = tmp_path / 'f.yaml'
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(exceptions.InvalidWorkflow, match=str(path)):
+        read_workflows(str(path))
+
+
+def test_a_file_of_yaml_and_of_json_are_read_alike(tmp_path):
+    source = {'x': [STEP | {'rollback': {
+        'module': 'm', 'command': 'undo', 'timeout': 5, 'retry': 3,
+        'delivery': 'at_most_once'}}]}
+    (tmp_path / 'f.json').write_text(json.dumps(source, indent='\t'))
+    (tmp_path / 'f.yaml').write_text(
+        'x:\n- normal: {module: m, command: do}\n  rollback:\n'
+        '    module: m\n    command: undo\n    timeout: 5\n    retry: 3\n'
+        '    delivery: at_most_once\n')
+
+    found = [read_workflows(str(tmp_path / name))
+             for name in ('f.json', 'f.yaml')]
+
+    assert found[0] == found[1] == workflow.parse_workflows(source)
+
+
+@pytest.mark.parametrize('result', [
+    {'at': object()}, {1: 'x'}, ['x'], 'x', {'x': float('nan')},
+    {'x': '\ud800'}, {'x': 'y' * 1_000_001}])
+def test_a_result_that_cannot_be_merged_is_refused(result):
+    with pytest.raises(exceptions.InvalidTask) as caught:
+        workflow.result_text(result)
+
+    assert '\n' not in str(caught.value)
+    assert len(str(caught.value)) < 400
