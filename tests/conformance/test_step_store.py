@@ -43,6 +43,7 @@ def step(module, undone=True, **options):
 WORKFLOWS = {
     'two': [step('a'), step('b')],
     'same': [step('a'), step('a'), step('a', undone=False)],
+    'to and fro': [step('a'), step('b'), step('a'), step('b')],
     'stubborn': [step('a', retry=2), step('b', retry=1)],
     'once': [step('a', delivery='at_most_once')],
 }
@@ -194,9 +195,9 @@ def test_a_result_that_comes_too_late_does_not_count(board):
 
 
 def test_the_fences_of_a_task_grow_from_step_to_step(board):
-    board.client.submit('same')
+    board.client.submit('to and fro')
     fences = []
-    for _ in range(3):
+    for _ in range(4):
         [lease] = board.take()
         fences.append(lease.claims[0].fence)
         board.end(lease, board.begin(lease))
@@ -405,6 +406,20 @@ def test_a_queue_has_one_task_at_work_and_keeps_the_order(board):
 
     assert order == [(id_, job) for id_ in ids for job in (A, B)]
     assert board.take() == []
+
+
+def test_a_task_that_is_submitted_while_the_head_runs_waits(board):
+    first = board.client.submit('two', queue='q')
+    [lease] = board.take()
+    granted = board.begin(lease)
+
+    second = board.client.submit('two', queue='q')
+
+    assert board.take() == []
+    assert board.client.queues('q')[0].head == first
+    board.end(lease, granted)
+    assert board.run() == [B]
+    assert board.client.queues('q')[0].head == second
 
 
 def test_the_next_head_of_a_queue_is_taken_with_its_predecessor(board):

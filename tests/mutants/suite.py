@@ -79,7 +79,8 @@ def suite(name, tests=()):
         return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
                       str(SEEDS), '--processes', '1'), _SEED)
     if kind == 'conformance':
-        return Suite((*_PYTEST, 'tests/conformance/test_claim_store.py',
+        return Suite((*_PYTEST, 'tests/conformance/test_step_store.py',
+                      'tests/conformance/test_claim_store.py',
                       '-k', rest))
     path, _, word = rest.partition(' ')
     return Suite((*_PYTEST, f'tests/{kind}/{path}',
