@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command that does nothing, or says when it was entered."""
+
+import os
+import time
+
+from distperiodic import PeriodicTasks
+from distperiodic import tasks
+
+
+class Commands(PeriodicTasks):
+
+    @tasks.command('bench', 'nothing')
+    def nothing(self, context, parameters):
+        return None
+
+    @tasks.command('bench', 'tell')
+    def tell(self, context, parameters):
+        entered = time.time()
+        handle = os.open(parameters['path'],
+                         os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, f'{parameters["n"]} {entered}\n'.encode())
+        os.close(handle)
+
+
+NOTHING = {'normal': {'module': 'bench', 'command': 'nothing'}}
+WORKFLOWS = {'three': [NOTHING] * 3, 'one': [NOTHING]}
