@@ -226,6 +226,20 @@ PARTITION_OPTS: list[cfg.Opt] = [
              'Without a connection the schedulers divide it among '
              'themselves. Unset: only the slots of the workers limit the '
              'partition, see pool_size.'),
+    cfg.StrOpt(
+        'executor',
+        choices=[
+            ('thread', 'threads of the service'),
+            ('process', 'processes of their own, pool_size of them')],
+        help='Where the handlers of the partition run in its service. A '
+             'thread that exceeds its timeout cannot be stopped: its result '
+             'does not count, but it goes on. A process is killed, and '
+             'another one replaces it. Processes are started anew, so each '
+             'imports the class of the tasks and builds it as CLASS(conf) '
+             'from the configuration files; they need the package pebble, '
+             "which distperiodic[process] installs. A handler in a process "
+             'cannot save progress, and is not told that it is cancelled. '
+             'Unset: thread.'),
 ]
 
 

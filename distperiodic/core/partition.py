@@ -17,6 +17,7 @@ class Partition:
 
     name: str
     max_in_flight: int | None = None  # objects at once; None: no limit
+    executor: str | None = None  # 'process'; None: threads of the service
 
 
 #: Partitions by name.

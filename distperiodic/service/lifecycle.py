@@ -12,6 +12,8 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 
@@ -27,14 +29,19 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.adapters.local.process_slot import host_name
+from distperiodic.adapters.local.processes import Call
+from distperiodic.adapters.local.processes import Processes
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
+from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
+from distperiodic.core.schedule import Instant
 from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
 from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.worker import runs
 from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
@@ -127,6 +134,8 @@ class Lifecycle(ServiceBase):
         #: Monotonic seconds of the last pass of the main thread's loop.
         self._last_turn = 0.0
         self._store: StoreThread | None = None
+        #: Processes in which handlers run.
+        self._processes: list[Processes] = []
         #: Events from other threads, for the main thread.
         self._inbox: queue.SimpleQueue[events.Event] = (
             queue.SimpleQueue())
@@ -395,6 +404,37 @@ class Lifecycle(ServiceBase):
                     f'the run of job {batch.job!r} object {key!r} was given '
                     'to another worker; roll back its changes')
         return finish
+
+    def _isolate(self, topics: Iterable[str]) -> Mapping[str, runs.Isolated]:
+        """Return what runs handlers in processes, for those of *topics* that
+        are configured so.
+
+        :raises ConfigError: The processes could not build the tasks.
+        """
+        settings = self._settings
+        found: dict[str, runs.Isolated] = {}
+        for topic in topics:
+            partition = settings.partitions.get(topic)
+            if partition is None or partition.executor != 'process':
+                continue
+            pool = Processes(self._tasks, opts.files(self._conf),
+                             settings.group, settings.pool_size)
+            self._processes.append(pool)
+
+            def run(batch: message.Batch, index: int,
+                    arguments: tuple[Any, ...], deadline: Instant | None,
+                    timeout: float | None, pool: Processes = pool
+                    ) -> str | None:
+                key = batch.objects[index]
+                return pool.run(Call(
+                    batch.job, key, batch.tick, batch.fences[index],
+                    batch.attempts[index], deadline,
+                    (batch.progress or {}).get(key, 'null'),
+                    batch.steps[key] if batch.steps else None,
+                    granted_lease(batch.lease, batch.id)
+                    if settings.connection else '', arguments), timeout)
+            found[topic] = run
+        return found
 
     def _check_store(self) -> None:
         check_store(self._settings, self._conf)

@@ -144,7 +144,8 @@ class SchedulerService(lifecycle.Lifecycle):
             local, clock=self._clock, pool=self._pool,
             report=self._put_report, may_start=self._may_start,
             finish=self._finisher(
-                lambda: self._flow.grants_of(Authority.STORE)))
+                lambda: self._flow.grants_of(Authority.STORE)),
+            isolated=self._isolate({job.topic for job, _ in local.values()}))
         self._bus: MessagingWorkBus | None = None
         if sends:
             entry = membership.me.entry
@@ -585,6 +586,8 @@ class SchedulerService(lifecycle.Lifecycle):
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._executor.drain()
         self._executor.cancel()
+        for processes in self._processes:
+            processes.close()
         self._pool.stop()
         self._inbox.put(events.Stopped())
         if self._bus is not None:

@@ -88,7 +88,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
-            finish=self._finisher(lambda: self._run_leases))
+            finish=self._finisher(lambda: self._run_leases),
+            isolated=self._isolate([self._partition]))
         if settings.dispatcher == 'local':
             LOG.warning(
                 'no work expected: dispatcher=local; schedulers run the work '
@@ -234,6 +235,8 @@ class WorkerService(lifecycle.Lifecycle):
                 'schedulers send these objects to other workers',
                 self._member_id, self._executor.busy)
             self._executor.cancel()
+        for processes in self._processes:
+            processes.close()
         self._pool.stop()
         if self._store is not None and self._serving.is_set():
             self._flush(end)

@@ -111,5 +111,6 @@ WORKFLOWS = {
     'three': [step('a'), step('b', retry=1), step('a', rollback=False)],
     'once': [step('a'), step('a', delivery='at_most_once')],
     'short': [step('a'), step('b', timeout=0.5)],
+    'killed': [step('a'), step('b', timeout=2, rollback=False)],
     'single': [step('a', rollback=False)],
 }

@@ -10,6 +10,7 @@ import os
 import signal
 import uuid
 
+import psutil
 import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
@@ -28,7 +29,8 @@ SOON = 60.0
 class Group:
     """Schedulers and workers that run the commands of tests.functional."""
 
-    def __init__(self, place, **options):
+    def __init__(self, place, sections=(), **options):
+        sections = dict(sections)
         self.place = place
         self.record = place / 'record.jsonl'
         self.record.touch()
@@ -42,7 +44,7 @@ class Group:
             default['transport_url'] = self.options.pop('transport_url')
         self.config = programs.write_config(
             place / 'service.conf', DEFAULT=default,
-            distperiodic=self.options)
+            distperiodic=self.options, **sections)
         conf = cfg.ConfigOpts()
         conf(['--config-file', str(self.config)])
         self.client = tasks.Client(conf, workflows=modules.WORKFLOWS)
@@ -96,6 +98,14 @@ def group(tmp_path, zookeeper, rabbitmq, postgresql):
 def alone(tmp_path):
     """The embedded default: one process, a file, no server."""
     made = Group(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def isolated(tmp_path):
+    """The embedded default, with the commands of module b in processes."""
+    made = Group(tmp_path, {'partition:b': {'executor': 'process'}})
     yield made
     made.close()
 
@@ -204,6 +214,53 @@ def test_a_step_that_takes_too_long_fails(group):
                        'failed')
 
     assert task.message == 'b.run: timeout after 0.5 s'
+
+
+def test_a_command_in_a_process_does_what_it_does_in_a_thread(isolated):
+    isolated.start('scheduler')
+
+    task = isolated.ended(isolated.submit(n=1))
+
+    assert task.parameters == {
+        'n': 1, **{f'done-{step}': True for step in range(5)}}
+    of_a, of_b = ({r['pid'] for r in isolated.runs()
+                   if r['step'] % 2 == rest} for rest in (0, 1))
+    assert not of_a & of_b
+    check(isolated, [task.id])
+
+
+@pytest.mark.parametrize(('behaviour', 'message'), [
+    ('hang', 'b.run: TimeoutError: timeout after 2 s; its process was killed'),
+    ('exit', 'b.run: ChildProcessError: its process ended with exit code 3'),
+    ('fail', 'b.run: RuntimeError: step 1 fails'),
+    ('junk', "b.run: InvalidTask: the command returned ['not', 'a', "
+     "'dictionary']; return a dictionary, to merge into the parameters of "
+     'later steps, or None'),
+])
+def test_a_command_in_a_process_fails_alone(isolated, behaviour, message):
+    program = isolated.start('scheduler')
+
+    task = isolated.ended(isolated.submit(
+        'killed', behaves={'1': behaviour}), 'failed')
+
+    assert task.message == message
+    [run] = [r for r in isolated.runs() if r['step'] == 1 and not r['back']]
+    assert psutil.pid_exists(run['pid']) is (behaviour in ('fail', 'junk'))
+    assert program.running
+    isolated.ended(isolated.submit('killed'))
+
+
+def test_the_processes_of_a_service_that_is_killed_end_with_it(isolated):
+    program = isolated.start('scheduler')
+    isolated.submit('killed', behaves={'1': 'hang'})
+    run = waiting.wait_until(
+        lambda: [r for r in isolated.runs() if r['step'] == 1], SOON)[0]
+    launched = [one for one in program.family() if one.pid != run['pid']]
+
+    for one in launched:
+        one.kill()
+
+    waiting.wait_until(lambda: not psutil.pid_exists(run['pid']))
 
 
 def test_a_step_whose_worker_dies_runs_again(group):

@@ -29,6 +29,7 @@ import json
 import logging
 import threading
 import traceback as traceback_module
+import types
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -46,6 +47,7 @@ from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.job import check_ended
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.schedule import Instant
 from distperiodic.flow import log_throttle
 
 LOG = logging.getLogger(__name__)
@@ -68,6 +70,14 @@ _ERROR_LENGTH = 1000
 # Number of characters of a traceback that are kept. The end is kept, where the
 # exception was raised.
 _TRACEBACK_LENGTH = 20_000
+
+
+#: Runs the handler of a batch for the object at an index, with the arguments
+#: after the context, until an instant and for at most so many seconds. Returns
+#: the JSON text of what a command returned.
+Isolated = Callable[[message.Batch, int, tuple[Any, ...], Instant | None,
+                     float | None], str | None]
+_NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
 
 
 class Runner(Protocol):
@@ -234,6 +244,8 @@ class Executor:
         now, else the reason for refusal.
     :param finish: Ends the run of an object in the handler's own transaction.
         None: there is no store that could do so.
+    :param isolated: Runs the handlers of some partitions in processes that it
+        kills at their timeouts; by partition.
     """
 
     def __init__(self, jobs: Mapping[
@@ -242,7 +254,8 @@ class Executor:
                  report: Callable[[message.Report, str], None],
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[[message.Batch, str, Any, str | None],
-                                  None] | None = None):
+                                  None] | None = None,
+                 isolated: Mapping[str, Isolated] = _NOWHERE):
         self._job_queues = {name: JobQueue(job, handler, self)
                             for name, (job, handler) in jobs.items()}
         self._clock = clock
@@ -250,6 +263,7 @@ class Executor:
         self._report = report
         self._may_start = may_start
         self._finish = finish
+        self._isolated = isolated
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
@@ -313,6 +327,7 @@ class Executor:
         """Run the objects of *chunk* one after the other in this thread."""
         batch, job = batch_run.batch, batch_run.job
         handler = batch_run.job_queue.handler
+        isolated = self._isolated.get(job.topic)
         per_object = job.scope is Scope.OBJECTS
         timeout = job.timeout
         deadline = None
@@ -361,19 +376,21 @@ class Executor:
                         batch.objects[index], 'null'))
                     if batch.progress else None, step)
                 running.run = run = batch_run, index, context
-                if timeout is not None:
-                    running.ends = monotonic() + timeout
-                if step is not None:
-                    returned = handler(context, step.parameters)
-                elif per_object:
-                    returned = handler(context, context.object)
+                arguments: tuple[Any, ...] = (
+                    (step.parameters,) if step is not None else
+                    (context.object,) if per_object else ())
+                if isolated is not None:
+                    result = isolated(
+                        batch, index, arguments, deadline, timeout)
                 else:
-                    returned = handler(context)
-                if returned is not None:
-                    check_ended(job.name, returned)
-                    if step is not None:
-                        result = workflow.result_text(returned)
-                    returned = None
+                    if timeout is not None:
+                        running.ends = monotonic() + timeout
+                    returned = handler(context, *arguments)
+                    if returned is not None:
+                        check_ended(job.name, returned)
+                        if step is not None:
+                            result = workflow.result_text(returned)
+                        returned = None
             except BaseException as exc:
                 # A handler may raise SystemExit or KeyboardInterrupt; the
                 # thread continues.

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes in which the handlers of a partition run.
+
+A handler that takes too long is killed with its process, and another process
+replaces it. The processes are started by ``spawn``, so they share nothing
+with this one: each builds the tasks anew, as ``CLASS(conf)``.
+
+This module starts the pool's threads, and its processes.
+"""
+
+import ctypes
+import functools
+import importlib
+import json
+import logging
+import multiprocessing
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from distperiodic.core.context import Context
+from distperiodic.core.job import check_ended
+from distperiodic.core.workflow import StepInput
+from distperiodic.core.workflow import result_text
+
+LOG = logging.getLogger(__name__)
+
+# prctl(2): the signal that this process gets when its parent dies.
+_PR_SET_PDEATHSIG = 1
+
+
+class Recipe(NamedTuple):
+    """What a process needs to build the tasks, and to end runs."""
+
+    module: str
+    #: Qualified name of the class.
+    name: str
+    #: Configuration files.
+    files: Sequence[str]
+    #: Group of the service.
+    namespace: str
+
+
+class Call(NamedTuple):
+    """One run of a handler."""
+
+    job: str
+    object: str
+    tick: int
+    fence: int
+    attempt: int
+    deadline: int | None
+    #: Progress of an earlier attempt, as JSON.
+    progress: str
+    step: StepInput | None
+    #: Lease of the run. Empty means that there is no store.
+    lease: str
+    #: Arguments of the handler after the context.
+    arguments: tuple[Any, ...]
+
+
+class _Failed(NamedTuple):
+    """An exception of a handler, as text: it may not be picklable."""
+
+    kind: str
+    text: str
+    traceback: str
+
+
+class _HandlerTraceback(Exception):
+    """Traceback of a handler in its process, as the cause of its error."""
+
+    def __str__(self) -> str:
+        return f'\n{self.args[0]}'
+
+
+class Processes:
+    """A pool of processes for the handlers of one partition.
+
+    :param tasks: Instance of the service's tasks. Its class must be a global
+        name of an importable module.
+    :param size: Number of processes.
+    :raises ConfigError: The class cannot be imported by name, or the package
+        ``pebble`` is not installed.
+    """
+
+    def __init__(self, tasks: Any, files: Sequence[str], namespace: str,
+                 size: int):
+        try:
+            from pebble import ProcessPool
+        except ImportError:
+            raise exceptions.ConfigError(
+                "executor = process needs the package pebble; install it: "
+                "pip install 'distperiodic[process]'") from None
+        cls = type(tasks)
+        recipe = Recipe(cls.__module__, cls.__qualname__, tuple(files),
+                        namespace)
+        if recipe.module == '__main__' or _found(recipe) is not cls:
+            raise exceptions.ConfigError(
+                f'executor = process cannot import {recipe.module}.'
+                f'{recipe.name}; define the class in a module of its own, at '
+                'the top level')
+        self._pool = ProcessPool(
+            size, initializer=_begin, initargs=(recipe,),
+            context=multiprocessing.get_context('spawn'))
+
+    def run(self, call: Call, timeout: float | None) -> str | None:
+        """Run a handler in a process.
+
+        :returns: For a command, the JSON text of what it returned.
+
+        :param timeout: Seconds after which its process is killed.
+        :raises Exception: The handler raised, took too long or ended its
+            process, or a command returned what it must not.
+        """
+        from pebble import ProcessExpired
+        future = self._pool.schedule(_run, args=(call,), timeout=timeout)
+        try:
+            result = future.result()
+        except TimeoutError:
+            raise TimeoutError(
+                f'timeout after {timeout:g} s; its process was killed'
+            ) from None
+        except ProcessExpired as exc:
+            raise ChildProcessError(
+                f'its process ended with exit code {exc.exitcode}') from None
+        if isinstance(result, _Failed):
+            error = type(result.kind, (Exception,), {})
+            raise error(result.text) from _HandlerTraceback(result.traceback)
+        found: str | None = result
+        return found
+
+    def close(self) -> None:
+        """End all processes at once."""
+        self._pool.stop()
+        self._pool.join()
+
+
+def _found(recipe: Recipe) -> Any:
+    try:
+        found: Any = sys.modules.get(recipe.module) or (
+            importlib.import_module(recipe.module))
+        return functools.reduce(getattr, recipe.name.split('.'), found)
+    except (ImportError, AttributeError):
+        return None
+
+
+# -- in the process
+
+_tasks: Any = None
+_namespace = ''
+
+
+def _begin(recipe: Recipe) -> None:
+    """Prepare a new process."""
+    global _tasks, _namespace
+    # Ctrl-C reaches all processes of a terminal. The service decides when
+    # this one ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == 'linux':
+        # A handler that hangs must not outlive a service that was killed.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    from oslo_config import cfg
+    from oslo_log import log
+    conf = cfg.ConfigOpts()
+    log.register_options(conf)
+    conf([], project='distperiodic', default_config_files=list(recipe.files),
+         default_config_dirs=[])
+    log.setup(conf, 'distperiodic')
+    _namespace = recipe.namespace
+    _tasks = _found(recipe)(conf)
+
+
+def _run(call: Call) -> str | _Failed | None:
+    """Run a handler. Return the JSON text of what a command returned, or how
+    the handler failed.
+    """
+    context = Context(
+        call.job, call.object, call.tick, call.fence, call.attempt,
+        call.deadline, finish=_finisher(call) if call.lease else None,
+        progress=json.loads(call.progress), step=call.step)
+    try:
+        returned = _tasks.handler(call.job)(context, *call.arguments)
+        check_ended(call.job, returned)
+        return None if call.step is None else result_text(returned)
+    except BaseException as exc:
+        return _Failed(type(exc).__name__, str(exc)[:10_000],
+                       traceback.format_exc()[-20_000:])
+
+
+def _finisher(call: Call) -> Callable[[str, Any, str | None], None]:
+    def finish(key: str, session: Any, result: str | None) -> None:
+        from distperiodic.adapters.sql.session import finish_in
+        if not finish_in(session, namespace=_namespace, job=call.job,
+                         key=key, lease=call.lease, result=result):
+            raise exceptions.RunReplaced(
+                f'the run of job {call.job!r} object {key!r} was given to '
+                'another worker; roll back its changes')
+    return finish
