@@ -102,8 +102,8 @@ class Client:
                session: Any = None) -> str:
         """Submit a task, and return its id.
 
-        The task is written as a whole, in one transaction; then the
-        schedulers are told. If they cannot be told, they find it at their
+        The task is written as a whole, in one transaction. Then a notice goes
+        to the schedulers. If the notice is lost, they find the task at their
         next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of

@@ -3,7 +3,7 @@
 
 A handler that takes too long is killed with its process, and another process
 replaces it. The processes are started by ``spawn``, so they share nothing
-with this one: each builds the tasks anew, as ``CLASS(conf)``.
+with this one: each builds its own instance of the tasks, as ``CLASS(conf)``.
 
 This module starts the pool's threads, and its processes.
 """
@@ -35,7 +35,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Recipe(NamedTuple):
-    """What a process needs to build the tasks, and to end runs."""
+    """Data from which a process builds the tasks."""
 
     module: str
     #: Qualified name of the class.

@@ -28,7 +28,7 @@ _MOST_WAITING = 20_000
 
 
 class TaskNotices:
-    """Sends notices of tasks, in a thread of its own.
+    """Sends notices of tasks in a separate thread.
 
     It connects at the first notice. A forked child connects anew.
 

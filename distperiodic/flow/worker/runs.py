@@ -72,9 +72,9 @@ _ERROR_LENGTH = 1000
 _TRACEBACK_LENGTH = 20_000
 
 
-#: Runs the handler of a batch for the object at an index, with the arguments
-#: after the context, until an instant and for at most so many seconds. Returns
-#: the JSON text of what a command returned.
+#: Function that runs a handler elsewhere. Its parameters are the batch, the
+#: index of the object, the arguments after the context, the deadline, and the
+#: timeout in seconds. It returns the JSON text of what a command returned.
 Isolated = Callable[[message.Batch, int, tuple[Any, ...], Instant | None,
                      float | None], str | None]
 _NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
