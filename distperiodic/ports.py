@@ -116,6 +116,16 @@ class StepStore(Protocol):
         :returns: The leases, each with claims of one command.
         """
 
+    def proceed(self, jobs: Mapping[str, int], *, tasks: Sequence[str],
+                into: str, holder: str, seconds: float
+                ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
+        """Claim steps that are ready, and grant their runs to *holder*.
+
+        The parameters are those of :meth:`take`.
+
+        :returns: The leases of the granted runs, with the input of each.
+        """
+
     def wake(self) -> bool:
         """Make delayed steps ready that are due, and let the next task run in
         each queue whose last task has ended.

@@ -32,6 +32,7 @@ from distperiodic.core import message
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Failure
+from distperiodic.core.claim import Lease
 from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -75,11 +76,12 @@ class Grant:
     __slots__ = ('batch', 'holder', 'indexes', 'last_seen', 'lease', 'open',
                  'progress', 'request', 'saving', 'until')
 
-    def __init__(self, batch: message.Batch, now: float):
+    def __init__(self, batch: message.Batch, now: float,
+                 lease: str | None = None):
         #: The batch as it arrived; after the grant, reduced to the granted
         #: runs.
         self.batch = batch
-        self.lease = granted_lease(batch.lease, batch.id)
+        self.lease = lease or granted_lease(batch.lease, batch.id)
         self.holder = holder_of(batch.worker)
         #: The request from which the lease is trusted.
         self.request = LeaseRequest(now, False)
@@ -326,6 +328,8 @@ class RunLeases:
     :param silence_timeout: Seconds without a renewal after which the leases of
         a process that left its group are taken over; default: *lease*.
     :param partitions: Configuration of the partitions, by name.
+    :param proceeds: Whether the next steps of tasks run here at once, if
+        their commands are among *jobs*. If False, a scheduler sends them.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *,
@@ -337,8 +341,9 @@ class RunLeases:
                  shared: bool = False,
                  silence_timeout: float | None = None,
                  random_: random.Random | None = None,
-                 partitions: Partitions = NONE):
+                 partitions: Partitions = NONE, proceeds: bool = False):
         self._jobs = jobs
+        self._proceeds = proceeds
         self._limits = limits_of(jobs, partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
@@ -347,7 +352,10 @@ class RunLeases:
         self._clock = clock
         self._lease = lease
         self._run = run
-        self._report = report
+        # A batch that this component has made itself has no other sender.
+        self._report = report if not proceeds else (
+            lambda report_, to_entry: None if to_entry == report_.worker
+            else report(report_, to_entry))
         self._new_lease = new_lease
         self._sure = sure
         self._shared = shared
@@ -492,16 +500,67 @@ class RunLeases:
                 batch.job, retries, lease=grant.lease),
             loaded, lambda: loaded({}))
 
+    def _proceed(self, ended: message.Batch) -> None:
+        """Run the next steps of tasks here, if their commands are known.
+
+        No message is needed then. Their runs take the places of the runs that
+        have ended. If a limit applies to a command, a scheduler sends it.
+        """
+        commands = {name: len(ended.objects)
+                    for name, job in self._jobs.items()
+                    if job.scope is Scope.TASK and not self._limits[name]}
+        if not commands:
+            return
+        into, worker = self._new_lease(), ended.worker
+        now = self._clock.monotonic()
+        request = LeaseRequest(now, self._sure(worker))
+
+        def proceed(store: ports.ClaimStore) -> list[tuple[
+                Lease, dict[str, workflow.StepInput]]]:
+            assert store.steps is not None
+            return store.steps.proceed(
+                commands, tasks=ended.objects, into=into,
+                holder=holder_of(worker), seconds=self._lease)
+
+        def granted(leases: list[tuple[
+                Lease, dict[str, workflow.StepInput]]]) -> None:
+            for lease, steps in leases:
+                batch = message.Batch(
+                    lease.id, lease.job, lease.tick,
+                    [one.object for one in lease.claims],
+                    [one.fence for one in lease.claims],
+                    [one.attempt for one in lease.claims], worker, worker,
+                    lease.id, self._jobs[lease.job].topic)
+                grant = Grant(batch, now, lease.id)
+                grant.request = request
+                grant.until = now + self._lease * (1.0 - _MARGIN)
+                grant.open = bytearray(b'\1' * len(lease.claims))
+                grant.indexes = range(len(lease.claims))
+                self._grants[_key(worker, batch.id)] = grant
+                self._gate.acquire(batch.job, len(batch.objects))
+                self._run(dataclasses.replace(batch, steps=steps))
+        self._store.submit(proceed, granted)
+
     def _run_steps(self, batch: message.Batch) -> None:
         """Read what the granted steps receive, and begin their runs."""
-        def load(store: ports.ClaimStore) -> dict[str, workflow.StepInput]:
-            assert store.steps is not None
-            return store.steps.load(batch.objects)
+        lease = granted_lease(batch.lease, batch.id)
+        again = [key for key, attempt in zip(
+            batch.objects, batch.attempts, strict=True) if attempt > 1]
 
-        # Without what they receive, the runs cannot begin. Their lease then
-        # expires, and they run elsewhere.
-        self._store.submit(load, lambda steps: self._run(
-            dataclasses.replace(batch, steps=steps)))
+        def load(store: ports.ClaimStore) -> tuple[
+                dict[str, workflow.StepInput], dict[str, str]]:
+            assert store.steps is not None
+            return (store.steps.load(batch.objects), store.load_progress(
+                batch.job, again, lease=lease) if again else {})
+
+        def loaded(answer: tuple[
+                dict[str, workflow.StepInput], dict[str, str]]) -> None:
+            steps, progress = answer
+            self._run(dataclasses.replace(
+                batch, steps=steps, progress=progress))
+        # Without this input the runs cannot begin. Their lease then expires,
+        # and they run elsewhere.
+        self._store.submit(load, loaded)
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
@@ -578,6 +637,9 @@ class RunLeases:
 
         def recorded(counted: Any) -> None:
             record_last(counted)
+            if self._proceeds and (
+                    self._jobs[grant.batch.job].scope is Scope.TASK):
+                self._proceed(grant.batch)
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.
         self._store.submit(call, recorded)

@@ -6,6 +6,7 @@ their next sweep, or at once if somebody tells them.
 """
 
 import hashlib
+import itertools
 import json
 from collections.abc import Callable
 from collections.abc import Mapping
@@ -110,14 +111,18 @@ class TaskStore:
         :raises InvalidTask: A key exists for another type, or with other
             parameters.
         """
+        tries = itertools.count()
+
         def work(tx: Transaction) -> list[str]:
+            # The first try may have been committed without an answer.
+            repeated = next(tries) > 0
             queues = sorted({task.queue for task in tasks
                              if task.queue is not None})
             if queues:
                 # The row of a queue is locked from here to the commit. So the
                 # tasks of a queue are committed in the order of their times.
                 self._lock_queues(tx, queues)
-            return self._insert(tx, tasks, queues, self._now(tx))
+            return self._insert(tx, tasks, queues, self._now(tx), repeated)
         return self._run(work)
 
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
@@ -150,11 +155,12 @@ class TaskStore:
             'database and run: distperiodic db sync')
 
     def _insert(self, tx: Transaction, tasks: Sequence[NewTask],
-                queues: Sequence[str], now: int) -> list[str]:
+                queues: Sequence[str], now: int,
+                repeated: bool = False) -> list[str]:
         connection = tx.connection
         keyed = {task.key: task for task in tasks if task.key is not None}
-        # Rows that an earlier call wrote, whose answer was lost.
-        written = self._existing(tx, _task.c.id, [task.id for task in tasks])
+        written = self._existing(tx, _task.c.id, [
+            task.id for task in tasks]) if repeated else {}
         new = [task for task in tasks if task.id not in written]
         if new:
             self._dialect.insert_new(connection, _task, {

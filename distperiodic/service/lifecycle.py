@@ -33,7 +33,6 @@ from distperiodic.adapters.local.processes import Call
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
-from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
@@ -405,7 +404,9 @@ class Lifecycle(ServiceBase):
                     'to another worker; roll back its changes')
         return finish
 
-    def _isolate(self, topics: Iterable[str]) -> Mapping[str, runs.Isolated]:
+    def _isolate(self, topics: Iterable[str],
+                 grants: Callable[[], RunLeases | None]
+                 ) -> Mapping[str, runs.Isolated]:
         """Return what runs handlers in processes, for those of *topics* that
         are configured so.
 
@@ -425,14 +426,14 @@ class Lifecycle(ServiceBase):
                     arguments: tuple[Any, ...], deadline: Instant | None,
                     timeout: float | None, pool: Processes = pool
                     ) -> str | None:
-                key = batch.objects[index]
+                key, found = batch.objects[index], grants()
                 return pool.run(Call(
                     batch.job, key, batch.tick, batch.fences[index],
                     batch.attempts[index], deadline,
                     (batch.progress or {}).get(key, 'null'),
                     batch.steps[key] if batch.steps else None,
-                    granted_lease(batch.lease, batch.id)
-                    if settings.connection else '', arguments), timeout)
+                    (found and found.lease_of(batch)) or '', arguments),
+                    timeout)
             found[topic] = run
         return found
 

@@ -145,7 +145,9 @@ class SchedulerService(lifecycle.Lifecycle):
             report=self._put_report, may_start=self._may_start,
             finish=self._finisher(
                 lambda: self._flow.grants_of(Authority.STORE)),
-            isolated=self._isolate({job.topic for job, _ in local.values()}))
+            isolated=self._isolate(
+                {job.topic for job, _ in local.values()},
+                lambda: self._flow.grants_of(Authority.STORE)))
         self._bus: MessagingWorkBus | None = None
         if sends:
             entry = membership.me.entry

@@ -83,13 +83,14 @@ class WorkerService(lifecycle.Lifecycle):
                 report=self._bus.report, new_lease=lifecycle.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
-                partitions=settings.partitions)
+                partitions=settings.partitions, proceeds=True)
             report, may_start = self._put_report, self._run_leases.may_start
         self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
             finish=self._finisher(lambda: self._run_leases),
-            isolated=self._isolate([self._partition]))
+            isolated=self._isolate([self._partition],
+                                   lambda: self._run_leases))
         if settings.dispatcher == 'local':
             LOG.warning(
                 'no work expected: dispatcher=local; schedulers run the work '

@@ -26,7 +26,6 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.steps import MOST_LOSSES
 from distperiodic.adapters.sql.store import SqlClaimStore
-from distperiodic.core.claim import State
 
 LONG, OVER = 600.0, -1.0
 A, B = 'task:a.run', 'task:b.run'
@@ -140,6 +139,30 @@ def test_a_step_that_is_ready_is_claimed_once(board):
     assert [(one.object, one.attempt) for one in lease.claims] == [(id_, 1)]
     assert board.take() == []
     assert board.client.get(id_).status == 'running'
+
+
+def proceed(board, ids, into=None):
+    return board.store.steps.proceed(
+        JOBS, tasks=ids, into=into or uuid.uuid4().hex, holder='worker-1',
+        seconds=LONG)
+
+
+def test_the_next_step_is_granted_to_the_worker_that_asks_for_it(board):
+    id_ = board.client.submit('same', {'n': 1})
+    board.run()
+
+    [(lease, inputs)] = proceed(board, [id_], into='next')
+
+    assert inputs[id_].step == 1
+    assert inputs[id_].parameters == {'n': 1}
+    assert board.take() == []
+    assert proceed(board, [id_], into='next') == [(lease, inputs)]
+    assert proceed(board, [id_]) == []
+    assert board.store.renew(
+        [lease.id], holder='worker-1', seconds=LONG) == {lease.id}
+    assert board.store.steps.advance(
+        lease.job, lease.tick, {id_: None}, {}, lease=lease.id, into='retry',
+        pause=lambda attempt: 0.0).done == {id_}
 
 
 def test_a_claim_whose_answer_was_lost_is_answered_again(board):
@@ -600,16 +623,3 @@ class Model:
                 self.at, self.status = at, 'rolling_back'
                 return
         self.status = 'failed'
-
-
-def test_the_store_keeps_no_claim_of_a_step_that_was_never_taken(board):
-    board.client.submit('two')
-    engine = database.make_engine(board.url)
-
-    with engine.connect() as connection:
-        states = connection.execute(sa.select(tables.claim.c.state).join(
-            tables.job, tables.job.c.id == tables.claim.c.job).where(
-                tables.job.c.space == board.group)).scalars().all()
-    engine.dispose()
-
-    assert State.CLAIMED not in states

@@ -30,7 +30,8 @@ _MOST_WAITING = 20_000
 class TaskNotices:
     """Sends notices of tasks in a separate thread.
 
-    It connects at the first notice. A forked child connects anew.
+    It connects at the first notice. A forked child opens a connection of
+    its own.
 
     :param conf: Configuration with oslo.messaging's options.
     :param keys: Secrets that sign messages. The first one signs. Empty means

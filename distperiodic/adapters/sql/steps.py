@@ -89,21 +89,43 @@ class SqlSteps:
     def take(self, jobs: Mapping[str, int], *, tasks: Sequence[str] | None,
              into: str, holder: str, seconds: float) -> list[Lease]:
         numbers = {name: self._numbers.of(name) for name in jobs}
-        if tasks is not None and not tasks:
-            return []
 
         def work(tx: Transaction) -> list[Lease]:
-            wanted = None if tasks is None else [
-                *tasks, *self._heads_after(tx, tasks)]
-            names = iter(names_of_leases(into, 10_000))
-            taken = []
-            for job, number in sorted(numbers.items()):
-                taken += self._take(tx, job, number, jobs[job], wanted, names,
-                                    holder, seconds)
-            return taken or self._taken_before(tx, numbers, into)
-
+            return self._take_all(tx, numbers, jobs, tasks, into, holder,
+                                  seconds, State.CLAIMED)
         return run_once(self._database, self._sql, work, lambda tx: (
             self._taken_before(tx, numbers, into)))
+
+    def proceed(self, jobs: Mapping[str, int], *, tasks: Sequence[str],
+                into: str, holder: str, seconds: float
+                ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
+        numbers = {name: self._numbers.of(name) for name in jobs}
+
+        def work(tx: Transaction) -> list[tuple[
+                Lease, dict[str, workflow.StepInput]]]:
+            return with_inputs(tx, self._take_all(
+                tx, numbers, jobs, tasks, into, holder, seconds,
+                State.RUNNING))
+
+        def with_inputs(tx: Transaction, leases: list[Lease]) -> list[tuple[
+                Lease, dict[str, workflow.StepInput]]]:
+            return [(lease, self._inputs(tx.connection, [
+                one.object for one in lease.claims])) for lease in leases]
+        return run_once(self._database, self._sql, work, lambda tx: (
+            with_inputs(tx, self._taken_before(tx, numbers, into))))
+
+    def _take_all(self, tx: Transaction, numbers: Mapping[str, int],
+                  jobs: Mapping[str, int], tasks: Sequence[str] | None,
+                  into: str, holder: str, seconds: float, state: State
+                  ) -> list[Lease]:
+        wanted = None if tasks is None else [
+            *tasks, *self._heads_after(tx, tasks)]
+        names = iter(names_of_leases(into, 10_000))
+        taken = []
+        for job, number in sorted(numbers.items()):
+            taken += self._take(tx, job, number, jobs[job], wanted, names,
+                                holder, seconds, state)
+        return taken or self._taken_before(tx, numbers, into)
 
     def _heads_after(self, tx: Transaction, tasks: Sequence[str]
                      ) -> Sequence[str]:
@@ -117,7 +139,11 @@ class SqlSteps:
 
     def _take(self, tx: Transaction, job: str, number: int, limit: int,
               tasks: Sequence[str] | None, names: Any, holder: str,
-              seconds: float) -> list[Lease]:
+              seconds: float, state: State) -> list[Lease]:
+        """Claim steps of one command.
+
+        :param state: RUNNING grants their runs to the holder, too.
+        """
         rows = tx.connection.execute(
             _NEXT if tasks is None else _next_of(tx), {
                 'of_job': number, 'at_most': limit,
@@ -140,8 +166,11 @@ class SqlSteps:
             won = self._claim(tx, number, tick, keys, name)
             if not won:
                 continue
-            tx.make(name, State.CLAIMED, number, tick, list(won), holder,
-                    seconds, counted=history.increments(
+            if state is State.RUNNING:
+                tx.move(tx.sql.start, number, list(won), won, {
+                    'stands_in': name, 'into': name, 'runner': holder})
+            tx.make(name, state, number, tick, list(won), holder, seconds,
+                    counted=history.increments(
                         number, tick, holder, due=len(won)))
             tx.connection.execute(_no_more_ready(tx), {
                 'keys': tx.dialect.keys(list(won))})
@@ -151,7 +180,7 @@ class SqlSteps:
                 tx.connection.execute(_starting(tx), {
                     'keys': tx.dialect.keys(starting), 'at': now})
             taken.append(Lease(
-                name, job, tick, in_order(keys, won), State.CLAIMED))
+                name, job, tick, in_order(keys, won), state))
         return taken
 
     def _claim(self, tx: Transaction, number: int, tick: int,
@@ -223,15 +252,18 @@ class SqlSteps:
     # -- claimed ─► running
 
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
-        def work(connection: sa.Connection) -> list[task_rows.Task]:
-            return [task_rows.Task(row) for row in connection.execute(
-                sa.select(_task).where(
-                    self._database.dialect.among(_task.c.id)),
-                {'keys': self._database.dialect.keys(objects)})]
+        return self._database.read(
+            lambda connection: self._inputs(connection, objects))
+
+    def _inputs(self, connection: sa.Connection,
+                objects: Sequence[str]) -> dict[str, workflow.StepInput]:
+        dialect = self._database.dialect
+        tasks = [task_rows.Task(row) for row in connection.execute(
+            sa.select(_task).where(dialect.among(_task.c.id)),
+            {'keys': dialect.keys(objects)})]
         return {task.row.id: workflow.StepInput(
             task.row.id, task.position.step, task.position.back,
-            task.action.timeout, task.parameters)
-            for task in self._database.read(work)}
+            task.action.timeout, task.parameters) for task in tasks}
 
     # -- running ─► the next step
 
