@@ -210,7 +210,7 @@ class SqlSteps:
             sa.select(_lease).where(_lease.c.id.in_(
                 names_of_leases(into, 20)))).all()
         return [Lease(row.id, jobs[row.job], row.tick, tx.standing(
-            row.job, json.loads(row.objects), row.id), State.CLAIMED)
+            row.job, json.loads(row.objects), row.id), row.state)
             for row in rows if row.job in jobs]
 
     def wake(self) -> bool:
