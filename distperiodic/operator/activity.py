@@ -358,6 +358,7 @@ class Activity:
                 sa.func.sum(_lease.c.remaining), 0).label('open'))
             .outerjoin(_lease, _lease.c.job == _job.c.id)
             .where(_job.c.space == self.group.namespace,
+                   _job.c.kind == tables.KIND,
                    _job.c.name.not_in(sorted(known)),
                    sa.exists().where(_claim.c.job == _job.c.id))
             .group_by(_job.c.name).order_by(_job.c.name))}

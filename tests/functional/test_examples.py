@@ -331,3 +331,17 @@ def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
 
     assert (program.returncode, errors) == (0, '')
     assert members() == 0
+
+
+@pytest.mark.parametrize(('example', 'told'), [
+    ('provisioning', '27 tasks succeeded'),
+    ('ordered_queue', 'queue oracle: 15 tasks'),
+])
+def test_an_example_of_tasks_survives_its_kills(example, told):
+    ran = subprocess.run(
+        [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / example,
+        env=commands.ENVIRONMENT, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=150)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert told in ran.stdout
