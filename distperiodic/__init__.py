@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from distperiodic.coordinator import Coordinator
     from distperiodic.coordinator import HashRing
     from distperiodic.core.context import Context
+    from distperiodic.dispenser import TaskDispenser
     from distperiodic.exceptions import ConfigError
     from distperiodic.exceptions import CoordinationUnavailable
     from distperiodic.exceptions import DistperiodicError
     from distperiodic.exceptions import InvalidJob
+    from distperiodic.exceptions import InvalidPoolRequest
     from distperiodic.exceptions import InvalidProgress
     from distperiodic.exceptions import InvalidSchedule
+    from distperiodic.exceptions import PoolNotFound
     from distperiodic.exceptions import RunReplaced
     from distperiodic.exceptions import StoreUnavailable
     from distperiodic.exceptions import ViewUnknown
@@ -36,12 +39,15 @@ __all__ = [
     'DistperiodicError',
     'HashRing',
     'InvalidJob',
+    'InvalidPoolRequest',
     'InvalidProgress',
     'InvalidSchedule',
     'PeriodicTasks',
+    'PoolNotFound',
     'RunReplaced',
     'SchedulerService',
     'StoreUnavailable',
+    'TaskDispenser',
     'ViewUnknown',
     'WorkerService',
     'periodic_task',
@@ -50,9 +56,11 @@ __all__ = [
 _HOMES = {
     'distperiodic.coordinator': ('Coordinator', 'HashRing'),
     'distperiodic.core.context': ('Context',),
+    'distperiodic.dispenser': ('TaskDispenser',),
     'distperiodic.exceptions': (
         'ConfigError', 'CoordinationUnavailable', 'DistperiodicError',
-        'InvalidJob', 'InvalidProgress', 'InvalidSchedule', 'RunReplaced',
+        'InvalidJob', 'InvalidPoolRequest', 'InvalidProgress',
+        'InvalidSchedule', 'PoolNotFound', 'RunReplaced',
         'StoreUnavailable', 'ViewUnknown'),
     'distperiodic.periodic': ('PeriodicTasks', 'periodic_task'),
     'distperiodic.service': ('SchedulerService', 'WorkerService'),

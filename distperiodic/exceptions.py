@@ -89,6 +89,20 @@ class StoreUnavailable(DistperiodicError):
     """
 
 
+class InvalidPoolRequest(DistperiodicError, ValueError):
+    """A call of a task dispenser with an argument that cannot be used.
+
+    The call changed nothing.
+    """
+
+
+class PoolNotFound(DistperiodicError, LookupError):
+    """A pool that does not exist in the store.
+
+    :meth:`distperiodic.TaskDispenser.recreate_task_pool` creates it.
+    """
+
+
 class InvalidProgress(DistperiodicError, ValueError):
     """The progress that a run assigned cannot be saved.
 

@@ -151,6 +151,22 @@ OPTS = [
              'schedulers delete nothing. Without a connection it has no '
              'effect.'),
     cfg.FloatOpt(
+        'bucket_timeout', default=3600.0, min=0.1, max=31536000.0,
+        help='Seconds without a call of its worker after which the tasks in '
+             'a bucket of a task dispenser go back to the pool. Each call '
+             'for the worker starts the time again. Lower: the tasks of a '
+             'worker that is gone are offered sooner. It must be longer than '
+             'the longest time that a worker works without a call: '
+             'otherwise its tasks go to others, and tasks_done() returns '
+             'False. The value of the process that called last applies.'),
+    cfg.FloatOpt(
+        'done_retention', default=1.0, min=0.0, max=36500.0,
+        help='Days for which a task dispenser remembers a task that is done, '
+             'so that it is not offered again. A task that '
+             'recreate_task_pool() still names is remembered for longer. '
+             'Higher: recreate_task_pool() may be called with older data, '
+             'and the table of tasks is larger.'),
+    cfg.FloatOpt(
         'lease', default=60.0, min=1.0, max=604800.0,
         help='Seconds for which work stays with a worker that sends no '
              'heartbeat for it. A worker sends one every lease / 3. Work of '
@@ -260,6 +276,10 @@ class Settings:
     sweep_interval: float
     #: Days. 0 means forever.
     history_retention: float
+    #: Seconds.
+    bucket_timeout: float
+    #: Days.
+    done_retention: float
     lease: float
     send_timeout: float
     pool_size: int

@@ -45,7 +45,7 @@ from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
-from distperiodic.service.checks import check_store
+from distperiodic.store import check_store
 
 LOG = logging.getLogger(__name__)
 

@@ -33,6 +33,11 @@ class _Listed(sa.types.UserDefinedType[Sequence[str | None]]):
         return lambda values: tuple(map(each, values) if each else values)
 
 
+#: Types of the elements of PostgreSQL's arrays.
+_ELEMENTS: dict[type, Any] = {
+    str: sa.Text(), int: sa.BigInteger(), float: sa.Double()}
+
+
 def _of_host(function: str) -> str:
     """Return SQL for a clock of the host that is read once per statement."""
     columns = ', '.join(f'"{name}"' for name in State._fields)
@@ -151,9 +156,9 @@ class Dialect:
         """
         if self.name == 'postgresql':
             # One array per column is twice as fast as a list of rows.
-            types = {name: sa.Text() if any(
-                isinstance(value, str) for value in values)
-                     else sa.BigInteger() for name, values in differ.items()}
+            types = {name: _ELEMENTS[type(next(
+                (value for value in values if value is not None), 0))]
+                     for name, values in differ.items()}
             found = sa.func.unnest(*(
                 sa.bindparam(f'all_{name}', list(values),
                              type_=postgresql.ARRAY(types[name]))

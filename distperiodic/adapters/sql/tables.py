@@ -17,6 +17,9 @@ from sqlalchemy.dialects import postgresql
 
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.task_pool import LONGEST_KEY
+from distperiodic.core.task_pool import LONGEST_POOL
+from distperiodic.core.task_pool import LONGEST_WORKER
 from distperiodic.core.workflow import CODES
 from distperiodic.core.workflow import Status
 
@@ -416,4 +419,56 @@ queue = sa.Table(
     sa.Column('halted_why', sa.String(LONGEST_REASON)),
     #: The task that failed. None means that an operator halted the queue.
     sa.Column('halted_by', Exact(LONGEST_TASK)),
+    **_OF_TABLES, **_CHANGING)
+
+#: Pools of tasks that workers pull.
+pool = sa.Table(
+    'distperiodic_pool', metadata,
+    #: A random number, for the reason given for jobs.
+    sa.Column('id', sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column('space', Exact(100), nullable=False),
+    sa.Column('name', Exact(LONGEST_POOL), nullable=False),
+    #: When the pool was last recreated, in microseconds of the store's clock.
+    #: A recreation changes this row first, so only one runs at a time.
+    sa.Column('recreated', sa.BigInteger, nullable=False),
+    sa.UniqueConstraint('space', 'name', name='distperiodic_pool_of'),
+    **_OF_TABLES, **_CHANGING)
+
+#: Buckets of workers. A worker without a row has an empty bucket.
+bucket = sa.Table(
+    'distperiodic_pool_bucket', metadata,
+    sa.Column('worker', Exact(LONGEST_WORKER), primary_key=True),
+    sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
+    #: A random number above 0 by which tasks refer to the bucket. A bucket
+    #: that has expired is deleted, and the worker's next one has another
+    #: number.
+    sa.Column('id', sa.BigInteger, nullable=False),
+    #: When the bucket expires, in microseconds of the clock of leases.
+    sa.Column('until', sa.BigInteger, nullable=False),
+    sa.Index('distperiodic_pool_bucket_until', 'pool', 'until'),
+    **_OF_TABLES, **_CHANGING)
+
+#: Values of ``bucket`` of a task that is in no bucket.
+FREE, DONE = 0, -1
+
+#: Tasks of pools, from their first recreation until they are removed or their
+#: end is forgotten. Each is one row, so a task cannot be in two places.
+task = sa.Table(
+    'distperiodic_pool_task', metadata,
+    # The task comes first, for the reason given for claims.
+    sa.Column('task', Exact(LONGEST_KEY), primary_key=True),
+    sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
+    #: The id of a bucket, or FREE, or DONE.
+    sa.Column('bucket', sa.BigInteger, nullable=False),
+    #: Sort key among the tasks with the same bucket: the negative score. The
+    #: place of a done task is the time of its end, in microseconds of the
+    #: store's clock.
+    sa.Column('place', sa.Double, nullable=False),
+    #: Number of the call that last gave the task back or ended it. None means
+    #: that no call has.
+    sa.Column('mark', sa.BigInteger),
+    #: Index for the best free tasks, the tasks of a bucket, and the tasks that
+    #: were done first.
+    sa.Index('distperiodic_pool_task_place',
+             'pool', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)

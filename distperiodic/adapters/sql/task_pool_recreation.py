@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recreation of a pool of tasks, in one transaction of the caller.
+
+The tasks of the pool are read and compared with the named ones, and only the
+differences are written. Each write has the condition that the task is still
+where it was read. A task that another transaction has locked at that moment is
+being assigned, given back or ended; it is left as it is. Otherwise a
+recreation of many tasks and the calls of workers would wait for each other,
+and fail.
+"""
+
+import itertools
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.tables import FREE
+from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.core.task_pool import Recreated
+
+#: Maximum number of keys in one statement.
+AT_A_TIME = 1000
+# Maximum number of rows in one INSERT.
+_NEW_AT_A_TIME = 10_000
+
+
+def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
+             number: int, places: Mapping[str, float], as_of: int | None,
+             done_retention: int) -> Recreated:
+    """Make a pool hold the tasks *places*.
+
+    See :meth:`distperiodic.adapters.sql.task_pools.SqlTaskPool.recreate`.
+
+    :param number: Number of the pool, whose row the caller has changed.
+    :param done_retention: In microseconds.
+    """
+    change = _Change(connection, dialect, sql, number)
+    expire(connection, sql, number)
+    now = connection.execute(sql.now).scalar_one()
+    change.forget_done(now - done_retention, places)
+    free, assigned = change.present()
+    new = sorted(key for key in places
+                 if key not in free and key not in assigned)
+    done = change.done_among(new)
+    again = [key for key in new
+             if as_of is not None and done.get(key, as_of) < as_of]
+    change.forget(again, as_of)
+    change.insert([key for key in new if key not in done] + again, places)
+    change.insert(change.remove(
+        key for key, place in free.items()
+        if places.get(key, place) != place), places)
+    gone = change.remove(key for key in free if key not in places)
+    change.rescore({
+        key: places[key] for key, place in assigned.items()
+        if places.get(key, place) != place})
+    return Recreated(
+        added=len(new) - len(done) + len(again),
+        kept=sum(key in free for key in places),
+        removed=len(gone), assigned=sum(key in assigned for key in places),
+        done=len(done) - len(again))
+
+
+def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
+    """Delete the buckets of a pool that have expired, and free their tasks."""
+    for worker, bucket in connection.execute(
+            sql.expired, {'of_pool': number}).all():
+        ours = {'of_pool': number, 'of_bucket': bucket}
+        this = ours | {'of_worker': worker}
+        connection.execute(sql.expire, this)
+        # It is still there if its worker has renewed it meanwhile. Otherwise
+        # this transaction has deleted it, or another one has, which has also
+        # freed the tasks.
+        if connection.execute(sql.stands, this).scalar() is None:
+            connection.execute(sql.empty, ours)
+
+
+def chunks(keys: Iterable[str], size: int = AT_A_TIME) -> Iterator[list[str]]:
+    """Yield *keys* in lists of at most *size*."""
+    left = iter(keys)
+    while some := list(itertools.islice(left, size)):
+        yield some
+
+
+class _Change:
+    """The reads and writes of one recreation."""
+
+    def __init__(self, connection: sa.Connection, dialect: Dialect,
+                 sql: Statements, number: int):
+        self._connection = connection
+        self._dialect = dialect
+        self._sql = sql
+        self._of = {'of_pool': number}
+
+    def present(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the places of the free tasks, and of those in buckets."""
+        free: dict[str, float] = {}
+        assigned: dict[str, float] = {}
+        for key, bucket, place in self._connection.execute(
+                self._sql.present, self._of):
+            (free if bucket == FREE else assigned)[key] = place
+        return free, assigned
+
+    def done_among(self, keys: list[str]) -> dict[str, float]:
+        """Return when those of *keys* were done that are done."""
+        return {row.task: row.place for some in chunks(keys)
+                for row in self._connection.execute(
+                    self._sql.done, self._keys(some))}
+
+    def forget_done(self, before: int, places: Mapping[str, float]) -> None:
+        """Forget the tasks done before that instant, except *places*."""
+        old = self._connection.execute(self._sql.done_before, self._of | {
+            'done_before': before}).scalars().all()
+        self.forget([key for key in old if key not in places], before)
+
+    def forget(self, keys: list[str], before: int | None) -> None:
+        """Remove those of *keys* that were done before that instant."""
+        for some in chunks(sorted(keys)):
+            self._connection.execute(self._sql.forget, self._keys(some) | {
+                'done_before': before})
+
+    def insert(self, keys: list[str], places: Mapping[str, float]) -> None:
+        """Put tasks into the pool, except those that exist."""
+        for some in chunks(keys, _NEW_AT_A_TIME):
+            self._dialect.insert_new(
+                self._connection, tables.task,
+                {'task': some, 'place': [places[key] for key in some]},
+                pool=self._of['of_pool'], bucket=FREE)
+
+    def remove(self, keys: Iterable[str]) -> list[str]:
+        """Remove free tasks that no other transaction has locked.
+
+        :returns: the removed tasks.
+        """
+        removed: list[str] = []
+        for some in chunks(sorted(keys)):
+            found = self._connection.execute(
+                self._sql.unlocked, self._keys(some) | {'of_bucket': FREE}
+            ).scalars().all()
+            if found:
+                self._connection.execute(
+                    self._sql.remove,
+                    self._keys(found) | {'of_bucket': FREE})
+                removed += found
+        return removed
+
+    def rescore(self, places: Mapping[str, float]) -> None:
+        """Change the places of tasks in buckets."""
+        for some in chunks(sorted(places)):
+            found = self._connection.execute(
+                self._sql.unlocked_assigned, self._keys(some)).scalars().all()
+            if found:
+                self._connection.execute(self._sql.rescore, [
+                    self._of | {'of_task': key, 'new_place': places[key]}
+                    for key in found])
+
+    def _keys(self, keys: Any) -> dict[str, Any]:
+        return self._of | {'keys': self._dialect.keys(keys)}

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pools of tasks in a database, and the buckets of their workers.
+
+Each call is one transaction. The transaction first renews the worker's bucket,
+and so locks its row until the end: two calls for one worker run one after the
+other, and a bucket cannot expire during a call. Each task is one row, and each
+UPDATE of it has the condition that it is still where it was found. The content
+of a bucket is read from the rows themselves, so a row count never decides.
+
+A pool that many workers use is no bottleneck: nothing is written that they
+share.
+"""
+
+import random
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_pool_recreation
+from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.tables import FREE
+from distperiodic.adapters.sql.task_pool_recreation import AT_A_TIME
+from distperiodic.adapters.sql.task_pool_recreation import chunks
+from distperiodic.adapters.sql.task_pool_recreation import expire
+from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import stats_of
+from distperiodic.core.task_pool import Recreated
+from distperiodic.core.task_pool import Stats
+
+#: Maximum number of attempts to open a bucket. One is enough unless others
+#: call for the same worker at the same time.
+_ATTEMPTS = 5
+_NUMBERS = 1, 2 ** 31 - 1
+_IDS = 1, 2 ** 62
+
+
+class SqlTaskPool:
+    """One pool in a database. It belongs to one thread.
+
+    Tasks are passed as keys; see :mod:`distperiodic.core.task_pool`.
+    """
+
+    def __init__(self, connection_url: str, *, namespace: str, pool: str,
+                 bucket_timeout: float, **options: Any):
+        """Prepare the pool and check the URL, without connecting.
+
+        :param namespace: Namespace of the pools of one service.
+        :param pool: Name of the pool.
+        :param bucket_timeout: Seconds until the bucket of a silent worker
+            expires.
+        :param options: Options of oslo.db's engine.
+        :raises ConfigError: the URL cannot work.
+        """
+        self.database = Database(
+            connection_url, schema.check_connection, **options)
+        self._dialect = self.database.dialect
+        self._sql = Statements(self._dialect)
+        self._name = pool
+        self._key = {'of_space': namespace, 'of_name': pool}
+        self._microseconds = round(bucket_timeout * 1e6)
+        #: Number of the pool, as it was last read. Rows of recreated tables
+        #: have other numbers; each call that finds no bucket reads it again.
+        self._number = 0
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        self.database.close()
+
+    def now(self) -> int:
+        """Return the store's clock, in microseconds."""
+        return self.database.read(lambda connection: connection.execute(
+            self._sql.now).scalar_one())
+
+    def assign(self, limit: int, worker: str) -> list[str]:
+        """Make the worker's bucket hold *limit* tasks, and return them.
+
+        :returns: its tasks, in order of place. There are fewer than *limit* if
+            the pool has no more that no other transaction has locked.
+        :raises PoolNotFound: the pool does not exist.
+        """
+        return self.database.write(
+            lambda connection: self._assign(connection, limit, worker))
+
+    def _assign(self, connection: sa.Connection, limit: int,
+                worker: str) -> list[str]:
+        bucket = self._open(connection, worker)
+        ours = {'of_pool': self._number, 'of_bucket': bucket}
+        if self._sql.fill is not None:
+            rows = sorted(connection.execute(
+                self._sql.fill, ours | {'at_most': limit}).all(),
+                key=_by_place)
+        else:
+            rows = connection.execute(self._sql.content, ours).all()
+            if len(rows) < limit:
+                rows = self._fill(connection, ours, limit - len(rows))
+        keys = [row.task for row in rows]
+        if len(keys) > limit:
+            self._move(connection, self._sql.move, keys[limit:],
+                       ours | {'into': FREE})
+        return keys[:limit]
+
+    def _fill(self, connection: sa.Connection, ours: dict[str, Any],
+              number: int) -> Sequence[Any]:
+        """Move the best free tasks to a bucket; return its content."""
+        found = connection.execute(self._sql.best, {
+            'of_pool': self._number, 'at_most': number}).scalars().all()
+        self._move(connection, self._sql.move, found, {
+            'of_pool': self._number, 'of_bucket': FREE,
+            'into': ours['of_bucket']})
+        return connection.execute(self._sql.content, ours).all()
+
+    def held(self, worker: str) -> set[str]:
+        """Return the tasks in the worker's bucket.
+
+        :raises PoolNotFound: the pool does not exist.
+        """
+        def work(connection: sa.Connection) -> set[str]:
+            if self._sql.content_at_once is not None and self._number:
+                rows = connection.execute(
+                    self._sql.content_at_once, self._of(worker)).all()
+                if rows:
+                    return {row.task for row in rows}
+            bucket = self._renew(connection, worker)
+            if bucket is None:
+                return set()
+            return set(connection.execute(self._sql.content, {
+                'of_pool': self._number, 'of_bucket': bucket.id}).scalars())
+        return self.database.write(work)
+
+    def finish(self, worker: str, keys: Sequence[str]) -> bool:
+        """End the tasks *keys* that are in the worker's bucket.
+
+        :returns: True if all of *keys* were in it.
+        :raises PoolNotFound: the pool does not exist.
+        """
+        return self._leave(worker, keys, self._sql.finish,
+                           self._sql.finish_at_once)
+
+    def give_back(self, worker: str, keys: Sequence[str]) -> bool:
+        """Free the tasks *keys* that are in the worker's bucket.
+
+        :returns: True if all of *keys* were in it.
+        :raises PoolNotFound: the pool does not exist.
+        """
+        return self._leave(worker, keys, self._sql.give_back,
+                           self._sql.give_back_at_once)
+
+    def _leave(self, worker: str, keys: Sequence[str], statement: Any,
+               at_once: Any) -> bool:
+        # If the answer to a commit is lost, the work is repeated. It then
+        # finds by this mark that the first attempt was successful.
+        mark = {'new_mark': random.randrange(*_IDS)}
+
+        def work(connection: sa.Connection) -> bool:
+            if at_once is not None and self._number and (
+                    0 < len(keys) <= AT_A_TIME):
+                rows = connection.execute(at_once, self._of(worker) | mark | {
+                    'keys': self._dialect.keys(keys)}).all()
+                if len(rows) == len(keys):
+                    return True
+            bucket = self._renew(connection, worker)
+            if bucket is not None:
+                self._move(connection, statement, keys, mark | {
+                    'of_pool': self._number, 'of_bucket': bucket.id})
+            return len(keys) == sum(connection.execute(
+                self._sql.marked, mark | {
+                    'of_pool': self._number,
+                    'keys': self._dialect.keys(some)}).scalar_one()
+                for some in chunks(keys))
+        return self.database.write(work)
+
+    def stats(self) -> Stats:
+        """Return the content of the pool.
+
+        :raises PoolNotFound: the pool does not exist.
+        """
+        def work(connection: sa.Connection) -> Stats:
+            self._dialect.use_snapshot(connection)
+            self._find(connection)
+            return stats_of(connection, self._sql, self._number)
+        return self.database.read(work)
+
+    def recreate(self, places: Mapping[str, float], *, as_of: int | None,
+                 done_retention: float) -> Recreated:
+        """Make the pool hold the tasks *places*; create it if it is missing.
+
+        Tasks in buckets stay there. Done tasks stay done, except those that
+        were done before *as_of*.
+
+        :param places: Place of each task.
+        :param as_of: When the caller began to read *places*, in microseconds
+            of the store's clock. None means that all done tasks stay done.
+        :param done_retention: Seconds after its end from which a task is
+            forgotten that is not in *places*.
+        """
+        return self.database.write(
+            lambda connection: task_pool_recreation.recreate(
+                connection, self._dialect, self._sql,
+                self._occupy(connection), places, as_of,
+                round(done_retention * 1e6)))
+
+    def _occupy(self, connection: sa.Connection) -> int:
+        """Change the row of the pool, so that other recreations wait.
+
+        :returns: the number of the pool, which is created if it is missing.
+        """
+        while True:
+            connection.execute(self._sql.occupy, self._key)
+            number = connection.execute(self._sql.find, self._key).scalar()
+            if number is not None:
+                self._number = number
+                return self._number
+            # A row whose number another pool has is not inserted; try another
+            # number.
+            self._dialect.insert_new(
+                connection, tables.pool,
+                {'id': [random.randrange(*_NUMBERS)]},
+                space=self._key['of_space'], name=self._name, recreated=0)
+
+    # Buckets.
+
+    def _of(self, worker: str) -> dict[str, Any]:
+        return {'of_pool': self._number, 'of_worker': worker,
+                'microseconds': self._microseconds}
+
+    def _open(self, connection: sa.Connection, worker: str) -> int:
+        """Return the id of the worker's bucket; create it if it is missing.
+
+        All buckets of the pool that have expired are emptied first.
+        """
+        for _ in range(_ATTEMPTS):
+            found = self._renew(connection, worker)
+            if found is None or found.expired:
+                expire(connection, self._sql, self._number)
+            if found is not None:
+                return int(found.id)
+            self._dialect.insert_new(
+                connection, tables.bucket, {'worker': [worker]},
+                pool=self._number, id=random.randrange(*_IDS),
+                # It is renewed before anything else is done.
+                until=2 ** 62)
+        raise exceptions.StoreUnavailable(
+            f'pool {self._name!r}: the bucket of worker {worker!r} expired '
+            f'{_ATTEMPTS} times while it was opened; set [distperiodic] '
+            'bucket_timeout to more than the time of one call')
+
+    def _renew(self, connection: sa.Connection, worker: str) -> Any:
+        """Renew the worker's bucket, and return its row.
+
+        None means that the bucket does not exist, or has expired.
+        """
+        ours = self._of(worker)
+        row = self._renewed(connection, ours) if self._number else None
+        if row is None and self._find(connection) != ours['of_pool']:
+            row = self._renewed(connection, self._of(worker))
+        return row
+
+    def _renewed(self, connection: sa.Connection,
+                 ours: dict[str, Any]) -> Any:
+        if self._sql.fill is not None:
+            return connection.execute(
+                self._sql.renew_returning, ours).one_or_none()
+        connection.execute(self._sql.renew, ours)
+        del ours['microseconds']
+        return connection.execute(self._sql.opened, ours).one_or_none()
+
+    def _find(self, connection: sa.Connection) -> int:
+        """Read the number of the pool.
+
+        :raises PoolNotFound: the pool does not exist.
+        """
+        number = connection.execute(self._sql.find, self._key).scalar()
+        if number is None:
+            raise exceptions.PoolNotFound(
+                f'there is no pool {self._name!r} in group '
+                f'{self._key["of_space"]!r}; create it with '
+                'recreate_task_pool(), or list the pools with: distperiodic '
+                'pool list')
+        self._number = number
+        return self._number
+
+    def _move(self, connection: sa.Connection, statement: Any,
+              keys: Iterable[str], parameters: dict[str, Any]) -> None:
+        for some in chunks(sorted(keys)):
+            connection.execute(statement, parameters | {
+                'keys': self._dialect.keys(some)})
+
+
+def _by_place(row: Any) -> tuple[float, str]:
+    return row.place, row.task

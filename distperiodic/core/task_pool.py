@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of a pool: their keys in the store, their order, and legal arguments.
+
+A task is a str or an int, and both are stored as text. The text begins with
+the type, so 1 and '1' are different tasks and come back as what they were. The
+texts sort like the tasks: first all ints by value, then all strs by code
+point.
+"""
+
+import dataclasses
+import math
+import numbers
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distperiodic import exceptions
+
+Task = str | int
+
+#: Maximum length of a task that is a str, of a worker's name, and of the name
+#: of a pool, in characters.
+LONGEST_TASK, LONGEST_WORKER, LONGEST_POOL = 255, 255, 200
+#: Maximum number of digits of a task that is an int.
+_DIGITS = 250
+#: Maximum length of the key of a task.
+LONGEST_KEY = 256
+#: Maximum number of tasks in a bucket. A greater limit has the same effect.
+MOST = 2 ** 31 - 1
+
+_TEXT, _NUMBER = 's', 'i'
+# The sign of a number as text. The minus sorts first.
+_MINUS, _PLUS = '0', '1'
+_COMPLEMENT = str.maketrans('0123456789', '9876543210')
+
+
+class Recreated(NamedTuple):
+    """The effect of a recreation, as numbers of tasks."""
+
+    #: Put into the pool; they were not in it before.
+    added: int
+    #: In the pool before, and still in it.
+    kept: int
+    #: Removed from the pool, because they were not named.
+    removed: int
+    #: Named, but in a bucket, so they were not put into the pool.
+    assigned: int
+    #: Named, but done, so they were not put into the pool.
+    done: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stats:
+    """The content of a pool at one moment, as numbers of tasks."""
+
+    #: In the pool: they can be assigned.
+    free: int
+    #: In buckets.
+    assigned: int
+    #: Done, and remembered.
+    done: int
+    #: Number of tasks by worker, for each bucket that has not expired.
+    buckets: Mapping[str, int]
+
+
+def key_of(task: Task) -> str:
+    """Return the text that identifies *task* in the store.
+
+    :raises InvalidPoolRequest: it is neither a str nor an int, or too long.
+    """
+    if isinstance(task, str):
+        _check_text('task', task, LONGEST_TASK, empty=True)
+        return _TEXT + task
+    if isinstance(task, int) and not isinstance(task, bool):
+        # str() would reject an int of some thousand digits by itself.
+        digits = str(abs(task)) if abs(task) < 10 ** _DIGITS else ''
+        if not digits:
+            raise exceptions.InvalidPoolRequest(
+                f'a task is a number of more than {_DIGITS} digits; give a '
+                'smaller number, or a str')
+        if task < 0:
+            return (f'{_NUMBER}{_MINUS}{999 - len(digits):03}'
+                    f'{digits.translate(_COMPLEMENT)}')
+        return f'{_NUMBER}{_PLUS}{len(digits):03}{digits}'
+    raise exceptions.InvalidPoolRequest(
+        f'task {task!r:.100} is a {type(task).__name__}; give a str or an '
+        'int')
+
+
+def task_of(key: str) -> Task:
+    """Return the task that *key* identifies."""
+    if key[0] == _TEXT:
+        return key[1:]
+    digits = key[5:]
+    if key[1] == _MINUS:
+        return -int(digits.translate(_COMPLEMENT))
+    return int(digits)
+
+
+def keys_of(tasks: Iterable[Task]) -> list[str]:
+    """Return the keys of *tasks* without duplicates.
+
+    :raises InvalidPoolRequest: *tasks* is not a collection of str and int.
+    """
+    if isinstance(tasks, (str, bytes, int)):
+        raise exceptions.InvalidPoolRequest(
+            f'the tasks are a {type(tasks).__name__}, {tasks!r:.100}; give a '
+            'list, even of one task')
+    try:
+        found = list(tasks)
+    except TypeError:
+        raise exceptions.InvalidPoolRequest(
+            f'the tasks are a {type(tasks).__name__}; give a list'
+        ) from None
+    return list(dict.fromkeys(map(key_of, found)))
+
+
+def places_of(scores: Mapping[Task, float]) -> dict[str, float]:
+    """Return the place of each task in its pool, by key.
+
+    The place is the negative score: the lowest place is assigned first.
+
+    :param scores: Score of each task.
+    :raises InvalidPoolRequest: *scores* is no mapping, a task is neither a str
+        nor an int, or a score is not a finite number.
+    """
+    if not isinstance(scores, Mapping):
+        raise exceptions.InvalidPoolRequest(
+            f'the tasks are a {type(scores).__name__}; give a dict '
+            '{task: score}')
+    return {key_of(task): _place_of(task, score)
+            for task, score in scores.items()}
+
+
+def _place_of(task: Task, score: float) -> float:
+    if type(score) is not float and (
+            isinstance(score, bool) or not isinstance(score, numbers.Real)):
+        raise exceptions.InvalidPoolRequest(
+            f'the score of task {task!r} is {score!r:.100}; give an int or a '
+            'float')
+    try:
+        number = float(score)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise exceptions.InvalidPoolRequest(
+            f'the score of task {task!r} is {number}, which has no place in '
+            'an order; give a finite number')
+    # The sum turns -0.0 into 0.0.
+    return 0.0 - number
+
+
+def score_of(place: float) -> float:
+    """Return the score of a task with this place."""
+    return 0.0 - place
+
+
+def check_limit(limit: int) -> int:
+    """Return the number of tasks that a bucket may hold.
+
+    :raises InvalidPoolRequest: *limit* is not a whole number above 0.
+    """
+    if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+        raise exceptions.InvalidPoolRequest(
+            f'the limit is {limit!r:.100}; give a whole number above 0; to '
+            'empty a bucket, call give_back()')
+    return min(limit, MOST)
+
+
+def check_worker(worker: str) -> str:
+    """Return the name of a worker.
+
+    :raises InvalidPoolRequest: it is empty, not a str, or too long.
+    """
+    return _check_name("worker's name", worker, LONGEST_WORKER)
+
+
+def check_pool(pool: str) -> str:
+    """Return the name of a pool.
+
+    :raises InvalidPoolRequest: it is empty, not a str, or too long.
+    """
+    return _check_name("pool's name", pool, LONGEST_POOL)
+
+
+def _check_name(what: str, name: str, longest: int) -> str:
+    if not isinstance(name, str):
+        raise exceptions.InvalidPoolRequest(
+            f'the {what} is {name!r:.100}, a {type(name).__name__}; give a '
+            'str')
+    _check_text(what, name, longest)
+    return str(name)
+
+
+def _check_text(what: str, text: str, longest: int,
+                empty: bool = False) -> None:
+    if len(text) > longest or not (text or empty):
+        raise exceptions.InvalidPoolRequest(
+            f'the {what} {text[:100]!r} has {len(text)} characters; give '
+            f'{0 if empty else 1} to {longest}')
+    if '\0' in text or not text.isascii() and not _encodes(text):
+        raise exceptions.InvalidPoolRequest(
+            f'the {what} {text[:100]!r} contains a NUL or is not valid '
+            'Unicode, so a database cannot store it; remove that character')
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def tasks_of(keys: Sequence[str]) -> list[Task]:
+    """Return the tasks that *keys* identify, in the same order."""
+    return [task_of(key) for key in keys]
