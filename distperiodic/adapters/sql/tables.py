@@ -445,20 +445,29 @@ bucket = sa.Table(
     sa.Column('id', sa.BigInteger, nullable=False),
     #: When the bucket expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
-    sa.Index('distperiodic_pool_bucket_until', 'pool', 'until'),
+    sa.Index('distperiodic_pool_bucket_until', 'until', 'pool'),
     **_OF_TABLES, **_CHANGING)
 
-#: Values of ``bucket`` of a task that is in no bucket.
-FREE, DONE = 0, -1
+
+def free_of(pool: int) -> int:
+    """Return the value of ``bucket`` for the free tasks of a pool."""
+    return -2 * pool
+
+
+def done_of(pool: int) -> int:
+    """Return the value of ``bucket`` for the done tasks of a pool."""
+    return -2 * pool - 1
+
 
 #: Tasks of pools, from their first recreation until they are removed or their
 #: end is forgotten. Each is one row, so a task cannot be in two places.
 task = sa.Table(
     'distperiodic_pool_task', metadata,
-    # The task comes first, for the reason given for claims.
+    # The task comes first, and no index begins with the pool, for the reason
+    # given for claims.
     sa.Column('task', Exact(LONGEST_KEY), primary_key=True),
     sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
-    #: The id of a bucket, or FREE, or DONE.
+    #: The id of a bucket, above 0, or a value of free_of() or done_of().
     sa.Column('bucket', sa.BigInteger, nullable=False),
     #: Sort key among the tasks with the same bucket: the negative score. The
     #: place of a done task is the time of its end, in microseconds of the
@@ -469,6 +478,5 @@ task = sa.Table(
     sa.Column('mark', sa.BigInteger),
     #: Index for the best free tasks, the tasks of a bucket, and the tasks that
     #: were done first.
-    sa.Index('distperiodic_pool_task_place',
-             'pool', 'bucket', 'place', 'task'),
+    sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)

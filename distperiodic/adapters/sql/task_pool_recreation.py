@@ -19,7 +19,8 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialect import Dialect
-from distperiodic.adapters.sql.tables import FREE
+from distperiodic.adapters.sql.tables import done_of
+from distperiodic.adapters.sql.tables import free_of
 from distperiodic.adapters.sql.task_pool_statements import Statements
 from distperiodic.core.task_pool import Recreated
 
@@ -43,7 +44,7 @@ def recreate(connection: sa.Connection, dialect: Dialect, sql: Statements,
     expire(connection, sql, number)
     now = connection.execute(sql.now).scalar_one()
     change.forget_done(now - done_retention, places)
-    free, assigned = change.present()
+    free, assigned = change.free(), change.assigned()
     new = sorted(key for key in places
                  if key not in free and key not in assigned)
     done = change.done_among(new)
@@ -69,14 +70,14 @@ def expire(connection: sa.Connection, sql: Statements, number: int) -> None:
     """Delete the buckets of a pool that have expired, and free their tasks."""
     for worker, bucket in connection.execute(
             sql.expired, {'of_pool': number}).all():
-        ours = {'of_pool': number, 'of_bucket': bucket}
-        this = ours | {'of_worker': worker}
+        this = {'of_pool': number, 'of_worker': worker, 'of_bucket': bucket}
         connection.execute(sql.expire, this)
         # It is still there if its worker has renewed it meanwhile. Otherwise
         # this transaction has deleted it, or another one has, which has also
         # freed the tasks.
         if connection.execute(sql.stands, this).scalar() is None:
-            connection.execute(sql.empty, ours)
+            connection.execute(sql.empty, {
+                'of_bucket': bucket, 'into': free_of(number)})
 
 
 def chunks(keys: Iterable[str], size: int = AT_A_TIME) -> Iterator[list[str]]:
@@ -94,34 +95,38 @@ class _Change:
         self._connection = connection
         self._dialect = dialect
         self._sql = sql
-        self._of = {'of_pool': number}
+        self._number = number
+        self._free = free_of(number)
+        self._done = done_of(number)
 
-    def present(self) -> tuple[dict[str, float], dict[str, float]]:
-        """Return the places of the free tasks, and of those in buckets."""
-        free: dict[str, float] = {}
-        assigned: dict[str, float] = {}
-        for key, bucket, place in self._connection.execute(
-                self._sql.present, self._of):
-            (free if bucket == FREE else assigned)[key] = place
-        return free, assigned
+    def free(self) -> dict[str, float]:
+        """Return the places of the free tasks."""
+        return dict(self._connection.execute(
+            self._sql.content, {'of_bucket': self._free}).tuples().all())
+
+    def assigned(self) -> dict[str, float]:
+        """Return the places of the tasks in buckets."""
+        return dict(self._connection.execute(
+            self._sql.assigned, {'of_pool': self._number}).tuples().all())
 
     def done_among(self, keys: list[str]) -> dict[str, float]:
         """Return when those of *keys* were done that are done."""
         return {row.task: row.place for some in chunks(keys)
                 for row in self._connection.execute(
-                    self._sql.done, self._keys(some))}
+                    self._sql.some, self._among(some, self._done))}
 
     def forget_done(self, before: int, places: Mapping[str, float]) -> None:
         """Forget the tasks done before that instant, except *places*."""
-        old = self._connection.execute(self._sql.done_before, self._of | {
-            'done_before': before}).scalars().all()
+        old = self._connection.execute(self._sql.before, {
+            'of_bucket': self._done, 'done_before': before}).scalars().all()
         self.forget([key for key in old if key not in places], before)
 
     def forget(self, keys: list[str], before: int | None) -> None:
         """Remove those of *keys* that were done before that instant."""
         for some in chunks(sorted(keys)):
-            self._connection.execute(self._sql.forget, self._keys(some) | {
-                'done_before': before})
+            self._connection.execute(
+                self._sql.remove_before,
+                self._among(some, self._done) | {'done_before': before})
 
     def insert(self, keys: list[str], places: Mapping[str, float]) -> None:
         """Put tasks into the pool, except those that exist."""
@@ -129,7 +134,7 @@ class _Change:
             self._dialect.insert_new(
                 self._connection, tables.task,
                 {'task': some, 'place': [places[key] for key in some]},
-                pool=self._of['of_pool'], bucket=FREE)
+                pool=self._number, bucket=self._free)
 
     def remove(self, keys: Iterable[str]) -> list[str]:
         """Remove free tasks that no other transaction has locked.
@@ -139,12 +144,11 @@ class _Change:
         removed: list[str] = []
         for some in chunks(sorted(keys)):
             found = self._connection.execute(
-                self._sql.unlocked, self._keys(some) | {'of_bucket': FREE}
+                self._sql.unlocked, self._among(some, self._free)
             ).scalars().all()
             if found:
                 self._connection.execute(
-                    self._sql.remove,
-                    self._keys(found) | {'of_bucket': FREE})
+                    self._sql.remove, self._among(found, self._free))
                 removed += found
         return removed
 
@@ -152,11 +156,14 @@ class _Change:
         """Change the places of tasks in buckets."""
         for some in chunks(sorted(places)):
             found = self._connection.execute(
-                self._sql.unlocked_assigned, self._keys(some)).scalars().all()
+                self._sql.unlocked_assigned, {
+                    'of_pool': self._number,
+                    'keys': self._dialect.keys(some)}).scalars().all()
             if found:
                 self._connection.execute(self._sql.rescore, [
-                    self._of | {'of_task': key, 'new_place': places[key]}
-                    for key in found])
+                    {'of_pool': self._number, 'of_task': key,
+                     'new_place': places[key]} for key in found])
 
-    def _keys(self, keys: Any) -> dict[str, Any]:
-        return self._of | {'keys': self._dialect.keys(keys)}
+    def _among(self, keys: Any, bucket: int) -> dict[str, Any]:
+        return {'of_pool': self._number, 'of_bucket': bucket,
+                'keys': self._dialect.keys(keys)}

@@ -15,16 +15,16 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialect import Dialect
-from distperiodic.adapters.sql.tables import DONE
-from distperiodic.adapters.sql.tables import FREE
+from distperiodic.adapters.sql.tables import done_of
+from distperiodic.adapters.sql.tables import free_of
 from distperiodic.core.task_pool import Stats
 
 _bucket = tables.bucket
 _pool = tables.pool
 _task = tables.task
-#: Name of the index for MySQL, which could otherwise sort all free tasks, and
-#: lock them, to find the best ones.
-_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
+#: Hint for MySQL, which could otherwise sort all free tasks, and lock them, to
+#: find the best ones.
+_BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'
 
 
 class Statements:
@@ -36,126 +36,126 @@ class Statements:
         lease_now = sa.select(dialect.lease_now).scalar_subquery()
         of_pool = sa.bindparam('of_pool', type_=sa.Integer)
         of_bucket = sa.bindparam('of_bucket', type_=sa.BigInteger)
-        at_most = sa.bindparam('at_most', type_=sa.BigInteger)
+        into = sa.bindparam('into', type_=sa.BigInteger)
         mark = sa.bindparam('new_mark', type_=sa.BigInteger)
+        at_most = sa.bindparam('at_most', type_=sa.BigInteger)
+        before = sa.bindparam('done_before', type_=sa.BigInteger)
 
-        self.find = sa.select(_pool.c.id).where(
-            _pool.c.space == sa.bindparam('of_space'),
-            _pool.c.name == sa.bindparam('of_name'))
+        named = sa.and_(_pool.c.space == sa.bindparam('of_space'),
+                        _pool.c.name == sa.bindparam('of_name'))
+        self.find = sa.select(_pool.c.id).where(named)
         #: Change the pool's row, so that others wait to do the same.
-        self.occupy = sa.update(_pool).where(
-            _pool.c.space == sa.bindparam('of_space'),
-            _pool.c.name == sa.bindparam('of_name')).values(recreated=now)
+        self.occupy = sa.update(_pool).where(named).values(recreated=now)
         self.now = sa.select(dialect.now)
 
-        # Buckets.
-        buckets = _bucket.c.pool == of_pool
-        ours = sa.and_(buckets,
+        # Buckets. The sum keeps databases from using the index of ``until``
+        # to find one bucket.
+        ours = sa.and_(_bucket.c.pool == of_pool,
                        _bucket.c.worker == sa.bindparam('of_worker'))
-        live = _bucket.c.until >= lease_now
-        expired = _bucket.c.until < lease_now
-        until = dialect.lease_now + sa.bindparam(
-            'microseconds', type_=sa.BigInteger)
-        self.renew = sa.update(_bucket).where(ours, live).values(until=until)
+        live = _bucket.c.until + 0 >= lease_now
+        self.renew = sa.update(_bucket).where(ours, live).values(
+            until=dialect.lease_now + sa.bindparam(
+                'microseconds', type_=sa.BigInteger))
         others = _bucket.alias()
         any_expired = sa.exists().where(
-            others.c.pool == of_pool, others.c.until < lease_now)
+            others.c.pool == of_pool, others.c.until < lease_now
+        ).label('expired')
         #: Select the id of the worker's bucket, and whether any bucket of the
         #: pool has expired.
-        self.opened = sa.select(
-            _bucket.c.id, any_expired.label('expired')).where(ours, live)
+        self.opened = sa.select(_bucket.c.id, any_expired).where(ours, live)
         #: Do the same as ``renew`` and ``opened``.
         self.renew_returning = self.renew.returning(
-            _bucket.c.id, any_expired.label('expired'))
+            _bucket.c.id, any_expired)
         self.expired = sa.select(_bucket.c.worker, _bucket.c.id).where(
-            buckets, expired).order_by(_bucket.c.worker)
+            _bucket.c.pool == of_pool, _bucket.c.until < lease_now
+        ).order_by(_bucket.c.worker)
         this = sa.and_(ours, _bucket.c.id == of_bucket)
-        self.expire = sa.delete(_bucket).where(this, expired)
+        self.expire = sa.delete(_bucket).where(
+            this, _bucket.c.until + 0 < lease_now)
         self.stands = sa.select(_bucket.c.id).where(this)
         self.buckets = sa.select(
             _bucket.c.worker, _bucket.c.id, _bucket.c.until,
-            live.label('live')).where(buckets)
+            live.label('live')).where(_bucket.c.pool == of_pool)
 
         # Tasks. The sum keeps databases from searching all tasks with this
         # bucket for those with the right keys.
-        tasks = _task.c.pool == of_pool
-        some = sa.and_(tasks, dialect.among(_task.c.task))
+        some = sa.and_(_task.c.pool == of_pool,
+                       dialect.among(_task.c.task))
         among = sa.and_(some, _task.c.bucket + 0 == of_bucket)
-        order = _task.c.place, _task.c.task
         columns = _task.c.task, _task.c.place
         self.content = sa.select(*columns).where(
-            tasks, _task.c.bucket == of_bucket).order_by(*order)
-        best = sa.select(*columns).where(
-            tasks, _task.c.bucket == FREE).order_by(*order)
-        #: Select and lock the best free tasks.
-        self.best = best.limit(at_most).with_hint(
-            _task, _PLACE, 'mysql').with_for_update(skip_locked=True)
+            _task.c.bucket == of_bucket).order_by(*reversed(columns))
         #: Move tasks of the bucket ``of_bucket`` to another one.
-        self.move = sa.update(_task).where(among).values(
-            bucket=sa.bindparam('into', type_=sa.BigInteger))
+        self.move = sa.update(_task).where(among).values(bucket=into)
+        #: Do the same, and leave a mark.
         self.give_back = sa.update(_task).where(among).values(
-            bucket=FREE, mark=mark)
+            bucket=into, mark=mark)
         self.finish = sa.update(_task).where(among).values(
-            bucket=DONE, mark=mark, place=now)
+            bucket=into, mark=mark, place=now)
         self.marked = sa.select(sa.func.count()).where(
             some, _task.c.mark == mark)
         #: Move all tasks of a bucket that has expired.
         self.empty = sa.update(_task).where(
-            tasks, _task.c.bucket == of_bucket).values(bucket=FREE)
+            _task.c.bucket == of_bucket).values(bucket=into)
+        #: Select and lock the first tasks with this bucket.
+        self.best = self.content.limit(at_most).with_hint(
+            _task, _BY_PLACE, 'mysql').with_for_update(skip_locked=True)
 
         # Recreation.
-        self.present = sa.select(
-            _task.c.task, _task.c.bucket, _task.c.place).where(
-                tasks, _task.c.bucket >= FREE)
+        self.assigned = sa.select(*columns).join_from(
+            _bucket, _task, _task.c.bucket == _bucket.c.id).where(
+                _bucket.c.pool == of_pool)
         #: Select and lock those tasks that no other transaction has locked.
-        self.unlocked = sa.select(_task.c.task).where(among).with_for_update(
-            skip_locked=True)
+        self.unlocked = sa.select(_task.c.task).where(
+            among).with_for_update(skip_locked=True)
         self.unlocked_assigned = sa.select(_task.c.task).where(
-            some, _task.c.bucket > FREE).with_for_update(skip_locked=True)
+            some, _task.c.bucket + 0 > 0).with_for_update(skip_locked=True)
         self.remove = sa.delete(_task).where(among)
         self.rescore = sa.update(_task).where(
-            tasks, _task.c.task == sa.bindparam('of_task'),
-            _task.c.bucket > FREE).values(place=sa.bindparam('new_place'))
-        self.done = sa.select(*columns).where(
-            some, _task.c.bucket + 0 == DONE)
-        #: Remove tasks that were done before ``done_before``.
-        self.forget = sa.delete(_task).where(
-            some, _task.c.bucket + 0 == DONE,
-            _task.c.place < sa.bindparam('done_before'))
-        self.done_before = sa.select(_task.c.task).where(
-            tasks, _task.c.bucket == DONE,
-            _task.c.place < sa.bindparam('done_before'))
-        self.numbers = sa.select(
-            _task.c.bucket, sa.func.count()).where(
-                tasks).group_by(_task.c.bucket)
+            _task.c.pool == of_pool,
+            _task.c.task == sa.bindparam('of_task'),
+            _task.c.bucket + 0 > 0).values(place=sa.bindparam('new_place'))
+        self.some = sa.select(*columns).where(among)
+        self.before = sa.select(_task.c.task).where(
+            _task.c.bucket == of_bucket, _task.c.place < before)
+        self.remove_before = sa.delete(_task).where(
+            among, _task.c.place < before)
+        self.number = sa.select(sa.func.count()).where(
+            _task.c.bucket == of_bucket)
+        self.numbers = sa.select(_bucket.c.id, sa.func.count()).join_from(
+            _bucket, _task, _task.c.bucket == _bucket.c.id).where(
+                _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
-        #: Renew a bucket and finish tasks in it. None means that this
-        #: database cannot do both in one statement.
-        self.finish_at_once: Any = None
-        self.give_back_at_once: Any = None
-        self.content_at_once: Any = None
-        #: Move the best free tasks to a bucket up to ``at_most`` tasks; select
-        #: its content before and after.
+        #: Renew the worker's bucket, and then read it, or move tasks out of
+        #: it. None means that this database cannot do that in one statement.
+        self.renew_and_read: Any = None
+        self.renew_and_give_back: Any = None
+        self.renew_and_finish: Any = None
+        #: Move the first free tasks to a bucket until it holds ``at_most``;
+        #: select its tasks.
         self.fill: Any = None
         if dialect.name != 'postgresql':
             return
         mine = self.renew.returning(_bucket.c.id).cte('mine')
-        named = sa.and_(some, _task.c.bucket == mine.c.id)
-        self.finish_at_once = sa.update(_task).where(named).values(
-            bucket=DONE, mark=mark, place=now).returning(_task.c.task)
-        self.give_back_at_once = sa.update(_task).where(named).values(
-            bucket=FREE, mark=mark).returning(_task.c.task)
-        self.content_at_once = sa.select(*columns).where(
-            tasks, _task.c.bucket == mine.c.id)
+        its = _task.c.bucket == sa.select(mine.c.id).scalar_subquery()
+        self.renew_and_read = sa.select(*columns).where(its)
+        self.renew_and_give_back = sa.update(_task).where(some, its).values(
+            bucket=into, mark=mark).returning(_task.c.task)
+        self.renew_and_finish = sa.update(_task).where(some, its).values(
+            bucket=into, mark=mark, place=now).returning(_task.c.task)
         held = sa.select(*columns).where(
-            tasks, _task.c.bucket == of_bucket).cte('held')
-        number = sa.select(sa.func.count()).select_from(
-            held).scalar_subquery()
-        found = best.limit(sa.func.greatest(0, at_most - number)
-                           ).with_for_update(skip_locked=True).cte('found')
+            _task.c.bucket == of_bucket).cte('held')
+        free = sa.bindparam('of_free', type_=sa.BigInteger)
+        missing = at_most - sa.select(
+            sa.func.count()).select_from(held).scalar_subquery()
+        # An array, since a join could read all tasks.
+        first = sa.func.array(sa.select(_task.c.task).where(
+            _task.c.bucket == free).order_by(*reversed(columns)).limit(
+                sa.func.greatest(0, missing)).with_for_update(
+                    skip_locked=True).scalar_subquery())
         won = sa.update(_task).where(
-            tasks, _task.c.task == found.c.task,
-            _task.c.bucket + 0 == FREE).values(
+            _task.c.pool == of_pool, _task.c.task == sa.any_(first),
+            _task.c.bucket + 0 == free).values(
                 bucket=of_bucket).returning(*columns).cte('won')
         self.fill = sa.union_all(sa.select(held), sa.select(won))
 
@@ -169,11 +169,11 @@ def stats_of(connection: sa.Connection, sql: Statements,
     of_pool = {'of_pool': number}
     tasks = {row[0]: row[1] for row in connection.execute(
         sql.numbers, of_pool)}
-    done = tasks.pop(DONE, 0)
-    buckets = {row.worker: tasks.get(row.id, 0)
+    buckets = {row.worker: tasks.pop(row.id)
                for row in connection.execute(sql.buckets, of_pool)
-               if row.live}
-    assigned = sum(buckets.values())
-    return Stats(sum(tasks.values()) - assigned, assigned, done, {
-        worker: buckets[worker] for worker in sorted(buckets)
-        if buckets[worker]})
+               if row.live and row.id in tasks}
+    free, done = (connection.execute(
+        sql.number, {'of_bucket': bucket}).scalar_one()
+        for bucket in (free_of(number), done_of(number)))
+    return Stats(free + sum(tasks.values()), sum(buckets.values()), done,
+                 {worker: buckets[worker] for worker in sorted(buckets)})

@@ -12,6 +12,7 @@ share.
 """
 
 import random
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -24,7 +25,8 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_pool_recreation
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.tables import FREE
+from distperiodic.adapters.sql.tables import done_of
+from distperiodic.adapters.sql.tables import free_of
 from distperiodic.adapters.sql.task_pool_recreation import AT_A_TIME
 from distperiodic.adapters.sql.task_pool_recreation import chunks
 from distperiodic.adapters.sql.task_pool_recreation import expire
@@ -90,30 +92,22 @@ class SqlTaskPool:
     def _assign(self, connection: sa.Connection, limit: int,
                 worker: str) -> list[str]:
         bucket = self._open(connection, worker)
-        ours = {'of_pool': self._number, 'of_bucket': bucket}
+        its, free = {'of_bucket': bucket}, free_of(self._number)
         if self._sql.fill is not None:
-            rows = sorted(connection.execute(
-                self._sql.fill, ours | {'at_most': limit}).all(),
-                key=_by_place)
+            rows = sorted(connection.execute(self._sql.fill, its | {
+                'of_pool': self._number, 'of_free': free, 'at_most': limit}
+            ).all(), key=_by_place)
         else:
-            rows = connection.execute(self._sql.content, ours).all()
+            rows = list(connection.execute(self._sql.content, its))
             if len(rows) < limit:
-                rows = self._fill(connection, ours, limit - len(rows))
+                found = connection.execute(self._sql.best, {
+                    'of_bucket': free, 'at_most': limit - len(rows)})
+                self._move(connection, self._sql.move, free, bucket,
+                           [row.task for row in found])
+                rows = list(connection.execute(self._sql.content, its))
         keys = [row.task for row in rows]
-        if len(keys) > limit:
-            self._move(connection, self._sql.move, keys[limit:],
-                       ours | {'into': FREE})
+        self._move(connection, self._sql.move, bucket, free, keys[limit:])
         return keys[:limit]
-
-    def _fill(self, connection: sa.Connection, ours: dict[str, Any],
-              number: int) -> Sequence[Any]:
-        """Move the best free tasks to a bucket; return its content."""
-        found = connection.execute(self._sql.best, {
-            'of_pool': self._number, 'at_most': number}).scalars().all()
-        self._move(connection, self._sql.move, found, {
-            'of_pool': self._number, 'of_bucket': FREE,
-            'into': ours['of_bucket']})
-        return connection.execute(self._sql.content, ours).all()
 
     def held(self, worker: str) -> set[str]:
         """Return the tasks in the worker's bucket.
@@ -121,16 +115,15 @@ class SqlTaskPool:
         :raises PoolNotFound: the pool does not exist.
         """
         def work(connection: sa.Connection) -> set[str]:
-            if self._sql.content_at_once is not None and self._number:
+            if self._sql.renew_and_read is not None and self._number:
                 rows = connection.execute(
-                    self._sql.content_at_once, self._of(worker)).all()
+                    self._sql.renew_and_read, self._of(worker)).all()
                 if rows:
                     return {row.task for row in rows}
             bucket = self._renew(connection, worker)
-            if bucket is None:
-                return set()
-            return set(connection.execute(self._sql.content, {
-                'of_pool': self._number, 'of_bucket': bucket.id}).scalars())
+            return set() if bucket is None else {
+                row.task for row in connection.execute(
+                    self._sql.content, {'of_bucket': bucket.id})}
         return self.database.write(work)
 
     def finish(self, worker: str, keys: Sequence[str]) -> bool:
@@ -139,8 +132,8 @@ class SqlTaskPool:
         :returns: True if all of *keys* were in it.
         :raises PoolNotFound: the pool does not exist.
         """
-        return self._leave(worker, keys, self._sql.finish,
-                           self._sql.finish_at_once)
+        return self._leave(worker, keys, done_of, self._sql.finish,
+                           self._sql.renew_and_finish)
 
     def give_back(self, worker: str, keys: Sequence[str]) -> bool:
         """Free the tasks *keys* that are in the worker's bucket.
@@ -148,10 +141,11 @@ class SqlTaskPool:
         :returns: True if all of *keys* were in it.
         :raises PoolNotFound: the pool does not exist.
         """
-        return self._leave(worker, keys, self._sql.give_back,
-                           self._sql.give_back_at_once)
+        return self._leave(worker, keys, free_of, self._sql.give_back,
+                           self._sql.renew_and_give_back)
 
-    def _leave(self, worker: str, keys: Sequence[str], statement: Any,
+    def _leave(self, worker: str, keys: Sequence[str],
+               into: Callable[[int], int], statement: Any,
                at_once: Any) -> bool:
         # If the answer to a commit is lost, the work is repeated. It then
         # finds by this mark that the first attempt was successful.
@@ -161,13 +155,14 @@ class SqlTaskPool:
             if at_once is not None and self._number and (
                     0 < len(keys) <= AT_A_TIME):
                 rows = connection.execute(at_once, self._of(worker) | mark | {
+                    'into': into(self._number),
                     'keys': self._dialect.keys(keys)}).all()
                 if len(rows) == len(keys):
                     return True
             bucket = self._renew(connection, worker)
             if bucket is not None:
-                self._move(connection, statement, keys, mark | {
-                    'of_pool': self._number, 'of_bucket': bucket.id})
+                self._move(connection, statement, bucket.id,
+                           into(self._number), keys, **mark)
             return len(keys) == sum(connection.execute(
                 self._sql.marked, mark | {
                     'of_pool': self._number,
@@ -285,11 +280,12 @@ class SqlTaskPool:
         self._number = number
         return self._number
 
-    def _move(self, connection: sa.Connection, statement: Any,
-              keys: Iterable[str], parameters: dict[str, Any]) -> None:
+    def _move(self, connection: sa.Connection, statement: Any, bucket: int,
+              into: int, keys: Iterable[str], **more: Any) -> None:
         for some in chunks(sorted(keys)):
-            connection.execute(statement, parameters | {
-                'keys': self._dialect.keys(some)})
+            connection.execute(statement, {
+                'of_pool': self._number, 'of_bucket': bucket, 'into': into,
+                'keys': self._dialect.keys(some), **more})
 
 
 def _by_place(row: Any) -> tuple[float, str]:

@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('id', sa.BigInteger, nullable=False),
         sa.Column('until', sa.BigInteger, nullable=False))
-    _index('distperiodic_pool_bucket', 'until', 'pool', 'until')
+    _index('distperiodic_pool_bucket', 'until', 'until', 'pool')
     _create(
         'distperiodic_pool_task',
         sa.Column('task', _exact(256), primary_key=True),
@@ -43,8 +43,7 @@ def upgrade() -> None:
         sa.Column('bucket', sa.BigInteger, nullable=False),
         sa.Column('place', sa.Double, nullable=False),
         sa.Column('mark', sa.BigInteger))
-    _index('distperiodic_pool_task', 'place',
-           'pool', 'bucket', 'place', 'task')
+    _index('distperiodic_pool_task', 'place', 'bucket', 'place', 'task')
 
 
 def _create(table: str, *columns: sa.schema.SchemaItem) -> None:
