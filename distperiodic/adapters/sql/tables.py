@@ -445,6 +445,8 @@ bucket = sa.Table(
     sa.Column('id', sa.BigInteger, nullable=False),
     #: When the bucket expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
+    #: Number of calls that have renewed the bucket.
+    sa.Column('calls', sa.BigInteger, nullable=False),
     sa.Index('distperiodic_pool_bucket_until', 'until', 'pool'),
     **_OF_TABLES, **_CHANGING)
 

@@ -54,6 +54,7 @@ class Statements:
                        _bucket.c.worker == sa.bindparam('of_worker'))
         live = _bucket.c.until + 0 >= lease_now
         self.renew = sa.update(_bucket).where(ours, live).values(
+            calls=_bucket.c.calls + 1,
             until=dialect.lease_now + sa.bindparam(
                 'microseconds', type_=sa.BigInteger))
         others = _bucket.alias()
@@ -126,38 +127,52 @@ class Statements:
             _bucket, _task, _task.c.bucket == _bucket.c.id).where(
                 _bucket.c.pool == of_pool).group_by(_bucket.c.id)
 
-        #: Renew the worker's bucket, and then read it, or move tasks out of
-        #: it. None means that this database cannot do that in one statement.
+        #: Renew the worker's bucket, and then fill it to ``at_most`` tasks,
+        #: read it, or move tasks out of it. None means that this database
+        #: cannot do that in one statement.
+        self.renew_and_fill: Any = None
         self.renew_and_read: Any = None
         self.renew_and_give_back: Any = None
         self.renew_and_finish: Any = None
-        #: Move the first free tasks to a bucket until it holds ``at_most``;
-        #: select its tasks.
-        self.fill: Any = None
         if dialect.name != 'postgresql':
             return
-        mine = self.renew.returning(_bucket.c.id).cte('mine')
+        mine = self.renew.returning(
+            _bucket.c.id, _bucket.c.calls, any_expired).cte('mine')
         its = _task.c.bucket == sa.select(mine.c.id).scalar_subquery()
         self.renew_and_read = sa.select(*columns).where(its)
         self.renew_and_give_back = sa.update(_task).where(some, its).values(
             bucket=into, mark=mark).returning(_task.c.task)
         self.renew_and_finish = sa.update(_task).where(some, its).values(
             bucket=into, mark=mark, place=now).returning(_task.c.task)
+        # If the renewal waited for another call of this worker, the rest of
+        # the statement does not see the changes of that call. The number of
+        # calls shows it: this statement sees the one before the renewal.
+        seen = _bucket.alias()
+        usable = sa.select(mine.c.id).where(
+            sa.not_(mine.c.expired),
+            mine.c.calls == sa.select(seen.c.calls + 1).where(
+                seen.c.pool == of_pool,
+                seen.c.worker == sa.bindparam('of_worker')
+            ).scalar_subquery()).cte('usable')
+        target = sa.select(usable.c.id).scalar_subquery()
         held = sa.select(*columns).where(
-            _task.c.bucket == of_bucket).cte('held')
-        free = sa.bindparam('of_free', type_=sa.BigInteger)
-        missing = at_most - sa.select(
-            sa.func.count()).select_from(held).scalar_subquery()
+            _task.c.bucket == target).cte('held')
+        missing = (
+            at_most * _number_of(usable) - _number_of(held))
         # An array, since a join could read all tasks.
         first = sa.func.array(sa.select(_task.c.task).where(
-            _task.c.bucket == free).order_by(*reversed(columns)).limit(
+            _task.c.bucket == of_bucket).order_by(*reversed(columns)).limit(
                 sa.func.greatest(0, missing)).with_for_update(
                     skip_locked=True).scalar_subquery())
         won = sa.update(_task).where(
             _task.c.pool == of_pool, _task.c.task == sa.any_(first),
-            _task.c.bucket + 0 == free).values(
-                bucket=of_bucket).returning(*columns).cte('won')
-        self.fill = sa.union_all(sa.select(held), sa.select(won))
+            _task.c.bucket + 0 == of_bucket).values(
+                bucket=target).returning(*columns).cte('won')
+        self.renew_and_fill = sa.union_all(sa.select(held), sa.select(won))
+
+
+def _number_of(rows: Any) -> Any:
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
 def stats_of(connection: sa.Connection, sql: Statements,

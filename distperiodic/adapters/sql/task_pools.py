@@ -91,23 +91,52 @@ class SqlTaskPool:
 
     def _assign(self, connection: sa.Connection, limit: int,
                 worker: str) -> list[str]:
-        bucket = self._open(connection, worker)
-        its, free = {'of_bucket': bucket}, free_of(self._number)
-        if self._sql.fill is not None:
-            rows = sorted(connection.execute(self._sql.fill, its | {
-                'of_pool': self._number, 'of_free': free, 'at_most': limit}
-            ).all(), key=_by_place)
-        else:
-            rows = list(connection.execute(self._sql.content, its))
-            if len(rows) < limit:
-                found = connection.execute(self._sql.best, {
-                    'of_bucket': free, 'at_most': limit - len(rows)})
-                self._move(connection, self._sql.move, free, bucket,
-                           [row.task for row in found])
-                rows = list(connection.execute(self._sql.content, its))
+        bucket, rows = self._fill(connection, limit, worker)
         keys = [row.task for row in rows]
-        self._move(connection, self._sql.move, bucket, free, keys[limit:])
+        if len(keys) > limit:
+            self._move(
+                connection, self._sql.move,
+                bucket or self._open(connection, worker),
+                free_of(self._number), keys[limit:])
         return keys[:limit]
+
+    def _fill(self, connection: sa.Connection, limit: int,
+              worker: str) -> tuple[int | None, list[Any]]:
+        """Fill the worker's bucket up to *limit* tasks.
+
+        :returns: the id of the bucket, or None if it was not read, and its
+            tasks in order of place.
+        """
+        rows = self._renew_and_fill(connection, limit, worker)
+        if rows:
+            return None, rows
+        bucket = self._open(connection, worker)
+        rows = self._renew_and_fill(connection, limit, worker)
+        if rows:
+            return bucket, rows
+        its, free = {'of_bucket': bucket}, free_of(self._number)
+        rows = list(connection.execute(self._sql.content, its))
+        if len(rows) < limit:
+            found = connection.execute(self._sql.best, {
+                'of_bucket': free, 'at_most': limit - len(rows)})
+            self._move(connection, self._sql.move, free, bucket,
+                       [row.task for row in found])
+            rows = list(connection.execute(self._sql.content, its))
+        return bucket, rows
+
+    def _renew_and_fill(self, connection: sa.Connection, limit: int,
+                        worker: str) -> list[Any]:
+        """Fill the worker's bucket in one statement, if that is possible.
+
+        :returns: the tasks in the bucket, in order of place. An empty list
+            may also mean that it was not possible.
+        """
+        if self._sql.renew_and_fill is None or not self._number:
+            return []
+        return sorted(connection.execute(
+            self._sql.renew_and_fill, self._of(worker) | {
+                'of_bucket': free_of(self._number), 'at_most': limit}),
+            key=_by_place)
 
     def held(self, worker: str) -> set[str]:
         """Return the tasks in the worker's bucket.
@@ -229,9 +258,10 @@ class SqlTaskPool:
 
         All buckets of the pool that have expired are emptied first.
         """
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
             found = self._renew(connection, worker)
-            if found is None or found.expired:
+            # At the second attempt, the worker's own bucket has expired.
+            if attempt if found is None else found.expired:
                 expire(connection, self._sql, self._number)
             if found is not None:
                 return int(found.id)
@@ -239,7 +269,7 @@ class SqlTaskPool:
                 connection, tables.bucket, {'worker': [worker]},
                 pool=self._number, id=random.randrange(*_IDS),
                 # It is renewed before anything else is done.
-                until=2 ** 62)
+                until=2 ** 62, calls=0)
         raise exceptions.StoreUnavailable(
             f'pool {self._name!r}: the bucket of worker {worker!r} expired '
             f'{_ATTEMPTS} times while it was opened; set [distperiodic] '
@@ -258,7 +288,7 @@ class SqlTaskPool:
 
     def _renewed(self, connection: sa.Connection,
                  ours: dict[str, Any]) -> Any:
-        if self._sql.fill is not None:
+        if self._sql.renew_and_fill is not None:
             return connection.execute(
                 self._sql.renew_returning, ours).one_or_none()
         connection.execute(self._sql.renew, ours)

@@ -34,7 +34,8 @@ def upgrade() -> None:
         sa.Column('worker', _exact(255), primary_key=True),
         sa.Column('pool', sa.Integer, primary_key=True, autoincrement=False),
         sa.Column('id', sa.BigInteger, nullable=False),
-        sa.Column('until', sa.BigInteger, nullable=False))
+        sa.Column('until', sa.BigInteger, nullable=False),
+        sa.Column('calls', sa.BigInteger, nullable=False))
     _index('distperiodic_pool_bucket', 'until', 'until', 'pool')
     _create(
         'distperiodic_pool_task',
