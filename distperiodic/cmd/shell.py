@@ -43,6 +43,7 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         'job list')),
     ('Control jobs', (
         'job pause', 'job resume', 'job trigger', 'dead requeue')),
+    ('Task pools', ('pool list', 'pool show', 'pool reset')),
     ('The ring', ('ring show', 'ring explain', 'ring simulate')),
     ('The database', ('db sync', 'db version', 'db prune')),
     ('This program', ('help', 'complete')),

@@ -119,6 +119,13 @@ class SqlClaimStore:
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.job).where(
                 tables.job.c.space == self._namespace))
+            pools = sa.select(tables.pool.c.id).where(
+                tables.pool.c.space == self._namespace)
+            for table in tables.task, tables.bucket:
+                connection.execute(
+                    sa.delete(table).where(table.c.pool.in_(pools)))
+            connection.execute(sa.delete(tables.pool).where(
+                tables.pool.c.space == self._namespace))
         self.database.write(work)
         self._numbers.forget()
 

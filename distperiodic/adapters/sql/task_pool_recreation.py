@@ -101,13 +101,13 @@ class _Change:
 
     def free(self) -> dict[str, float]:
         """Return the places of the free tasks."""
-        return dict(self._connection.execute(
-            self._sql.content, {'of_bucket': self._free}).tuples().all())
+        return {row.task: row.place for row in self._connection.execute(
+            self._sql.content, {'of_bucket': self._free})}
 
     def assigned(self) -> dict[str, float]:
         """Return the places of the tasks in buckets."""
-        return dict(self._connection.execute(
-            self._sql.assigned, {'of_pool': self._number}).tuples().all())
+        return {row.task: row.place for row in self._connection.execute(
+            self._sql.assigned, {'of_pool': self._number})}
 
     def done_among(self, keys: list[str]) -> dict[str, float]:
         """Return when those of *keys* were done that are done."""

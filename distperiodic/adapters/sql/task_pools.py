@@ -43,7 +43,7 @@ _IDS = 1, 2 ** 62
 
 
 class SqlTaskPool:
-    """One pool in a database. It belongs to one thread.
+    """One pool in a database. One thread at a time may use it.
 
     Tasks are passed as keys; see :mod:`distperiodic.core.task_pool`.
     """

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries and commands of an operator on the pools of tasks of one group."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.tables import done_of
+from distperiodic.adapters.sql.tables import free_of
+from distperiodic.adapters.sql.task_pool_statements import Statements
+from distperiodic.adapters.sql.task_pool_statements import stats_of
+from distperiodic.core.task_pool import Stats
+from distperiodic.core.task_pool import Task
+from distperiodic.core.task_pool import score_of
+from distperiodic.core.task_pool import task_of
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
+
+_bucket = tables.bucket
+_pool = tables.pool
+_task = tables.task
+
+# Maximum number of rows that are deleted in one transaction.
+_AT_A_TIME = 1000
+
+
+class Pool(NamedTuple):
+    """A pool and its content."""
+
+    name: str
+    #: When it was last recreated, in microseconds.
+    recreated: int
+    stats: Stats
+
+
+class Bucket(NamedTuple):
+    """A bucket that has not expired."""
+
+    worker: str
+    tasks: int
+    #: When it expires, in microseconds of the clock of leases.
+    until: int
+
+
+class Held(NamedTuple):
+    """A task that is not done."""
+
+    task: Task
+    score: float
+    #: None means that it is in the pool.
+    worker: str | None
+
+
+class PoolQueries:
+    """What the store knows about the pools of one group."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        database = connect(connection_url)
+        self._sql = Statements(database.dialect)
+        self.group = GroupReader(database, namespace)
+        self.close = self.group.close
+
+    def pools(self) -> list[Pool]:
+        """Return all pools in order of name."""
+        def work(connection: sa.Connection) -> list[Pool]:
+            rows = connection.execute(sa.select(_pool).where(
+                _pool.c.space == self.group.namespace
+            ).order_by(_pool.c.name)).all()
+            return [Pool(row.name, row.recreated, stats_of(
+                connection, self._sql, row.id)) for row in rows]
+        return self.group.read_snapshot(work)
+
+    def buckets(self, pool: str) -> list[Bucket]:
+        """Return the buckets of a pool that have tasks, by worker.
+
+        :raises ConfigError: there is no such pool.
+        """
+        def work(connection: sa.Connection) -> list[Bucket]:
+            number = number_of(connection, self.group, pool)
+            found = stats_of(connection, self._sql, number).buckets
+            return sorted(
+                Bucket(row.worker, found[row.worker], row.until)
+                for row in connection.execute(
+                    self._sql.buckets, {'of_pool': number})
+                if row.worker in found)
+        return self.group.read_snapshot(work)
+
+    def tasks(self, pool: str, worker: str | None, limit: int) -> list[Held]:
+        """Return tasks, the best first, those of buckets before free ones.
+
+        :param worker: Only the tasks in the bucket of this worker. None means
+            all tasks that are not done.
+        :raises ConfigError: there is no such pool.
+        """
+        columns = _task.c.task, _task.c.place
+        order = _task.c.place, _task.c.task
+
+        def work(connection: sa.Connection) -> list[Held]:
+            number = number_of(connection, self.group, pool)
+            live = {row.id: row.worker for row in connection.execute(
+                self._sql.buckets, {'of_pool': number}) if row.live}
+            held = sa.select(*columns, _bucket.c.id).join_from(
+                _bucket, _task, _task.c.bucket == _bucket.c.id).where(
+                    _bucket.c.pool == number)
+            if worker is not None:
+                held = held.where(_bucket.c.worker == worker)
+            rows: list[Any] = list(connection.execute(
+                held.order_by(*order).limit(limit)))
+            if worker is None and len(rows) < limit:
+                rows += connection.execute(
+                    sa.select(*columns, sa.literal(0)).where(
+                        _task.c.bucket == free_of(number)
+                    ).order_by(*order).limit(limit - len(rows)))
+            return [Held(task_of(key), score_of(place), live.get(bucket))
+                    for key, place, bucket in rows
+                    if worker is None or bucket in live]
+        return self.group.read_snapshot(work)
+
+
+class PoolAdmin:
+    """The command that empties a pool."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self._database = connect(connection_url)
+        self._sql = Statements(self._database.dialect)
+        self.group = GroupReader(self._database, namespace)
+        self.close = self.group.close
+
+    def reset(self, pool: str) -> int:
+        """Delete all tasks of a pool: free, in buckets, and done.
+
+        The pool stays, and its workers keep empty buckets. Small transactions
+        let the workers go on meanwhile; a task that is assigned or added
+        during the call may stay.
+
+        :returns: Number of deleted tasks.
+        :raises ConfigError: there is no such pool.
+        """
+        number = self.group.read(
+            lambda connection: number_of(connection, self.group, pool))
+        buckets = [row.id for row in self.group.rows(
+            sa.select(_bucket.c.id).where(_bucket.c.pool == number))]
+        # Free tasks come first, so that none is assigned after the buckets
+        # were emptied.
+        return sum(self._empty(number, bucket) for bucket in (
+            free_of(number), *buckets, done_of(number)))
+
+    def _empty(self, number: int, bucket: int) -> int:
+        deleted = 0
+        while keys := self._next(bucket):
+            self._database.write(lambda connection, keys=keys: (
+                connection.execute(self._sql.remove, {
+                    'of_pool': number, 'of_bucket': bucket,
+                    'keys': self._database.dialect.keys(keys)})))
+            deleted += len(keys)
+        return deleted
+
+    def _next(self, bucket: int) -> Sequence[str]:
+        return [row.task for row in self.group.rows(
+            sa.select(_task.c.task).where(_task.c.bucket == bucket)
+            .order_by(_task.c.place, _task.c.task).limit(_AT_A_TIME))]
+
+
+def number_of(connection: sa.Connection, group: GroupReader,
+              pool: str) -> int:
+    """Return the number of a pool.
+
+    :raises ConfigError: there is no such pool.
+    """
+    numbers = {row.name: row.id for row in connection.execute(
+        sa.select(_pool.c.name, _pool.c.id).where(
+            _pool.c.space == group.namespace).order_by(_pool.c.name))}
+    if pool not in numbers:
+        known = ', '.join(map(repr, numbers))
+        raise exceptions.ConfigError(
+            f'group {group.namespace!r} has no pool {pool!r} in this '
+            'database; '
+            + (f'it has {known}' if known else
+               'recreate_task_pool() creates one; check [distperiodic] group'))
+    return int(numbers[pool])

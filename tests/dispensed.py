@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of a task pool, written out; and dispensers for tests."""
+
+from oslo_config import cfg
+
+from distperiodic import opts
+from distperiodic.dispenser import TaskDispenser
+
+
+def configuration(url, **options):
+    """Options with the store *url*."""
+    conf = cfg.ConfigOpts()
+    opts.register_opts(conf)
+    conf([], default_config_files=[], default_config_dirs=[])
+    for name, value in {'connection': url, **options}.items():
+        conf.set_override(name, value, opts.GROUP)
+    return conf
+
+
+def dispenser(url, pool, **options):
+    """A dispenser of the pool in the store *url*."""
+    return TaskDispenser(configuration(url, **options), pool)
+
+
+def order(item):
+    """Sort key: the highest score first, then ints, then strs."""
+    task, score = item
+    return -score, isinstance(task, str), task
+
+
+class Model:
+    """A pool in memory. It knows no time: somebody says what expires."""
+
+    def __init__(self):
+        self.free = {}
+        self.buckets = {}
+        self.done = set()
+
+    def recreate(self, scores, again=False):
+        """Make the pool hold *scores*; *again* offers done tasks as new."""
+        if again:
+            self.done -= set(scores)
+        for bucket in self.buckets.values():
+            bucket.update({task: scores[task] for task in bucket
+                           if task in scores})
+        held = {task for bucket in self.buckets.values() for task in bucket}
+        self.free = {task: score for task, score in scores.items()
+                     if task not in held and task not in self.done}
+
+    def assign(self, limit, worker):
+        bucket = self.buckets.setdefault(worker, {})
+        best = sorted(self.free.items(), key=order)
+        for task, score in best[:max(0, limit - len(bucket))]:
+            bucket[task] = score
+            del self.free[task]
+        tasks = sorted(bucket.items(), key=order)
+        for task, score in tasks[limit:]:
+            self.free[task] = score
+            del bucket[task]
+        return [task for task, _ in tasks[:limit]]
+
+    def check(self, worker, tasks):
+        return set(self.buckets.get(worker, ())) == set(tasks)
+
+    def finish(self, worker, tasks):
+        held = set(self.buckets.get(worker, ())) & set(tasks)
+        for task in held:
+            del self.buckets[worker][task]
+        self.done |= held
+        return held == set(tasks)
+
+    def give_back(self, worker, tasks):
+        bucket = self.buckets.get(worker, {})
+        held = set(bucket) & set(tasks)
+        for task in held:
+            self.free[task] = bucket.pop(task)
+        return held == set(tasks)
+
+    def expire(self, worker):
+        self.free |= self.buckets.pop(worker, {})
+
+    @property
+    def numbers(self):
+        """Free, assigned, done, and the tasks of each worker."""
+        held = {worker: len(bucket)
+                for worker, bucket in self.buckets.items() if bucket}
+        return len(self.free), sum(held.values()), len(self.done), held
