@@ -10,6 +10,7 @@ import datetime
 import decimal
 import fractions
 import math
+import random
 import threading
 import uuid
 
@@ -615,6 +616,16 @@ def test_any_calls_do_what_the_model_does(world, request):
             max_examples=60 if 'sqlite' in request.node.name else 25,
             stateful_step_count=30,
             suppress_health_check=list(hypothesis.HealthCheck)))
+
+
+def test_equal_seeds_of_two_processes_do_not_mix_their_buckets(world, pool):
+    for number in range(2):
+        random.seed(0)
+        one = world.dispenser(f'{pool}-{number}')
+        one.recreate_task_pool({f'a{number}': 1})
+        one.assign_tasks(1, 'ann')
+
+    assert one.check_tasks('ann', ['a1'])
 
 
 def test_a_pool_store_belongs_to_no_thread(world, pool):

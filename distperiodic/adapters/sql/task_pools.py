@@ -40,6 +40,8 @@ from distperiodic.core.task_pool import Stats
 _ATTEMPTS = 5
 _NUMBERS = 1, 2 ** 31 - 1
 _IDS = 1, 2 ** 62
+# Processes that seed the usual generator alike must not draw the same ids.
+_RANDOM = random.SystemRandom()
 
 
 class SqlTaskPool:
@@ -178,7 +180,7 @@ class SqlTaskPool:
                at_once: Any) -> bool:
         # If the answer to a commit is lost, the work is repeated. It then
         # finds by this mark that the first attempt was successful.
-        mark = {'new_mark': random.randrange(*_IDS)}
+        mark = {'new_mark': _RANDOM.randrange(*_IDS)}
 
         def work(connection: sa.Connection) -> bool:
             if at_once is not None and self._number and (
@@ -244,7 +246,7 @@ class SqlTaskPool:
             # number.
             self._dialect.insert_new(
                 connection, tables.pool,
-                {'id': [random.randrange(*_NUMBERS)]},
+                {'id': [_RANDOM.randrange(*_NUMBERS)]},
                 space=self._key['of_space'], name=self._name, recreated=0)
 
     # Buckets.
@@ -267,7 +269,7 @@ class SqlTaskPool:
                 return int(found.id)
             self._dialect.insert_new(
                 connection, tables.bucket, {'worker': [worker]},
-                pool=self._number, id=random.randrange(*_IDS),
+                pool=self._number, id=_RANDOM.randrange(*_IDS),
                 # It is renewed before anything else is done.
                 until=2 ** 62, calls=0)
         raise exceptions.StoreUnavailable(

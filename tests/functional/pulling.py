@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers of a task pool that make random calls, and the judge of them.
+
+A worker is a process that runs this file. It writes a line before and after
+each call, so a killed one leaves a call without an end. What that call names
+is certain no more: the database may still be at it::
+
+    python -m tests.functional.pulling URL POOL WORKER SEED FILE
+
+The judge knows only these lines. All processes read one clock, which never
+goes back.
+
+    call        |---------|
+    certain               |================|
+                          end of a call    start of the next call that may
+                          that returned    release the task, or the start of
+                          the task         the last call plus bucket_timeout
+"""
+
+import collections
+import itertools
+import json
+import os
+import pathlib
+import random
+import sys
+import time
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from tests import dispensed
+
+#: Seconds until the bucket of a silent worker expires.
+TIMEOUT = 1.0
+#: Tasks that the first recreation names, and how many more each second.
+FIRST, MORE = 400, 60
+#: Calls in a hundred, by kind.
+_KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
+          'silent': 1}
+#: Seconds by which the judge mistrusts the rate of two clocks.
+_MARGIN = 0.01
+
+
+class Journal:
+    """The lines of one worker."""
+
+    def __init__(self, path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, **line):
+        os.write(self._file, json.dumps(
+            {**line, 'at': time.monotonic()}).encode() + b'\n')
+
+
+def task_of(number):
+    """Every other task is an int; a str may look like one."""
+    return number if number % 2 else str(number - 1)
+
+
+def named(seconds):
+    """The tasks that a recreation names *seconds* after the begin."""
+    return {task_of(number): number * 7919 % 1000
+            for number in range(FIRST + int(MORE * seconds))}
+
+
+def work(url, pool, worker, seed, path):
+    """Make random calls until somebody kills this process."""
+    draws = random.Random(seed)
+    journal = Journal(path)
+    one = dispensed.dispenser(url, pool, bucket_timeout=TIMEOUT)
+    held, begin = [], float(os.environ['BEGIN'])
+    for number in itertools.count():
+        [kind] = draws.choices(list(_KINDS), list(_KINDS.values()))
+        if kind == 'silent':
+            time.sleep(draws.uniform(0, 2 * TIMEOUT))
+            continue
+        some = draws.sample(held, draws.randint(0, len(held)))
+        if not draws.randrange(20):
+            some = [*some, task_of(draws.randrange(FIRST))]
+        limit = draws.randint(1, 8)
+        calls = {
+            'assign': lambda limit=limit: one.assign_tasks(limit, worker),
+            'done': lambda some=some: one.tasks_done(worker, some),
+            'back': lambda some=some: one.give_back(worker, some),
+            'check': lambda: one.check_tasks(worker, held),
+            'recreate': lambda: one.recreate_task_pool(
+                named(time.monotonic() - begin))}
+        journal.write(call=number, kind=kind, limit=limit,
+                      tasks=held if kind == 'check' else some)
+        try:
+            answer = calls[kind]()
+        except exceptions.StoreUnavailable as exc:
+            journal.write(end=number, error=str(exc))
+            continue
+        journal.write(end=number, answer=answer)
+        if kind == 'assign':
+            held = answer
+        elif kind in ('done', 'back'):
+            held = [task for task in held if task not in some]
+
+
+class Call(NamedTuple):
+    worker: str
+    kind: str
+    limit: int
+    tasks: list
+    start: float
+    #: None: the worker was killed, or the store did not answer.
+    end: float | None
+    answer: object
+    error: str | None
+
+
+class Certain(NamedTuple):
+    """An interval in which a worker surely had a task."""
+
+    start: float
+    end: float
+    worker: str
+
+
+def read(paths):
+    """The calls of all workers, in the order of each."""
+    calls = []
+    for path in map(pathlib.Path, paths):
+        lines = [json.loads(line) for line in path.read_bytes().split(b'\n')
+                 if line.endswith(b'}')]
+        ends = {line['end']: line for line in lines if 'end' in line}
+        for line in lines:
+            if 'call' not in line:
+                continue
+            end = ends.get(line['call'], {})
+            answered = 'answer' in end
+            calls.append(Call(
+                path.stem.partition('@')[0], line['kind'], line['limit'], line['tasks'],
+                line['at'], end['at'] if answered else None,
+                end.get('answer'), end.get('error')))
+    return calls
+
+
+def judge(calls, left, total):
+    """What is wrong with a history; an empty list if nothing is.
+
+    :param calls: all calls; those of one worker in their order.
+    :param left: the tasks that could be assigned when all had ended.
+    :param total: how many tasks were named in all.
+    """
+    certain = collections.defaultdict(list)
+    for _, own in itertools.groupby(
+            sorted(calls, key=lambda call: (call.worker, call.start)),
+            key=lambda call: call.worker):
+        _possessions(list(own), certain)
+    return [*_in_two_buckets(certain), *_taken_from_another(calls, certain),
+            *_back_after_done(calls, left), *_lost(calls, left, total)]
+
+
+def _possessions(calls, certain):
+    """Add the intervals in which one worker surely had tasks."""
+    had, until, doubtful = {}, 0.0, set()
+    for call in calls:
+        expired = (call.end or call.start) > until
+        keeps = _kept(call, had)
+        if call.end is None:
+            doubtful |= set(had) - keeps
+            doubtful |= set(call.tasks)
+        for task in list(had):
+            if expired or task not in keeps:
+                begin = had.pop(task)
+                end = min(call.start, until)
+                if end > begin:
+                    certain[task].append(Certain(begin, end, call.worker))
+        if call.end is None:
+            continue
+        if call.kind != 'recreate':
+            until = call.start + TIMEOUT - _MARGIN
+        shown = (call.answer if call.kind == 'assign' else
+                 call.tasks if call.kind == 'check' and call.answer else ())
+        for task in set(shown) - doubtful:
+            had.setdefault(task, call.end)
+    for task, begin in had.items():
+        if until > begin:
+            certain[task].append(Certain(begin, until, calls[-1].worker))
+
+
+def _kept(call, had):
+    """The tasks that surely stay in the bucket over a call."""
+    if call.kind == 'assign' and call.end is None:
+        return set() if call.limit < len(had) else set(had)
+    if call.kind == 'assign':
+        return set(had) & set(call.answer)
+    if call.kind in ('done', 'back'):
+        return set(had) - set(call.tasks)
+    return set(had)
+
+
+def _in_two_buckets(certain):
+    for task, intervals in certain.items():
+        intervals.sort()
+        for one, other in itertools.pairwise(intervals):
+            if other.start < one.end and one.worker != other.worker:
+                yield f'in two buckets: {task!r} {one} {other}'
+
+
+def _taken_from_another(calls, certain):
+    """A worker has, ends or gives back what another one surely has."""
+    for call in calls:
+        if call.end is None or not call.answer:
+            continue
+        tasks = {'assign': call.answer, 'recreate': ()}.get(
+            call.kind, call.tasks)
+        for task in tasks:
+            for one in certain[task]:
+                if one.worker != call.worker and (
+                        one.start < call.start and call.end < one.end):
+                    yield f'of another worker: {task!r} {call} {one}'
+
+
+def _back_after_done(calls, left):
+    done = {}
+    for call in calls:
+        if call.kind == 'done' and call.answer:
+            for task in call.tasks:
+                if task in done:
+                    yield f'done twice: {task!r} {call} {done[task]}'
+                done[task] = call
+    for call in calls:
+        if call.kind == 'assign' and call.end is not None:
+            for task in call.answer:
+                if task in done and call.start > done[task].end:
+                    yield f'back after done: {task!r} {call} {done[task]}'
+    yield from (f'back after done, at the end: {task!r} {done[task]}'
+                for task in left if task in done)
+
+
+def _lost(calls, left, total):
+    ended = {task for call in calls if call.kind == 'done'
+             for task in call.tasks}
+    if len(set(left)) != len(left):
+        yield 'assigned twice in one answer'
+    yield from (f'lost: {task!r}' for task in map(task_of, range(total))
+                if task not in ended and task not in left)
+
+
+if __name__ == '__main__':
+    work(*sys.argv[1:4], int(sys.argv[4]), sys.argv[5])
