@@ -33,7 +33,7 @@ from tests import dispensed
 #: Seconds until the bucket of a silent worker expires.
 TIMEOUT = 1.0
 #: Tasks that the first recreation names, and how many more each second.
-FIRST, MORE = 400, 60
+FIRST, MORE = 1500, 100
 #: Calls in a hundred, by kind.
 _KINDS = {'assign': 40, 'done': 30, 'back': 10, 'check': 14, 'recreate': 5,
           'silent': 1}

@@ -4,6 +4,7 @@
 ===========================  ================================================
 ``unit/test_ring.py``        these unit tests; a word after it is for ``-k``
 ``conformance/sqlite``       every store of that kind keeps its port's promises
+``conformance/test_x.py``    another suite; a word after it is for ``-k``
 ``simulation``               whole clusters, one from each seed
 ``functional/test_db.py``    real servers; a word after it is for ``-k``
 ===========================  ================================================
@@ -78,7 +79,7 @@ def suite(name, tests=()):
     if kind == 'simulation':
         return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
                       str(SEEDS), '--processes', '1'), _SEED)
-    if kind == 'conformance':
+    if kind == 'conformance' and not rest.startswith('test_'):
         return Suite((*_PYTEST, 'tests/conformance/test_step_store.py',
                       'tests/conformance/test_claim_store.py',
                       '-k', rest))

@@ -256,9 +256,9 @@ def test_no_program_that_is_shown_has_the_group_of_another():
     groups = [re.findall(r'^ *group = (\S+)$', section, re.MULTILINE)
               for section in sections]
 
-    assert len(groups) == 5
+    assert len(groups) == 6
     assert all(len(found) == 1 for found in groups)
-    assert len({found[0] for found in groups} - {'distperiodic'}) == 5
+    assert len({found[0] for found in groups} - {'distperiodic'}) == 6
 
 
 @pytest.mark.parametrize('path', [

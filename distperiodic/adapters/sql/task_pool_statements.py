@@ -155,7 +155,7 @@ class Statements:
                 seen.c.worker == sa.bindparam('of_worker')
             ).scalar_subquery()).cte('usable')
         target = sa.select(usable.c.id).scalar_subquery()
-        held = sa.select(*columns).where(
+        held = sa.select(*columns, _task.c.bucket).where(
             _task.c.bucket == target).cte('held')
         missing = (
             at_most * _number_of(usable) - _number_of(held))
@@ -167,7 +167,8 @@ class Statements:
         won = sa.update(_task).where(
             _task.c.pool == of_pool, _task.c.task == sa.any_(first),
             _task.c.bucket + 0 == of_bucket).values(
-                bucket=target).returning(*columns).cte('won')
+                bucket=target).returning(
+                    *columns, _task.c.bucket).cte('won')
         self.renew_and_fill = sa.union_all(sa.select(held), sa.select(won))
 
 

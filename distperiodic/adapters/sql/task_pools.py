@@ -96,22 +96,19 @@ class SqlTaskPool:
         bucket, rows = self._fill(connection, limit, worker)
         keys = [row.task for row in rows]
         if len(keys) > limit:
-            self._move(
-                connection, self._sql.move,
-                bucket or self._open(connection, worker),
-                free_of(self._number), keys[limit:])
+            self._move(connection, self._sql.move, bucket,
+                       free_of(self._number), keys[limit:])
         return keys[:limit]
 
     def _fill(self, connection: sa.Connection, limit: int,
-              worker: str) -> tuple[int | None, list[Any]]:
+              worker: str) -> tuple[int, list[Any]]:
         """Fill the worker's bucket up to *limit* tasks.
 
-        :returns: the id of the bucket, or None if it was not read, and its
-            tasks in order of place.
+        :returns: the id of the bucket, and its tasks in order of place.
         """
         rows = self._renew_and_fill(connection, limit, worker)
         if rows:
-            return None, rows
+            return rows[0].bucket, rows
         bucket = self._open(connection, worker)
         rows = self._renew_and_fill(connection, limit, worker)
         if rows:
