@@ -203,11 +203,11 @@ class _Serve(configured.Configured, command.Command):
 
         :raises ConfigError: the store cannot be used as it is.
         """
-        from distperiodic.service import checks
+        from distperiodic import store
         # The processes themselves wait for a store that is unavailable, and
         # log it.
         with contextlib.suppress(exceptions.StoreUnavailable):
-            checks.check_store(settings, conf)
+            store.check_store(settings, conf)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries and commands of an operator on the pools of tasks of one group."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -152,10 +153,10 @@ class PoolAdmin:
     def _empty(self, number: int, bucket: int) -> int:
         deleted = 0
         while keys := self._next(bucket):
-            self._database.write(lambda connection, keys=keys: (
-                connection.execute(self._sql.remove, {
-                    'of_pool': number, 'of_bucket': bucket,
-                    'keys': self._database.dialect.keys(keys)})))
+            self._database.write(functools.partial(
+                sa.Connection.execute, statement=self._sql.remove,
+                parameters={'of_pool': number, 'of_bucket': bucket,
+                            'keys': self._database.dialect.keys(keys)}))
             deleted += len(keys)
         return deleted
 

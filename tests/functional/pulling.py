@@ -82,7 +82,7 @@ def work(url, pool, worker, seed, path):
             'assign': lambda limit=limit: one.assign_tasks(limit, worker),
             'done': lambda some=some: one.tasks_done(worker, some),
             'back': lambda some=some: one.give_back(worker, some),
-            'check': lambda: one.check_tasks(worker, held),
+            'check': lambda held=held: one.check_tasks(worker, held),
             'recreate': lambda: one.recreate_task_pool(
                 named(time.monotonic() - begin))}
         journal.write(call=number, kind=kind, limit=limit,
@@ -132,8 +132,8 @@ def read(paths):
             end = ends.get(line['call'], {})
             answered = 'answer' in end
             calls.append(Call(
-                path.stem.partition('@')[0], line['kind'], line['limit'], line['tasks'],
-                line['at'], end['at'] if answered else None,
+                path.stem.partition('@')[0], line['kind'], line['limit'],
+                line['tasks'], line['at'], end['at'] if answered else None,
                 end.get('answer'), end.get('error')))
     return calls
 

@@ -12,7 +12,7 @@ from distperiodic import opts
 from distperiodic.adapters.local import private
 from distperiodic.adapters.local.process_slot import ProcessSlot
 from distperiodic.cmd import shell
-from distperiodic.service import checks
+from distperiodic.store import check_store
 
 
 def mode_of(path):
@@ -34,7 +34,7 @@ def use_for_locks(settings):
 
 
 def use_for_claims(settings):
-    checks.check_store(settings, cfg.ConfigOpts())
+    check_store(settings, cfg.ConfigOpts())
 
 
 def sync_from_outside(settings):

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assignments of the task dispenser, in batches of ten.
+
+Four processes pull ten tasks and end them, again and again. Three programs
+take turns in each round: the dispenser; its statements on PostgreSQL with
+nothing around them but a commit each; the classic dispenser on Redis.
+
+A second table has one process, a pool of a thousand and one of a million.
+"""
+
+import statistics
+import time
+import uuid
+
+import psycopg
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.engine import make_engine
+from tests import dispensed
+from tests.benchmarks import measuring
+from tests.benchmarks.classic import ClassicDispenser
+
+BATCH = 10
+PROCESSES = 4
+SECONDS = 3.0
+FEW, MANY = 1_000, 1_000_000
+
+_ASSIGN = (
+    'UPDATE distperiodic_pool_task SET bucket = %(me)s '
+    'WHERE pool = %(pool)s AND task = ANY(ARRAY('
+    'SELECT task FROM distperiodic_pool_task WHERE bucket = %(free)s '
+    'ORDER BY place, task LIMIT %(limit)s FOR UPDATE SKIP LOCKED)) '
+    'AND bucket + 0 = %(free)s RETURNING task, place')
+_DONE = (
+    'UPDATE distperiodic_pool_task SET bucket = %(done)s, place = 1e15 '
+    'WHERE pool = %(pool)s AND task = ANY(%(tasks)s) AND bucket = %(me)s')
+
+
+class Bare:
+    """The two statements, each with its commit; no bucket expires."""
+
+    def __init__(self, url, pool):
+        self._connection = psycopg.connect(url)
+        self._connection.execute('SET enable_seqscan = off')
+        [number] = self._connection.execute(
+            'SELECT id FROM distperiodic_pool WHERE name = %s', [pool]
+        ).fetchone()
+        self._connection.commit()
+        self._of = {'pool': number, 'free': tables.free_of(number),
+                    'done': tables.done_of(number), 'limit': BATCH}
+
+    def assign_tasks(self, limit, worker):
+        rows = self._connection.execute(
+            _ASSIGN, self._of | {'me': hash(worker) % 2**60 + 1}).fetchall()
+        self._connection.commit()
+        return [row[0] for row in rows]
+
+    def tasks_done(self, worker, tasks):
+        self._connection.execute(_DONE, self._of | {
+            'me': hash(worker) % 2**60 + 1, 'tasks': tasks})
+        self._connection.commit()
+        return True
+
+    def close(self):
+        self._connection.close()
+
+
+KINDS = {'distperiodic': dispensed.dispenser, 'bare statements': Bare,
+         'classic on Redis': ClassicDispenser}
+
+
+def pull(kind, url, pool, worker, ready, begin, numbers):
+    """Pull and end batches for some seconds; report the number of tasks."""
+    one = KINDS[kind](url, pool)
+    one.tasks_done(worker, one.assign_tasks(BATCH, worker))
+    ready.release()
+    begin.wait()
+    number, began = 0, time.perf_counter()
+    while time.perf_counter() < began + SECONDS:
+        tasks = one.assign_tasks(BATCH, worker)
+        assert one.tasks_done(worker, tasks)
+        number += len(tasks)
+    numbers.put(number / (time.perf_counter() - began))
+    one.close()
+
+
+def rate(kind, url, pool):
+    """Assigned and ended tasks a second of all processes."""
+    ready, begin = measuring.SPAWN.Semaphore(0), measuring.SPAWN.Event()
+    numbers = measuring.SPAWN.Queue()
+    processes = [measuring.SPAWN.Process(target=pull, args=(
+        kind, url, pool, f'worker-{number}', ready, begin, numbers))
+        for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        ready.acquire()
+    begin.set()
+    total = sum(numbers.get() for _ in processes)
+    for process in processes:
+        process.join()
+    return total
+
+
+def settle(url):
+    """Let PostgreSQL do at once what it would do during the measurement."""
+    engine = make_engine(url, bounded=False)
+    with engine.connect() as connection:
+        connection.execution_options(
+            isolation_level='AUTOCOMMIT').execute(
+                sa.text('VACUUM ANALYZE distperiodic_pool_task'))
+    engine.dispose()
+
+
+def test_four_processes_pull_ten_tasks_at_a_time(postgresql, redis):
+    schema.sync(postgresql.url)
+    found = {kind: [] for kind in KINDS}
+    for _ in range(measuring.rounds(3)):
+        for kind in KINDS:
+            pool = f'pool-{uuid.uuid4().hex[:12]}'
+            url = redis.url if 'Redis' in kind else postgresql.url
+            filler = (ClassicDispenser if 'Redis' in kind
+                      else dispensed.dispenser)(url, pool)
+            filler.recreate_task_pool(
+                {number: number % 997 for number in range(200_000)})
+            filler.close()
+            if url == postgresql.url:
+                settle(url)
+            found[kind].append(rate(kind, url, pool))
+    medians = {kind: statistics.median(rates)
+               for kind, rates in found.items()}
+    with measuring.table(
+            f'assigned and ended tasks, {PROCESSES} processes, batches of '
+            f'{BATCH}', 'program', 'tasks/s', 'least-most', 'of bare',
+            file=__file__, versions=('SQLAlchemy', 'psycopg', 'redis')
+    ) as row:
+        for kind, rates in found.items():
+            share = medians[kind] / medians['bare statements']
+            row(kind, f'{medians[kind]:,.0f}',
+                f'{min(rates):,.0f}-{max(rates):,.0f}', f'{share:.0%}')
+
+
+def test_a_large_pool_costs_what_a_small_one_does(database):
+    kind, url = database
+    schema.sync(url)
+    pools = {}
+    for size in FEW, MANY:
+        one = dispensed.dispenser(url, f'pool-{size}')
+        took = measuring.seconds_of(lambda one=one, size=size: (
+            one.recreate_task_pool(
+                {number: number % 997 for number in range(size)})))
+        pools[size] = one, took
+    if kind == 'postgresql':
+        settle(url)
+
+    def ready(one):
+        def act():
+            for _ in range(20):
+                one.give_back('ann', one.assign_tasks(BATCH, 'ann'))
+        return act
+    figures = measuring.in_turns(
+        {str(size): lambda one=one: ready(one)
+         for size, (one, _) in pools.items()}, measuring.rounds(7))
+    with measuring.table(
+            f'{kind}: an assignment of {BATCH} tasks and its return',
+            'tasks in the pool', 'ms', 'least-most', 'to the small one',
+            'recreation s', file=__file__, versions=('SQLAlchemy',)) as row:
+        for size, (_, took) in pools.items():
+            figure = figures[str(size)]
+            each = measuring.Figure(*(value / 20 for value in (
+                figure.median, figure.least, figure.most)))
+            row(f'{size:,}', measuring.ms(each.median),
+                measuring.spread(each), measuring.times(
+                    figure.median / figures[str(FEW)].median), f'{took:.1f}')
+    for one, _ in pools.values():
+        one.close()
