@@ -16,7 +16,6 @@ import logging
 import os
 from collections.abc import Collection
 from collections.abc import Iterator
-from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from distperiodic import opts
 from distperiodic.core import schedule
 from distperiodic.core import task_pool
 from distperiodic.core.task_pool import Recreated
+from distperiodic.core.task_pool import Scores
 from distperiodic.core.task_pool import Stats
 from distperiodic.core.task_pool import Task
 from distperiodic.store import check_store
@@ -67,7 +67,7 @@ class TaskDispenser:
         # child must neither use nor close those of its parent.
         self._idle: dict[int, collections.deque[SqlTaskPool]] = {}
 
-    def recreate_task_pool(self, tasks: Mapping[Task, float], *,
+    def recreate_task_pool(self, tasks: Scores, *,
                            as_of: datetime | None = None) -> Recreated:
         """Make the pool hold *tasks*. The first call creates the pool.
 

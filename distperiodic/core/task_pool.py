@@ -18,6 +18,8 @@ from typing import NamedTuple
 from distperiodic import exceptions
 
 Task = str | int
+#: Score of each task.
+Scores = Mapping[str, float] | Mapping[int, float] | Mapping[Task, float]
 
 #: Maximum length of a task that is a str, of a worker's name, and of the name
 #: of a pool, in characters.
@@ -116,7 +118,7 @@ def keys_of(tasks: Iterable[Task]) -> list[str]:
     return list(dict.fromkeys(map(key_of, found)))
 
 
-def places_of(scores: Mapping[Task, float]) -> dict[str, float]:
+def places_of(scores: Scores) -> dict[str, float]:
     """Return the place of each task in its pool, by key.
 
     The place is the negative score: the lowest place is assigned first.

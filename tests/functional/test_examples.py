@@ -26,6 +26,7 @@ from tests.programs import write_config
 from tests.waiting import wait_until
 
 PORTED = ROOT / 'examples' / 'ported'
+DISPENSER = ROOT / 'examples' / 'dispenser'
 SERVICE = ROOT / 'examples' / 'openstack_service'
 
 HOSTS = {f'192.168.10.{number}' for number in range(20)}
@@ -345,3 +346,17 @@ def test_an_example_of_tasks_survives_its_kills(example, told):
 
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert told in ran.stdout
+
+
+def test_three_reviewers_review_each_document_once(tmp_path):
+    for _ in range(2):
+        told = subprocess.run(
+            [*PYTHON, 'review.py', '--config-file', 'review.conf'],
+            cwd=DISPENSER, env={**commands.ENVIRONMENT,
+                                'TMPDIR': str(tmp_path)},
+            capture_output=True, text=True, timeout=120)
+
+        assert told.returncode == 0, told.stderr
+        assert sorted(re.findall(r'reviewed (\S+)', told.stdout)) == [
+            f'document-{number:02d}' for number in range(30)]
+        assert 'free=0, assigned=0, done=30' in told.stdout

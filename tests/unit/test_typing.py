@@ -23,6 +23,7 @@ from distperiodic import DistperiodicError
 from distperiodic import PeriodicTasks
 from distperiodic import RunReplaced
 from distperiodic import SchedulerService
+from distperiodic import TaskDispenser
 from distperiodic import WorkerService
 from distperiodic import periodic_task
 
@@ -47,6 +48,15 @@ def serve(tasks: Tasks) -> SchedulerService | None:
         return SchedulerService(tasks.conf, tasks)
     except (ConfigError, RunReplaced, DistperiodicError):
         return None
+
+
+def pull(tasks: Tasks, open_tasks: dict[str, int]) -> list[str | int]:
+    pool = TaskDispenser(tasks.conf, 'pool')
+    pool.recreate_task_pool(open_tasks)
+    pool.recreate_task_pool({1: 0.5}, as_of=pool.now())
+    if pool.tasks_done('ann', ['a']) or pool.stats().done:
+        pool.give_back('ann', [1, 'b'])
+    return pool.assign_tasks(10, 'ann')
 
 
 def work(tasks: Tasks) -> WorkerService:
