@@ -69,14 +69,16 @@ def work(url, pool, worker, seed, path):
     journal = Journal(path)
     one = dispensed.dispenser(url, pool, bucket_timeout=TIMEOUT)
     held, begin = [], float(os.environ['BEGIN'])
+    # Tasks that this worker no longer has; others may have them.
+    former = collections.deque(maxlen=10)
     for number in itertools.count():
         [kind] = draws.choices(list(_KINDS), list(_KINDS.values()))
         if kind == 'silent':
             time.sleep(draws.uniform(0, 2 * TIMEOUT))
             continue
         some = draws.sample(held, draws.randint(0, len(held)))
-        if not draws.randrange(20):
-            some = [*some, task_of(draws.randrange(FIRST))]
+        if former and not draws.randrange(4):
+            some = [*some, draws.choice(former)]
         limit = draws.randint(1, 8)
         calls = {
             'assign': lambda limit=limit: one.assign_tasks(limit, worker),
@@ -96,6 +98,7 @@ def work(url, pool, worker, seed, path):
         if kind == 'assign':
             held = answer
         elif kind in ('done', 'back'):
+            former.extend(some)
             held = [task for task in held if task not in some]
 
 
@@ -219,7 +222,7 @@ def _back_after_done(calls, left):
     done = {}
     for call in calls:
         if call.kind == 'done' and call.answer:
-            for task in call.tasks:
+            for task in set(call.tasks):
                 if task in done:
                     yield f'done twice: {task!r} {call} {done[task]}'
                 done[task] = call
