@@ -308,6 +308,7 @@ _PURPOSE = {
     'testing': 'a cluster in memory',
     'coordinator': 'HashRing',
     'periodic': 'periodic_task',
+    'dispenser': 'TaskDispenser',
     'operator': 'queries and commands of operators, on the store',
     'flow': 'the steps of a tick and of a run',
     'adapters': 'SQL, messages, groups, pools',

@@ -57,7 +57,7 @@ class Held(NamedTuple):
 
 
 class PoolQueries:
-    """What the store knows about the pools of one group."""
+    """Queries of the pools of one group, which only read."""
 
     def __init__(self, connection_url: str, *, namespace: str):
         database = connect(connection_url)

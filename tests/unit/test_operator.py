@@ -10,12 +10,14 @@ from distperiodic.operator.admin import StoreAdmin
 from distperiodic.operator.pruning import Pruner
 from distperiodic.operator.queries import StoreQueries
 from distperiodic.operator.store_probe import StoreProbe
+from distperiodic.operator.task_pools import PoolAdmin
+from distperiodic.operator.task_pools import PoolQueries
 
-_READS = Activity, StoreQueries, StoreProbe
-_WRITES = {'pause', 'resume', 'trigger', 'requeue', 'prune', 'write'}
+_READS = Activity, PoolQueries, StoreQueries, StoreProbe
+_WRITES = {'reset', 'pause', 'resume', 'trigger', 'requeue', 'prune', 'write'}
 
 
-@pytest.fixture(params=[*_READS, StoreAdmin, Pruner])
+@pytest.fixture(params=[*_READS, PoolAdmin, StoreAdmin, Pruner])
 def one(request, tmp_path):
     made = request.param(f'sqlite:///{tmp_path}/claims', namespace='tests')
     yield made
