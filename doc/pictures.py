@@ -5,7 +5,8 @@
 
 writes doc/source/images. The ring comes from distperiodic/core/ring.py, the
 times from the defaults of the options, and the rooms from the layers in
-pyproject.toml. A unit test compares the files with this script. The picture of
+pyproject.toml. The moves of a task come from distperiodic/core/workflow.py. A
+unit test compares the files with this script. The picture of
 the demo needs a run of a minute: see doc/demo_picture.py.
 
 Each picture is 600 units wide, so that its text stays readable on a narrow
@@ -24,10 +25,12 @@ from collections.abc import Sequence
 
 from distperiodic import opts
 from distperiodic.adapters.coordination.term import TRUST
+from distperiodic.core import workflow
 from distperiodic.core.ring import MIN_POSITION
 from distperiodic.core.ring import Ring
 from distperiodic.core.ring import points_of
 from distperiodic.core.ring import position_of
+from distperiodic.core.workflow import Status
 
 _ROOT = pathlib.Path(__file__).parents[1]
 IMAGES = _ROOT / 'doc' / 'source' / 'images'
@@ -309,6 +312,7 @@ _PURPOSE = {
     'coordinator': 'HashRing',
     'periodic': 'periodic_task',
     'dispenser': 'TaskDispenser',
+    'tasks': 'Client, command',
     'operator': 'queries and commands of operators, on the store',
     'flow': 'the steps of a tick and of a run',
     'adapters': 'SQL, messages, groups, pools',
@@ -361,6 +365,136 @@ def rooms() -> str:
                'imports only rooms below it.', parts)
 
 
+# -- the moves of a task
+
+# Steps of the workflow whose moves are drawn. Each has a rollback.
+_STEPS = 3
+# Words of an event. An event that a request to cancel changes has the same
+# words as the request.
+_EVENTS = {
+    'claimed': 'first step claimed', 'step done': 'last step done',
+    'step failed': 'a step failed', 'step lost': 'lost too often',
+    'rollback done': 'all rolled back', 'rollback failed': 'rollback failed',
+    'rollback lost': 'lost too often', 'cancel': 'cancel', 'retry': 'retry',
+    'rollback done, cancelled': 'all rolled back after cancel',
+}
+_SIZE = (130, 42)
+# Left upper corner of each status.
+_CORNERS = {
+    Status.WAITING: (26, 20), Status.RUNNING: (236, 20),
+    Status.SUCCEEDED: (462, 20), Status.CANCELLED: (26, 190),
+    Status.ROLLING_BACK: (236, 190), Status.STUCK: (462, 190),
+    Status.FAILED: (236, 336),
+}
+# Way of each move, and the place of the first line of its words.
+_WAYS: dict[tuple[Status, Status], tuple[
+    list[tuple[float, float]], tuple[float, float], str]] = {
+    (Status.WAITING, Status.RUNNING): (
+        [(158, 41), (232, 41)], (194, 16), 'middle'),
+    (Status.WAITING, Status.CANCELLED): ([(76, 64), (76, 186)], (70, 120),
+                                         'end'),
+    (Status.RUNNING, Status.SUCCEEDED): (
+        [(368, 41), (458, 41)], (413, 16), 'middle'),
+    (Status.RUNNING, Status.CANCELLED): (
+        [(240, 64), (146, 186)], (184, 118), 'end'),
+    (Status.RUNNING, Status.ROLLING_BACK): (
+        [(318, 64), (318, 186)], (312, 118), 'end'),
+    (Status.RUNNING, Status.STUCK): (
+        [(366, 62), (512, 186)], (454, 128), 'start'),
+    (Status.ROLLING_BACK, Status.FAILED): (
+        [(300, 234), (300, 332)], (306, 310), 'start'),
+    (Status.ROLLING_BACK, Status.CANCELLED): (
+        [(232, 211), (160, 211)], (196, 250), 'middle'),
+    (Status.ROLLING_BACK, Status.STUCK): (
+        [(368, 202), (458, 202)], (412, 175), 'middle'),
+    (Status.STUCK, Status.ROLLING_BACK): (
+        [(458, 222), (370, 222)], (413, 240), 'middle'),
+    (Status.STUCK, Status.RUNNING): (
+        [(484, 187), (342, 66)], (376, 112), 'end'),
+    (Status.STUCK, Status.CANCELLED): (
+        [(527, 234), (527, 288), (91, 288), (91, 236)], (440, 282), 'middle'),
+    (Status.CANCELLED, Status.WAITING): ([(106, 186), (106, 66)], (112, 142),
+                                         'start'),
+    (Status.FAILED, Status.WAITING): (
+        [(232, 357), (10, 357), (10, 41), (22, 41)], (121, 350), 'middle'),
+}
+
+
+def moves() -> dict[tuple[Status, Status], set[str]]:
+    """Return the events that move a task from one status to another."""
+    action = workflow.Action('module', 'command')
+    steps = (workflow.StepDefinition(action, action),) * _STEPS
+    found: dict[tuple[Status, Status], set[str]] = {}
+    waiting, seen = [workflow.START], set()
+    while waiting:
+        position = waiting.pop()
+        if position in seen:
+            continue
+        seen.add(position)
+        following: list[tuple[str, workflow.Position | None]] = []
+        if position.status is Status.WAITING:
+            # The claim of the first step starts the task.
+            following.append((
+                'claimed', position._replace(status=Status.RUNNING)))
+        elif position.active:
+            kind = 'rollback' if position.back else 'step'
+            for outcome in workflow.Outcome:
+                event = f'{kind} {outcome.value}'
+                kept = workflow.advance(steps, position, outcome, False)
+                other = workflow.advance(steps, position, outcome, True)
+                following.append((event, kept))
+                if other != kept:
+                    following.append((f'{event}, cancelled' if position.back
+                                      else 'cancel', other))
+        if position.status not in workflow.ENDED:
+            following += [('cancel', workflow.cancel(steps, position, started))
+                          for started in (False, True)]
+        following += [('retry', workflow.retry(steps, position, back))
+                      for back in (None, False, True)]
+        for event, to in following:
+            if to is None:
+                continue
+            waiting.append(to)
+            if to.status is not position.status:
+                found.setdefault((position.status, to.status), set()).add(
+                    event)
+    return found
+
+
+def task() -> str:
+    """Draw the statuses of a task, and the moves between them."""
+    found = moves()
+    assert found.keys() == _WAYS.keys(), found.keys() ^ _WAYS.keys()
+    parts, sentences = [], []
+    for (before, after), (way, (x, y), anchor) in _WAYS.items():
+        events = found[before, after]
+        words = list(dict.fromkeys(
+            shown for event, shown in _EVENTS.items() if event in events))
+        assert words and events <= _EVENTS.keys(), (before, after, events)
+        parts.append(arrow(*way))
+        lines = [line for word in words for line in _in_lines(word)]
+        parts += [text(x, y + 17 * at, line, 'soft small', anchor)
+                  for at, line in enumerate(lines)]
+        sentences.append(f'{before} to {after}: {" or ".join(words)}')
+    width, height = _SIZE
+    for status, (x, y) in _CORNERS.items():
+        parts += [
+            box(x, y, width, height,
+                'store' if status in workflow.ENDED else 'box'),
+            text(x + width / 2, y + 26, status.value, 'ink bold', 'middle')]
+    return svg(390, 'The moves of a task between its statuses. '
+               f'{"; ".join(sentences)}.', parts)
+
+
+def _in_lines(words: str) -> list[str]:
+    """Return *words* in lines that fit between two statuses."""
+    if len(words) <= 15:
+        return [words]
+    middle = min((at for at, letter in enumerate(words) if letter == ' '),
+                 key=lambda at: abs(at - len(words) / 2))
+    return [words[:middle], words[middle + 1:]]
+
+
 # -- the overview of the front page
 
 def overview() -> str:
@@ -411,6 +545,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     'ring.svg': ring,
     'rooms.svg': rooms,
     'takeover.svg': takeover,
+    'task.svg': task,
 }
 
 
