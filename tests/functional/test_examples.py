@@ -10,9 +10,11 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import tomllib
 import uuid
 
@@ -309,6 +311,25 @@ def test_the_first_program_of_the_tutorial_pings_all_hosts(
     _, errors = program.communicate(timeout=30)
     assert program.returncode == 1
     assert 'first_job.conf' in errors.splitlines()[-1]
+
+
+def test_the_first_workflow_of_the_tutorial_says_what_its_page_shows(
+        tmp_path):
+    tutorial = ROOT / 'doc' / 'source' / 'tutorial'
+    page = (tutorial / 'first-workflow.rst').read_text()
+    (tmp_path / 'first_workflow.conf').write_text(section(
+        'doc/source/tutorial/first-workflow.rst', 'group = first-workflow'))
+    shutil.copy(tutorial / 'first_workflow.yaml', tmp_path)
+    shown = page.split('first_workflow.py 2>/dev/null\n', 1)[1]
+    shown = shown.split('\n\n', 1)[0]
+
+    ended = subprocess.run(
+        [sys.executable, '-W', 'ignore', tutorial / 'first_workflow.py'],
+        cwd=tmp_path, env=os.environ | of_reader(tmp_path), text=True,
+        capture_output=True, timeout=60)
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.rstrip('\n') == textwrap.dedent(shown)
 
 
 def test_a_program_that_is_stopped_leaves_the_group_at_once(tmp_path):
