@@ -102,9 +102,9 @@ class Client:
                session: Any = None) -> str:
         """Submit a task, and return its id.
 
-        The task is written as a whole, in one transaction. Then a notice goes
-        to the schedulers. If the notice is lost, they find the task at their
-        next sweep.
+        The task is written as a whole, in one transaction. Then the
+        schedulers are notified. If a notice is lost, they find the task at
+        their next sweep.
 
         :param type: Type of a workflow, or ``module.command`` for a task of
             one step.
@@ -249,6 +249,7 @@ class Client:
     def get(self, id_: str) -> Task:
         """Return a task.
 
+        :param id_: Id of the task.
         :raises UnknownTask: No task of this group has that id.
         """
         return _task(*self._store.get(_id(id_)))
@@ -284,6 +285,7 @@ class Client:
     def wait(self, id_: str, timeout: float | None = None) -> Task:
         """Wait until a task has ended or is stuck, and return it.
 
+        :param id_: Id of the task.
         :param timeout: Maximum number of seconds. None means no limit. The
             task is then returned as it is.
         :raises UnknownTask: No task of this group has that id.
@@ -311,6 +313,7 @@ class Client:
         back after its present step. If a rollback is stuck, it is given up,
         and the steps before it are rolled back.
 
+        :param id_: Id of the task.
         :param why: Reason, for those who look at the task later.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended.
@@ -323,6 +326,7 @@ class Client:
     def retry(self, id_: str, back: bool | None = None) -> Status:
         """Let a task go on that is stuck, has failed or was cancelled.
 
+        :param id_: Id of the task.
         :param back: For a stuck task: False runs the stuck step and the steps
             after it, True rolls it and the steps before it back. None means
             the direction in which it is stuck. A task that has failed or was
@@ -350,6 +354,7 @@ class Client:
     def resume_queue(self, name: str) -> bool:
         """Let a halted queue go on. Return whether it was halted.
 
+        :param name: Name of the queue.
         :raises UnknownTask: There is no queue with this name.
         """
         resumed = self._store.resume(name)
@@ -363,6 +368,7 @@ class Client:
         """Halt a queue after the task that runs. Return whether it was not
         halted.
 
+        :param name: Name of the queue.
         :param why: Reason, for those who look at the queue later.
         :raises UnknownTask: There is no queue with this name.
         """
@@ -371,6 +377,7 @@ class Client:
     def set_queue(self, name: str, *, on_failure: str) -> None:
         """Set what a queue does when a task fails. It is created if new.
 
+        :param name: Name of the queue.
         :param on_failure: ``'halt'`` (default): it halts until it is resumed;
             ``'go_on'``: its next task runs.
         :raises InvalidTask: There is no such choice, or the name cannot be

@@ -20,14 +20,23 @@ class Command:
     the command has not been needed yet, as with a rollback.
     """
 
+    #: Name of the module.
     module: str
+    #: Name of the command within its module.
     command: str
-    timeout: float  # seconds
-    retry: int  # additional runs after a failure
+    #: Seconds after which a run is given up and counts as failed.
+    timeout: float
+    #: Number of additional runs after a failure.
+    retry: int
+    #: Code of the command.
     code: int | None = None
-    message: str | None = None  # the last error
-    attempts: int = 0  # runs that have ended, and the one that runs
+    #: Error of the last run that failed. None means that none has failed.
+    message: str | None = None
+    #: Number of runs that have ended, and of the run in progress.
+    attempts: int = 0
+    #: Start of the first run.
     started_at: datetime.datetime | None = None
+    #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
 
 
@@ -35,7 +44,9 @@ class Command:
 class Step:
     """A step of a task."""
 
+    #: Command of the step.
     normal: Command
+    #: Command that undoes the step. None means that nothing undoes it.
     rollback: Command | None
 
 
@@ -47,19 +58,33 @@ class Task:
     code means that the task has ended, or is stuck, without success.
     """
 
+    #: Id of the task.
     id: str
+    #: Type of its workflow, or ``module.command``.
     type: str
+    #: The submitter's own name of the task. None means that it has none.
     key: str | None
+    #: Status of the task.
     status: Status
-    message: str | None  # error of the step that failed
-    cursor: int  # index of the furthest step that was reached
+    #: Error of the step that failed. None means that none has failed.
+    message: str | None
+    #: Index of the furthest step that was started or is next.
+    cursor: int
+    #: Ordered queue of the task. None means that it is in none.
     queue: str | None
+    #: Priority of the task; higher first.
     priority: int
-    parameters: Mapping[str, Any]  # with the results of the steps
+    #: Values that the steps share, with the results of the steps.
+    parameters: Mapping[str, Any]
+    #: Time of the submission.
     created_at: datetime.datetime
-    due_at: datetime.datetime | None  # earliest start
+    #: Earliest start. None means at once.
+    due_at: datetime.datetime | None
+    #: Time of the first claim. None means that the task has not started.
     started_at: datetime.datetime | None
+    #: End of the task. None means that it has not ended.
     ended_at: datetime.datetime | None
+    #: Steps of the task, in their order.
     steps: Sequence[Step]
 
     @property
@@ -79,13 +104,22 @@ class Task:
 class Queue:
     """An ordered queue at one moment."""
 
+    #: Name of the queue.
     name: str
-    head: str | None  # id of the task that runs, or is next
-    waiting: int  # tasks that have not started
-    goes_on: bool  # after a task that failed; False: it halts
+    #: Id of the task that runs, or is next. None means that there is none.
+    head: str | None
+    #: Number of tasks that have not started.
+    waiting: int
+    #: True if the queue goes on after a task that failed. False means that it
+    #: halts.
+    goes_on: bool
+    #: Time at which the queue was halted. None means that it is not halted.
     halted_at: datetime.datetime | None
+    #: Reason for the halt.
     halted_why: str | None
-    halted_by: str | None  # id of the task that failed
+    #: Id of the task whose failure halted the queue. None means that an
+    #: operator halted it.
+    halted_by: str | None
 
 
 def command_of(action: workflow.Action, record: Mapping[str, Any] | None,

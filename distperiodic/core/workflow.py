@@ -45,13 +45,20 @@ MAX_PARAMETERS = 1_000_000
 class Status(enum.StrEnum):
     """Status of a task."""
 
-    WAITING = 'waiting'  # not started
+    #: Not started.
+    WAITING = 'waiting'
+    #: Its steps run.
     RUNNING = 'running'
+    #: Rollbacks of its steps run.
     ROLLING_BACK = 'rolling_back'
+    #: All steps are done.
     SUCCEEDED = 'succeeded'
-    FAILED = 'failed'  # a step failed, and all were rolled back
-    STUCK = 'stuck'  # it needs an operator
-    CANCELLED = 'cancelled'  # all that had run was rolled back
+    #: A step failed, and all steps were rolled back.
+    FAILED = 'failed'
+    #: It needs an operator.
+    STUCK = 'stuck'
+    #: Cancelled on request, and all steps that had run were rolled back.
+    CANCELLED = 'cancelled'
 
 
 #: Code of each status, for programs.

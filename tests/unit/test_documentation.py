@@ -17,6 +17,7 @@ import distperiodic
 from distperiodic import exceptions
 from distperiodic import service
 from distperiodic import sql
+from distperiodic import tasks
 from distperiodic.core import audit
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
@@ -197,7 +198,7 @@ def documented_objects():
 def public_objects():
     """Return the names that a user may import, and what they name."""
     found = {name: getattr(module, name)
-             for module in (distperiodic, service, sql)
+             for module in (distperiodic, service, sql, tasks)
              for name in module.__all__}
     found |= {name: value for name, value in vars(exceptions).items()
               if isinstance(value, type)}
@@ -209,14 +210,18 @@ def test_a_public_name_is_documented(name):
     assert dict(public_objects())[name] in documented_objects()
 
 
+_RECEIVED = (distperiodic.Context, tasks.Command, tasks.Queue, tasks.Status,
+             tasks.Step, tasks.Task)
+
+
 def public_signatures():
     """Yield the functions, classes and methods that a user may call."""
     for name, value in public_objects():
         if not inspect.isclass(value):
             yield pytest.param(value, value.__doc__, id=name)
         elif not issubclass(value, exceptions.DistperiodicError):
-            # A run receives its context; nobody creates one.
-            if value is not distperiodic.Context:
+            # A program receives these; nobody creates one.
+            if value not in _RECEIVED:
                 yield pytest.param(value, value.__doc__, id=name)
             for method, function in inspect.getmembers(
                     value, inspect.isfunction):
@@ -262,7 +267,8 @@ def test_no_program_that_is_shown_has_the_group_of_another():
 
 
 @pytest.mark.parametrize('path', [
-    'README.rst', 'doc/source/tutorial/first_job.py'])
+    'README.rst', 'doc/source/tutorial/first_job.py',
+    'doc/source/tutorial/first_workflow.py'])
 def test_a_program_that_is_shown_does_not_start_without_its_file(path):
     """Which names its group; oslo.config refuses a file that is not there."""
     text = (ROOT / path).read_text()

@@ -30,8 +30,7 @@ _MOST_WAITING = 20_000
 class TaskNotices:
     """Sends notices of tasks in a separate thread.
 
-    It connects at the first notice. A forked child opens a connection of
-    its own.
+    It connects at the first notice. A forked child opens its own connection.
 
     :param conf: Configuration with oslo.messaging's options.
     :param keys: Secrets that sign messages. The first one signs. Empty means
