@@ -18,6 +18,7 @@ from distperiodic import exceptions
 from distperiodic import service
 from distperiodic import sql
 from distperiodic import tasks
+from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.core import audit
 from distperiodic.core import reason
 from distperiodic.core.ring import Ring
@@ -276,6 +277,25 @@ def test_a_program_that_is_shown_does_not_start_without_its_file(path):
     assert 'cfg.CONF()' not in text
     assert re.search(r"cfg\.CONF\(default_config_files=\['\w+\.conf'\]\)",
                      text)
+
+
+def test_the_workflows_that_are_shown_are_read_and_an_error_is_as_shown(
+        tmp_path):
+    page = (SOURCE / 'reference' / 'workflows.rst').read_text()
+    blocks = re.findall(r'code-block:: (\w+)\n\n((?:   .*\n|\n)+)', page)
+    kinds, texts = zip(*((kind, textwrap.dedent(text).strip())
+                         for kind, text in blocks), strict=True)
+    assert kinds == ('yaml', 'json', 'text')
+    file = tmp_path / 'workflows.yaml'
+
+    for text, steps in zip(texts, (3, 1), strict=False):
+        file.write_text(text)
+        assert len(read_workflows(str(file))['create_instance']) == steps
+    file.write_text(texts[0].replace('timeout: 600', 'timeout: soon'))
+    with pytest.raises(exceptions.InvalidWorkflow) as raised:
+        read_workflows(str(file))
+
+    assert str(raised.value) == f'{tmp_path}/{" ".join(texts[2].split())}'
 
 
 def test_the_arcs_of_all_members_read_every_row_once():
