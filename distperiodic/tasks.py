@@ -122,7 +122,7 @@ class Client:
             commits its transaction.
         :raises InvalidWorkflow: There is no such type.
         :raises InvalidTask: An argument cannot be used, or the key belongs to
-            a task that was submitted with other arguments.
+            a task that was submitted with another type, queue or parameters.
         :raises ConfigError: There is no store.
         :raises StoreUnavailable: The database did not answer. It is unknown
             whether the task was written. A task with a key can safely be

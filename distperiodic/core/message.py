@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between members, and their format on the wire.
 
-There are three kinds of message. A scheduler sends a :class:`Batch`, objects of
-one job and tick, to one worker. A worker sends :class:`Reports`, the outcomes
-of batches, to one scheduler. A process that submits tasks sends a
+There are three kinds of message. A scheduler sends a :class:`Batch`, objects
+of one job and tick, to one worker. A worker sends :class:`Reports`, the
+outcomes of batches, to one scheduler. A process that submits tasks sends a
 :class:`Notice` to all schedulers::
 
     scheduler                                     worker

@@ -23,7 +23,7 @@ from distperiodic.operator.group_reader import connect
 
 _bucket = tables.bucket
 _pool = tables.pool
-_task = tables.task
+_task = tables.pool_task
 
 # Maximum number of rows that are deleted in one transaction.
 _AT_A_TIME = 1000

@@ -350,10 +350,13 @@ class TaskStore:
                     f'task {task!r} cannot be retried: it '
                     f'{_past(before.status)}; only a task that is stuck, or '
                     'has failed or was cancelled, can be')
-            if following is workflow.START:
-                found.records.clear()
             found.records.pop(task_rows.record_key(following), None)
             if not following.back:
+                # Keep the records of the steps that do not run again.
+                kept = {task_rows.record_key(following._replace(step=step))
+                        for step in range(following.step)}
+                found.records = {name: record for name, record
+                                 in found.records.items() if name in kept}
                 tx.connection.execute(sa.update(_task).where(
                     _task.c.id == task).values(
                         cancelled_by=None, ended=None))
@@ -389,6 +392,19 @@ class TaskStore:
             ).values(goes_on=int(goes_on)))
         self._run(work)
 
+    def _hold(self, tx: Transaction, head: str | None) -> bool:
+        """Keep the head of a queue from starting. Return whether it had not
+        started.
+        """
+        waits = head is not None and tx.connection.execute(
+            sa.select(_ready.c.task).where(
+                _ready.c.task == head, _ready.c.starts == 1
+            ).with_for_update()).one_or_none() is not None
+        if waits:
+            tx.connection.execute(sa.delete(_ready).where(
+                _ready.c.task == head))
+        return waits
+
     def _set_queue(self, name: str, **values: Any) -> bool:
         def work(tx: Transaction) -> bool:
             ours = (_queue.c.space == self._namespace, _queue.c.name == name)
@@ -399,8 +415,11 @@ class TaskStore:
             halts = values['halted'] is not None
             if (row.halted is not None) is halts:
                 return False
+            head = row.head
+            if halts and self._hold(tx, head):
+                head = None
             tx.connection.execute(sa.update(_queue).where(*ours).values(
-                changes=_queue.c.changes + 1, **values))
+                head=head, changes=_queue.c.changes + 1, **values))
             if not halts:
                 moves = self._moves(tx)
                 moves.choose_head(name)

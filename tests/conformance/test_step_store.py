@@ -44,6 +44,8 @@ WORKFLOWS = {
     'same': [step('a'), step('a'), step('a', undone=False)],
     'to and fro': [step('a'), step('b'), step('a'), step('b')],
     'stubborn': [step('a', retry=2), step('b', retry=1)],
+    'patient': [{**step('a'), 'rollback': {
+        'module': 'a', 'command': 'undo', 'retry': 1}}],
     'once': [step('a', delivery='at_most_once')],
 }
 
@@ -333,6 +335,63 @@ def test_parameters_that_grow_too_long_fail_the_step(board):
     task = board.client.get(id_)
     assert task.status == 'rolling_back'
     assert 'the limit is 1000000' in task.message
+
+
+def test_a_result_that_was_committed_and_is_too_long_fails_the_step(board):
+    id_ = board.client.submit('stubborn', {'x': 'x' * 600_000})
+    [lease] = board.take()
+    granted = board.begin(lease)
+    in_a_session(board, lease, granted, {'y': 'y' * 600_000})
+
+    board.end(lease, granted)
+
+    assert board.client.get(id_).status == 'rolling_back'
+    assert board.run() == ['task:a.undo']
+
+
+def test_a_rollback_has_its_retries_while_its_task_is_cancelled(board):
+    id_ = board.client.submit('patient')
+    [lease] = board.take()
+    granted = board.begin(lease)
+    board.client.cancel(id_)
+    board.end(lease, granted)
+    [lease] = board.take()
+
+    assert board.end(lease, board.begin(lease), error='ill').retried == {id_}
+
+    [lease] = board.retake()
+    board.end(lease, board.begin(lease))
+    assert board.client.get(id_).status == 'cancelled'
+
+
+def test_a_queue_that_is_halted_starts_nothing_until_it_is_resumed(board):
+    first, second = (board.client.submit('once', queue='q') for _ in 'ab')
+
+    assert board.client.halt_queue('q', 'maintenance')
+
+    board.store.steps.wake()
+    assert board.take() == []
+    assert 'maintenance' in board.client.queues('q')[0].halted_why
+    assert board.client.resume_queue('q')
+    assert not board.client.resume_queue('q')
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [first]
+
+
+def test_a_task_that_is_retried_forward_forgets_how_it_was_rolled_back(board):
+    id_ = board.client.submit('two')
+    board.run()
+    board.run(error='ill')
+    board.run(error='very ill')
+    assert board.client.get(id_).status == 'stuck'
+
+    board.client.retry(id_, back=False)
+
+    assert board.run() == [B]
+    task = board.client.get(id_)
+    assert task.status == 'succeeded'
+    assert [(s.normal.code, s.rollback.code) for s in task.steps] == [
+        (0, None), (0, None)]
 
 
 def test_a_key_names_one_task(board):

@@ -466,7 +466,7 @@ def test_tables_that_were_recreated_hold_no_pool(world, one):
     one.assign_tasks(1, 'ann')
 
     def recreated(connection):
-        for table in tables.bucket, tables.task, tables.pool:
+        for table in tables.bucket, tables.pool_task, tables.pool:
             connection.execute(sa.delete(table))
     world.database.write(recreated)
 

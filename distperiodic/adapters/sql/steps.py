@@ -321,7 +321,7 @@ class SqlSteps:
         # whatever happened to it afterwards.
         committed = self._count_committed(tx, number, list(ends), lease)
         for row in committed:
-            end = ends[row.object] = _ended_well(
+            end = ends[row.object] = _committed(
                 ends[row.object].task, row.progress)
             self._follow(moves, end, row, made, now)
         left += len(committed)
@@ -437,13 +437,16 @@ class SqlSteps:
         tasks = task_rows.locked(tx, keys)
         now = self._now(tx)
         moves = self._moves(tx, now)
-        for row in self._count_committed(tx, number, keys, old_lease):
-            self._follow(moves, _ended_well(tasks[row.object], row.progress),
+        for row in self._count_committed(tx, number, list(tasks), old_lease):
+            self._follow(moves, _committed(tasks[row.object], row.progress),
                          row, None, now)
         kept: list[Claim] = []
         over: dict[str, Claim] = {}
         for claim in claims:
-            task = tasks[claim.object]
+            task = tasks.get(claim.object)
+            if task is None:
+                # Its row was deleted, so there is nothing left to run.
+                continue
             record = task.record()
             record['losses'] = record.get('losses', 0) + 1
             once = task.action.delivery is Delivery.AT_MOST_ONCE
@@ -517,8 +520,17 @@ def _ended_well(task: task_rows.Task, result: str | None) -> _End:
     return _End(task, Outcome.DONE, False, result=found)
 
 
+def _committed(task: task_rows.Task, result: str | None) -> _End:
+    """Return the end of a run that its handler has committed: it must not
+    run again, even if its result cannot be kept.
+    """
+    return _ended_well(task, result)._replace(again=False)
+
+
 def _ended_badly(task: task_rows.Task, error: str) -> _End:
     failures = task.record().get('failures', 0) + 1
     return _End(task, Outcome.FAILED, failures <= task.action.retry
                 and task.action.delivery is not Delivery.AT_MOST_ONCE
-                and task.row.cancelled_by is None, error)
+                # A rollback has its retries even if it is due to a request.
+                and (task.position.back or task.row.cancelled_by is None),
+                error)

@@ -117,11 +117,14 @@ class SqlClaimStore:
                           tables.history):
                 connection.execute(
                     sa.delete(table).where(table.c.job.in_(ours)))
-            connection.execute(sa.delete(tables.job).where(
-                tables.job.c.space == self._namespace))
+            connection.execute(sa.delete(tables.ready).where(
+                tables.ready.c.job.in_(ours)))
+            for table in (tables.task, tables.queue, tables.job):
+                connection.execute(sa.delete(table).where(
+                    table.c.space == self._namespace))
             pools = sa.select(tables.pool.c.id).where(
                 tables.pool.c.space == self._namespace)
-            for table in tables.task, tables.bucket:
+            for table in tables.pool_task, tables.bucket:
                 connection.execute(
                     sa.delete(table).where(table.c.pool.in_(pools)))
             connection.execute(sa.delete(tables.pool).where(

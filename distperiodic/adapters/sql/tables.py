@@ -463,7 +463,7 @@ def done_of(pool: int) -> int:
 
 #: Tasks of pools, from their first recreation until they are removed or their
 #: end is forgotten. Each is one row, so a task cannot be in two places.
-task = sa.Table(
+pool_task = sa.Table(
     'distperiodic_pool_task', metadata,
     # The task comes first, and no index begins with the pool, for the reason
     # given for claims.

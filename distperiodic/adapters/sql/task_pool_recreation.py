@@ -132,7 +132,7 @@ class _Change:
         """Put tasks into the pool, except those that exist."""
         for some in chunks(keys, _NEW_AT_A_TIME):
             self._dialect.insert_new(
-                self._connection, tables.task,
+                self._connection, tables.pool_task,
                 {'task': some, 'place': [places[key] for key in some]},
                 pool=self._number, bucket=self._free)
 

@@ -21,7 +21,7 @@ from distperiodic.core.task_pool import Stats
 
 _bucket = tables.bucket
 _pool = tables.pool
-_task = tables.task
+_task = tables.pool_task
 #: Hint for MySQL, which could otherwise sort all free tasks, and lock them, to
 #: find the best ones.
 _BY_PLACE = 'FORCE INDEX (distperiodic_pool_task_place)'

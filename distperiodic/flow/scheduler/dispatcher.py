@@ -377,8 +377,9 @@ class Dispatcher:
             if self._queues[name].job.scope is Scope.TASK:
                 LOG.warning(
                     'steps failed: job=%s tasks=%d first=%s attempt=%d '
-                    'error=%s; their tasks are rolled back', name, len(dead),
-                    claim.object, claim.attempt, error)
+                    'error=%s; their tasks are rolled back, or stuck if this '
+                    'was a rollback', name, len(dead), claim.object,
+                    claim.attempt, error)
                 continue
             LOG.error(
                 'runs failed for good: job=%s objects=%d first=%r attempt=%d '
