@@ -817,6 +817,26 @@ def test_a_ring_that_changes_during_a_read_has_it_read_again(world):
     assert 290 <= len(ran) <= 300
 
 
+@pytest.mark.parametrize('partial', [set(), {'poll'}])
+def test_an_object_counts_from_a_read_during_which_the_ring_changes(
+        world, partial):
+    """Else its ticks since then are passed over and recorded nowhere."""
+    me = world.scheduler(
+        job(every=60.0, objects=True, misfire='all'), name='a', sees='ab',
+        store=world.shared_store(), catalogues={'poll': ids(9)},
+        partial=partial)
+    world.advance(119)
+    me.reader.given['poll'] = ...
+    world.advance(2)
+
+    world.show(me, 'a')
+    world.advance(120)
+    me.reader.given['poll'] = [*ids(9), 'new']
+    world.advance(1)
+
+    assert me.ticks(key='new') == [120, 180, 240]
+
+
 # -- scopes
 
 def test_a_job_of_the_group_runs_once_in_it(world):

@@ -349,7 +349,9 @@ class Ticker:
             self._hold(part)
         elif reading.partial and read.ring is not view.ring:
             # The method listed the part that this member owned at that time.
-            pass
+            # Read once more, for the same instant, so that new objects count
+            # from then.
+            self._reads.request(part.job, view.ring, read.at)
         else:
             self._reads.succeeded(job)
             self._listed(part, reading, read, now, view)
