@@ -54,6 +54,8 @@ class Due(NamedTuple):
     #: The first instant for which it may be claimed: where its schedule was
     #: replaced the same tick may come twice, and runs once.
     first: int
+    #: From when on its schedule holds.
+    since: int
     #: The second time that it must be decided, if it was not the first time.
     again: 'Due | None' = None
 
@@ -72,6 +74,8 @@ class Piece:
     listed: int
     #: From when on the store knows the object.
     known: int
+    #: From when on the schedule of its job holds.
+    since: int
 
 
 def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
@@ -112,7 +116,7 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
                 must += slack
             yield Piece(
                 job, job.plan(own=change.rule), Span(may_begin, may_end),
-                Span(must, end), listed, known)
+                Span(must, end), listed, known, since)
 
 
 def _turned(owners: 'Owners', pair: Pair,
@@ -180,7 +184,7 @@ def dues(facts: Facts, owners: 'Owners', pair: Pair) -> list[Due]:
                     and (not piece.plan.spread
                          or facts.comes(tick) >= piece.listed))
             one = Due(tick, at, instant, piece.must.end, must, piece.plan,
-                      piece.job, piece.known, instant)
+                      piece.job, piece.known, instant, piece.since)
             known = found.get(tick)
             if known is None:
                 found[tick] = one

@@ -89,6 +89,14 @@ class Object:
             return later, None
         return None if by is None else (at, by)
 
+    def settled_before(self, due: Due) -> bool:
+        """Whether its watermark was not before the tick when the schedule of
+        the tick came into force. Then it is not due: only ticks after the
+        watermark are. With a phase such a tick may come after the change.
+        """
+        passed = self.passed(due.tick)
+        return passed is not None and passed[0] < due.since
+
     def passed_before(self, due: Due) -> bool:
         """Whether the tick was left behind before it came this time."""
         passed = self.passed(due.tick)
@@ -136,7 +144,7 @@ class Oracle:
                     if other.plan.schedule == due.plan.schedule), None)
                 claim = one.claims.get(due.tick)
                 if claim is None:
-                    if due.must:
+                    if due.must and not one.settled_before(due):
                         self._not_claimed(one, due, following)
                     if due.again is not None and not one.passed_before(
                             due.again):
@@ -336,8 +344,10 @@ class Oracle:
         """Report skips that were counted as more or fewer than were due."""
         within = one.dues[bisect.bisect_right(one.ticks, skip.before):
                           bisect.bisect_right(one.ticks, skip.until)]
-        # What a change of its schedule has ended is not due any more.
-        least = sum(due.must and skip.at < due.until for due in within)
+        # What a change of its schedule has ended is not due any more, and by
+        # one that is to come it is not due yet.
+        least = sum(due.must and due.since <= skip.at < due.until
+                    for due in within)
         most = len(within) + self._begins_within(one.pair, skip)
         if skip.counted is not None and not least <= skip.counted <= most:
             self._report('account', one.pair, None, (

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the oracle holds for due is what had to be, and no more."""
 
+import pytest
+
+from distperiodic.core import ring
 from distperiodic.core import schedule
+from tests import checker
 from tests.oracle import due
+from tests.oracle import fates
 from tests.oracle.facts import FOREVER
 from tests.oracle.facts import SECOND
 from tests.oracle.facts import Bounds
@@ -43,3 +48,37 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
              for one in due.dues(facts, owners, PAIR)}
 
     assert (found[16], found[24]) == (False, True)
+
+
+@pytest.mark.parametrize(('claimed', 'found'), [
+    (39, []), (47, ['unexplained'])], ids=['before', 'after'])
+def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
+        claimed, found):
+    """The schedule is that of every 24 s from 40 s on. By that, the object is
+    due for the tick of 24 s after 40 s. It was not due for it before, as its
+    ticks were those of 20 s and 30 s.
+    """
+    name = next(
+        f'spread-{n}' for n in range(1000) if at(0.8) < schedule.phase_us(
+            ring.position_of(f'spread-{n}'), SECOND) < at(0.85))
+    before, after = (draws.job_of('spread', schedule.Every(seconds))
+                     for seconds in (10, 24))
+    facts = Facts(
+        0, at(60), Bounds(at(1), at(5), at(1), at(2)),
+        schedulers=[Scheduler('a~1', 'a', {'spread': before}, entered=0,
+                              left=at(40)),
+                    Scheduler('a~2', 'a', {'spread': after}, entered=at(40))],
+        rings=[(0, (Entry('a~1', 'a', 40),)),
+               (at(40), (Entry('a~2', 'a', 40),))],
+        in_force={'spread': [(-FOREVER, before), (at(40), after)]},
+        listings={('spread', name): [Listed(-FOREVER, True)]})
+    claims = {('spread', name, at(tick)): checker.Claim(
+        'spread', name, at(tick), at(min(tick + 9, claimed)))
+        for tick in (0, 10, 20)}
+    claims['spread', name, at(30)] = checker.Claim(
+        'spread', name, at(30), at(claimed))
+
+    oracle = fates.judge(facts, claims, [])
+
+    assert [finding.kind for finding in oracle.findings
+            if 'tick 24.000' in finding.text] == found
