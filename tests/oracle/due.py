@@ -14,7 +14,10 @@ near a change *may* be run, and all others *must* be decided::
 
 import bisect
 import dataclasses
+import itertools
+import operator
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -33,6 +36,7 @@ from tests.oracle.facts import Reading
 from tests.oracle.facts import Span
 
 _What = TypeVar('_What')
+_AT = operator.attrgetter('at')
 
 
 class Due(NamedTuple):
@@ -170,11 +174,11 @@ def _until_next(changes: Sequence[tuple[int, _What]]) -> Iterator[
                    else FOREVER), what
 
 
-def dues(facts: Facts, owners: 'Owners', pair: Pair) -> list[Due]:
-    """All that an object was due for, by tick."""
+def dues(facts: Facts, pieces_: Iterable[Piece], pair: Pair) -> list[Due]:
+    """All that an object was due for in the pieces of its life, by tick."""
     position = ring.position_of(pair[1])
     found: dict[int, Due] = {}
-    for piece in pieces(facts, owners, pair):
+    for piece in pieces_:
         for tick, instant in _ticks(facts, piece, position):
             at = facts.comes(instant)
             if not piece.may.begin <= at < piece.may.end:
@@ -245,8 +249,8 @@ class Owners:
         object in it or without, that the owner was able to record.
         """
         return next((
-            reading for reading in self._readings.get(pair[0], [])
-            if reading.at >= since and (pair[1] in reading.objects) is there
+            reading for reading in self._since(pair[0], since)
+            if (pair[1] in reading.objects) is there
             and self.identity_at(pair[1], reading.at) == reading.identity
             and self.deadline(*pair, reading.at)
             == reading.at + self._prompt), None)
@@ -256,9 +260,15 @@ class Owners:
         readings up to the one that surely was.
         """
         surely = self.reading(pair, since, there=True)
-        return [reading.instant for reading in self._readings.get(pair[0], [])
-                if reading.at >= since and pair[1] in reading.objects
+        return [reading.instant for reading in self._since(pair[0], since)
+                if pair[1] in reading.objects
                 and (surely is None or reading.at <= surely.at)]
+
+    def _since(self, job: str, since: int) -> Iterator[Reading]:
+        """The readings of a job, which are in the order of time."""
+        readings = self._readings.get(job, [])
+        return itertools.islice(
+            readings, bisect.bisect_left(readings, since, key=_AT), None)
 
     def identity_at(self, name: str, at: int) -> str | None:
         index = bisect.bisect_right(self._times, at) - 1

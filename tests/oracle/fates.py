@@ -44,6 +44,7 @@ class Object:
     """All that is known of one object."""
 
     pair: Pair
+    pieces: list[oracle_due.Piece]
     dues: list[Due]
     #: By tick.
     claims: dict[int, checker.Claim]
@@ -127,11 +128,17 @@ class Oracle:
         for pair in [*claims_of, *skips_of]:
             if pair not in self._facts.listings:
                 self._report('undue', pair, None, 'was never listed')
-        return [Object(pair, oracle_due.dues(self._facts, self._owners, pair),
-                       claims_of[pair], skips_of[pair],
-                       {tick for job, tick in self._facts.triggered
-                        if job == pair[0]})
+        return [self._object(pair, claims_of[pair], skips_of[pair])
                 for pair in self._facts.listings]
+
+    def _object(self, pair: Pair, claims: dict[int, checker.Claim],
+                skips: list[Skip]) -> Object:
+        pieces = [*oracle_due.pieces(self._facts, self._owners, pair)]
+        return Object(pair, pieces,
+                      oracle_due.dues(self._facts, pieces, pair),
+                      claims, skips,
+                      {tick for job, tick in self._facts.triggered
+                       if job == pair[0]})
 
     def judge(self) -> None:
         for one in self.objects:
@@ -310,7 +317,7 @@ class Oracle:
         for tick, claim in one.claims.items():
             if tick in known or tick in one.triggered:
                 continue
-            piece = self._immediate(one.pair, claim, used)
+            piece = self._immediate(one, claim, used)
             if piece is not None:
                 used.add(piece)
                 continue
@@ -318,16 +325,16 @@ class Oracle:
                 f'claimed at {self._seconds(claim.at)} for '
                 f'{self._seconds(tick)}, when it was not due'))
 
-    def _immediate(self, pair: Pair, claim: checker.Claim,
+    @staticmethod
+    def _immediate(one: Object, claim: checker.Claim,
                    used: set[int]) -> int | None:
         """The number of the piece whose beginning is a tick of its own.
 
         :param used: pieces whose beginnings were claimed.
         """
-        return next((number for number, piece in enumerate(oracle_due.pieces(
-            self._facts, self._owners, pair))
-            if number not in used and piece.plan.immediate
-            and piece.may.begin <= claim.at < piece.may.end), None)
+        return next((number for number, piece in enumerate(one.pieces)
+                     if number not in used and piece.plan.immediate
+                     and piece.may.begin <= claim.at < piece.may.end), None)
 
     def _early_skip(self, one: Object, skip: Skip) -> None:
         """Report ticks that were given up before they came."""
@@ -348,7 +355,7 @@ class Oracle:
         # one that is to come it is not due yet.
         least = sum(due.must and due.since <= skip.at < due.until
                     for due in within)
-        most = len(within) + self._begins_within(one.pair, skip)
+        most = len(within) + self._begins_within(one, skip)
         if skip.counted is not None and not least <= skip.counted <= most:
             self._report('account', one.pair, None, (
                 f'from {self._seconds(skip.before)} to '
@@ -356,18 +363,17 @@ class Oracle:
                 f'counted as {skip.counted}, of {least} to {most} '
                 'that were due'))
 
-    def _begins_within(self, pair: Pair, skip: Skip) -> bool:
+    def _begins_within(self, one: Object, skip: Skip) -> bool:
         """Whether the instant at which it was listed, which is a tick of its
         own where a job runs at once, is among what was skipped.
         """
-        job, key = pair
+        job, key = one.pair
         return any(
-            piece.plan.immediate and piece.may.begin <= reading.at
-            < piece.may.end
+            piece.may.begin <= reading.at < piece.may.end
+            for piece in one.pieces if piece.plan.immediate
             for reading in self._facts.readings[job]
             if skip.before < reading.instant <= skip.until
-            and key in reading.objects
-            for piece in oracle_due.pieces(self._facts, self._owners, pair))
+            and key in reading.objects)
 
     def _report(self, kind: str, pair: Pair, due: Due | None,
                 text: str) -> None:

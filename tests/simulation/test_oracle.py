@@ -45,7 +45,8 @@ def test_an_object_may_count_from_the_instant_of_whoever_read_it_first():
         since + bounds.prompt if since >= at(20) else FOREVER)
 
     found = {one.tick // SECOND: one.must
-             for one in due.dues(facts, owners, PAIR)}
+             for one in due.dues(
+                 facts, due.pieces(facts, owners, PAIR), PAIR)}
 
     assert (found[16], found[24]) == (False, True)
 
