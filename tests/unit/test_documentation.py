@@ -262,9 +262,9 @@ def test_no_program_that_is_shown_has_the_group_of_another():
     groups = [re.findall(r'^ *group = (\S+)$', section, re.MULTILINE)
               for section in sections]
 
-    assert len(groups) == 6
+    assert len(groups) == 7
     assert all(len(found) == 1 for found in groups)
-    assert len({found[0] for found in groups} - {'distperiodic'}) == 6
+    assert len({found[0] for found in groups} - {'distperiodic'}) == 7
 
 
 @pytest.mark.parametrize('path', [
