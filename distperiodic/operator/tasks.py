@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Callable
-from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple

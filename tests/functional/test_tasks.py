@@ -295,9 +295,9 @@ def test_a_task_survives_the_death_of_any_process_at_any_time(group):
     before = 0
     for kind in kinds * 2:
         # Amid the work, not before it.
-        before = waiting.wait_until(
-            lambda: (lambda n: n if n > before + 15 else 0)(
-                len(group.runs())), SOON)
+        waiting.wait_until(
+            lambda enough=before + 15: len(group.runs()) > enough, SOON)
+        before = len(group.runs())
         victim = next(program for programs_ in started
                       for program in programs_ if program.running
                       and kind[-1] in program.process.args
