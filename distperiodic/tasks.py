@@ -41,20 +41,17 @@ from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.adapters.sql import task_rows
 from distperiodic.core import schedule
 from distperiodic.core import workflow
-from distperiodic.core.claim import State
 from distperiodic.core.task import Command
 from distperiodic.core.task import Queue
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
-from distperiodic.core.task import command_of
 from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
 from distperiodic.operator.tasks import NewTask
-from distperiodic.operator.tasks import Running
 from distperiodic.operator.tasks import TaskStore
+from distperiodic.operator.tasks import task_of
 from distperiodic.periodic import command
 
 __all__ = [
@@ -252,7 +249,7 @@ class Client:
         :param id_: Id of the task.
         :raises UnknownTask: No task of this group has that id.
         """
-        return _task(*self._store.get(_id(id_)))
+        return task_of(*self._store.get(_id(id_)))
 
     def list(self, status: str | None = None,
              type: str | None = None,  # noqa: A002
@@ -277,7 +274,7 @@ class Client:
         if not isinstance(limit, int) or limit < 1:
             raise exceptions.InvalidTask(
                 f'limit is {_shown(limit)}; give a whole number from 1')
-        return [_task(found, None) for found in self._store.page(
+        return [task_of(found, None) for found in self._store.page(
             status=None if status is None else Status(status), type_=type,
             queue=queue, limit=limit,
             after=None if after is None else _id(after))]
@@ -347,8 +344,9 @@ class Client:
         :param name: Only the queue with this name.
         :raises UnknownTask: There is no queue with this name.
         """
-        return [Queue(row.name, row.head, row.waiting, row.goes_on,
-                      moment(row.halted), row.halted_why, row.halted_by)
+        return [Queue(row.name, row.head, row.head_status, row.waiting,
+                      row.goes_on, moment(row.halted), row.halted_why,
+                      row.halted_by)
                 for row in self._store.queues(name)]
 
     def resume_queue(self, name: str) -> bool:
@@ -401,37 +399,6 @@ class Client:
             told.close(_CLOSING)
         if '_store' in vars(self):
             self._store.close()
-
-
-def _task(found: task_rows.Task, running: Running | None) -> Task:
-    row, position = found.row, found.position
-    live = None
-    if running is not None and running.state is State.RUNNING:
-        live = task_rows.record_key(position)
-    steps = []
-    for index, step in enumerate(found.definition):
-        halves: dict[bool, Command | None] = {True: None}
-        for back, action in ((False, step.normal), (True, step.rollback)):
-            if action is None:
-                continue
-            name = task_rows.record_key(
-                position._replace(step=index, back=back))
-            record = found.records.get(name)
-            if name == live and running is not None:
-                record = {**(record or {}), 'code': 2,
-                          'attempts': running.attempt}
-                record.setdefault('started', running.granted)
-            halves[back] = command_of(action, record, not back)
-        normal = halves[False]
-        assert normal is not None
-        steps.append(Step(normal, halves[True]))
-    created = moment(row.created)
-    assert created is not None
-    return Task(
-        row.id, row.type, row.key, position.status, row.message or None,
-        position.cursor, row.queue, row.priority, found.parameters, created,
-        moment(row.due), moment(row.started), moment(row.ended),
-        tuple(steps))
 
 
 def _after_commit(session: Any, call: Callable[[], None]) -> None:

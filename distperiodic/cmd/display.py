@@ -91,15 +91,27 @@ class Display(configured.Configured):
             parsed.max_width = line
             return command.produce_output(parsed, columns, data)
         rows = [list(row) for row in data]
-        tables = [(columns, rows)]
-        if not parsed.columns:
-            tables.append(_shortened(columns, rows, self.essential))
-        for shown, cells in tables:
-            if _fits(shown, cells, line):
-                return command.produce_output(parsed, shown, cells)
+        shown = rows_that_fit(
+            columns, rows, () if parsed.columns else self.essential, line)
+        if shown is not None:
+            return command.produce_output(parsed, *shown)
         app: Any = self.app
         print(_blocks(columns, rows, line), file=app.stdout)
         return 0
+
+    def print_rows(self, parsed: argparse.Namespace, columns: Sequence[str],
+                   rows: Sequence[Sequence[Any]]) -> None:
+        """Print another table for people, below the output proper."""
+        command: Any = self
+        line = _line(parsed)
+        shown = (columns, rows) if line is None else rows_that_fit(
+            columns, rows, self.essential, line)
+        if shown is None:
+            assert line is not None
+            print(_blocks(columns, rows, line), file=command.app.stdout)
+        else:
+            parsed.max_width = 0
+            command.formatter.emit_list(*shown, command.app.stdout, parsed)
 
 
 class Table(Display):
@@ -154,9 +166,24 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]],
     return sum(widest) + 3 * len(widest) + 1 <= line
 
 
+def rows_that_fit(
+        columns: Sequence[str], rows: Sequence[Sequence[Any]],
+        essential: Sequence[str], line: int
+        ) -> tuple[Sequence[str], Sequence[Sequence[Any]]] | None:
+    """Return the table, or its essential columns, if it fits in a line.
+
+    :param essential: Empty means all columns.
+    :returns: None means that neither fits.
+    """
+    for table in ((columns, rows), _shortened(columns, rows, essential)):
+        if _fits(*table, line):
+            return table
+    return None
+
+
 def _shortened(columns: Sequence[str], rows: Sequence[Sequence[Any]],
                essential: Sequence[str]
-               ) -> tuple[Sequence[str], list[list[Any]]]:
+               ) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """Return only the essential columns.
 
     If one of them is not in this table, return all columns.

@@ -43,11 +43,22 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         'job list')),
     ('Control jobs', (
         'job pause', 'job resume', 'job trigger', 'dead requeue')),
+    ('Tasks', (
+        'task submit', 'task show', 'task list', 'task cancel',
+        'task retry')),
+    ('Ordered queues of tasks', (
+        'queue list', 'queue show', 'queue resume', 'queue halt',
+        'queue set')),
     ('Task pools', ('pool list', 'pool show', 'pool reset')),
     ('The ring', ('ring show', 'ring explain', 'ring simulate')),
     ('The database', ('db sync', 'db version', 'db prune')),
     ('This program', ('help', 'complete')),
 )
+
+
+#: Errors that the caller of a command can correct.
+_UNUSABLE = (exceptions.ConfigError, exceptions.InvalidTask,
+             exceptions.UnknownTask)
 
 
 class _OneLine(logging.Formatter):
@@ -68,7 +79,7 @@ class _OneLine(logging.Formatter):
 
 def _code_of(error: Exception) -> int:
     """Return the exit code of a command that *error* ended."""
-    if isinstance(error, exceptions.ConfigError):
+    if isinstance(error, _UNUSABLE):
         return configured.UNUSABLE
     if isinstance(error, exceptions.DistperiodicError):
         return configured.FINDING

@@ -38,6 +38,8 @@ class Command:
     started_at: datetime.datetime | None = None
     #: End of the last run. None means that the command has not ended.
     ended_at: datetime.datetime | None = None
+    #: Process of the last run. None means that it is not known.
+    worker: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -108,6 +110,8 @@ class Queue:
     name: str
     #: Id of the task that runs, or is next. None means that there is none.
     head: str | None
+    #: Status of that task.
+    head_status: Status | None
     #: Number of tasks that have not started.
     waiting: int
     #: True if the queue goes on after a task that failed. False means that it
@@ -126,8 +130,9 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
                waits: bool) -> Command:
     """Return a command from its definition and what is recorded of it.
 
-    :param record: Keys ``code``, ``message``, ``attempts``, ``started`` and
-        ``ended``, all optional. None means that nothing is recorded.
+    :param record: Keys ``code``, ``message``, ``attempts``, ``started``,
+        ``ended`` and ``worker``, all optional. None means that nothing is
+        recorded.
     :param waits: Whether the command is still to run.
     """
     found = record or {}
@@ -135,7 +140,8 @@ def command_of(action: workflow.Action, record: Mapping[str, Any] | None,
         action.module, action.command, action.timeout, action.retry,
         found.get('code', 1 if waits else None), found.get('message'),
         found.get('attempts', 0), moment(found.get('started')),
-        moment(found.get('ended')))
+        moment(found.get('ended')),
+        found.get('worker', '').partition('~')[0] or None)
 
 
 def moment(instant: int | None) -> datetime.datetime | None:

@@ -28,6 +28,11 @@ from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import workflow
 from distperiodic.core.claim import State
+from distperiodic.core.task import Command
+from distperiodic.core.task import Step
+from distperiodic.core.task import Task
+from distperiodic.core.task import command_of
+from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
 from distperiodic.operator.group_reader import connect
 
@@ -39,6 +44,7 @@ _lease = tables.lease
 _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
+_task_at_head = tables.task.alias()
 
 
 class NewTask(NamedTuple):
@@ -63,6 +69,8 @@ class Running(NamedTuple):
     attempt: int
     #: Worker to which the run was granted. None means none yet.
     worker: str | None
+    #: Holder of the lease. Empty means that it has none.
+    holder: str
     #: When the run was granted, in microseconds. None means not yet.
     granted: int | None
     #: When its lease expires: for a retry, when it is due.
@@ -75,6 +83,8 @@ class QueueRow(NamedTuple):
     name: str
     #: Id of the task that may run. None means none.
     head: str | None
+    #: None means that there is no head.
+    head_status: Status | None
     waiting: int
     goes_on: bool
     #: When it was halted, in microseconds. None means not halted.
@@ -222,31 +232,8 @@ class TaskStore:
 
         :raises UnknownTask: No task of the group has this id.
         """
-        def work(connection: sa.Connection) -> tuple[Any, Any]:
-            row = connection.execute(sa.select(_task).where(
-                _task.c.space == self._namespace,
-                _task.c.id == task)).one_or_none()
-            if row is None:
-                raise self._unknown(task)
-            found = task_rows.Task(row)
-            if not found.position.active:
-                return found, None
-            return found, connection.execute(
-                sa.select(_claim.c.state, _claim.c.attempt, _claim.c.worker,
-                          _lease.c.made, _lease.c.until)
-                .join(_lease, _lease.c.id == _claim.c.lease)
-                .join(_job, _job.c.id == _claim.c.job)
-                .where(_claim.c.object == task,
-                       _job.c.space == self._namespace,
-                       _job.c.kind == tables.COMMAND,
-                       _job.c.name == found.action.name)).one_or_none()
-        found, claim = self._database.read(work)
-        if claim is None:
-            return found, None
-        return found, Running(
-            claim.state, claim.attempt, claim.worker,
-            claim.made if claim.state is State.RUNNING else None,
-            claim.until)
+        return self._database.read(
+            lambda connection: read(connection, self._namespace, task))
 
     def page(self, *, status: Status | None, type_: str | None,
              queue: str | None, limit: int,
@@ -269,7 +256,7 @@ class TaskStore:
                 created = connection.scalar(sa.select(_task.c.created).where(
                     _task.c.space == self._namespace, _task.c.id == after))
                 if created is None:
-                    raise self._unknown(after)
+                    raise unknown(self._namespace, after)
                 conditions.append(sa.or_(
                     _task.c.created > created, sa.and_(
                         _task.c.created == created, _task.c.id > after)))
@@ -286,16 +273,20 @@ class TaskStore:
         waiting = sa.select(sa.func.count()).where(
             _task.c.space == self._namespace, _task.c.queue == _queue.c.name,
             _task.c.status == Status.WAITING).scalar_subquery()
-        query = sa.select(_queue, waiting.label('waiting')).where(
-            _queue.c.space == self._namespace).order_by(_queue.c.name)
+        query = sa.select(
+            _queue, waiting.label('waiting'),
+            _task_at_head.c.status.label('head_status')).outerjoin(
+                _task_at_head, _task_at_head.c.id == _queue.c.head).where(
+                    _queue.c.space == self._namespace).order_by(_queue.c.name)
         if name is not None:
             query = query.where(_queue.c.name == name)
         rows = self._database.read(
             lambda connection: connection.execute(query).all())
         if name is not None and not rows:
             raise self._unknown_queue(name)
-        return [QueueRow(row.name, row.head, row.waiting, bool(row.goes_on),
-                         row.halted, row.halted_why, row.halted_by)
+        return [QueueRow(row.name, row.head, row.head_status, row.waiting,
+                         bool(row.goes_on), row.halted, row.halted_why,
+                         row.halted_by)
                 for row in rows]
 
     # -- steer
@@ -446,13 +437,8 @@ class TaskStore:
     def _locked(self, tx: Transaction, task: str) -> task_rows.Task:
         found = task_rows.locked(tx, [task]).get(task)
         if found is None or found.row.space != self._namespace:
-            raise self._unknown(task)
+            raise unknown(self._namespace, task)
         return found
-
-    def _unknown(self, task: str) -> exceptions.UnknownTask:
-        return exceptions.UnknownTask(
-            f'group {self._namespace!r} has no task {task[:100]!r} in this '
-            'database; to list them: distperiodic task list')
 
     def _unknown_queue(self, name: str) -> exceptions.UnknownTask:
         return exceptions.UnknownTask(
@@ -462,6 +448,78 @@ class TaskStore:
     def _run(self, work: Callable[[Transaction], T]) -> T:
         return self._database.write(lambda connection: work(Transaction(
             connection, self._dialect, self._sql)))
+
+
+def read(connection: sa.Connection, namespace: str, task: str
+         ) -> tuple[task_rows.Task, Running | None]:
+    """Return a task, and the claim of its present command if it has one.
+
+    :raises UnknownTask: No task of the group has this id.
+    """
+    row = connection.execute(sa.select(_task).where(
+        _task.c.space == namespace, _task.c.id == task)).one_or_none()
+    if row is None:
+        raise unknown(namespace, task)
+    found = task_rows.Task(row)
+    if not found.position.active:
+        return found, None
+    claim = connection.execute(
+        sa.select(_claim.c.state, _claim.c.attempt, _claim.c.worker,
+                  _lease.c.holder, _lease.c.made, _lease.c.until)
+        .join(_lease, _lease.c.id == _claim.c.lease)
+        .join(_job, _job.c.id == _claim.c.job)
+        .where(_claim.c.object == task, _job.c.space == namespace,
+               _job.c.kind == tables.COMMAND,
+               _job.c.name == found.action.name)).one_or_none()
+    if claim is None:
+        return found, None
+    return found, Running(
+        claim.state, claim.attempt, claim.worker, claim.holder,
+        claim.made if claim.state is State.RUNNING else None, claim.until)
+
+
+def task_of(found: task_rows.Task, running: Running | None) -> Task:
+    """Return a task as a program sees it.
+
+    :param running: The claim of its present command. None means that it has
+        none, or that it is unknown.
+    """
+    row, position = found.row, found.position
+    live = None
+    if running is not None and running.state is State.RUNNING:
+        live = task_rows.record_key(position)
+    steps = []
+    for index, step in enumerate(found.definition):
+        halves: dict[bool, Command | None] = {True: None}
+        for back, action in ((False, step.normal), (True, step.rollback)):
+            if action is None:
+                continue
+            name = task_rows.record_key(
+                position._replace(step=index, back=back))
+            record = found.records.get(name)
+            if name == live and running is not None:
+                record = {**(record or {}), 'code': 2,
+                          'attempts': running.attempt,
+                          'worker': running.worker or ''}
+                record.setdefault('started', running.granted)
+            halves[back] = command_of(action, record, not back)
+        normal = halves[False]
+        assert normal is not None
+        steps.append(Step(normal, halves[True]))
+    created = moment(row.created)
+    assert created is not None
+    return Task(
+        row.id, row.type, row.key, position.status, row.message or None,
+        position.cursor, row.queue, row.priority, found.parameters, created,
+        moment(row.due), moment(row.started), moment(row.ended),
+        tuple(steps))
+
+
+def unknown(namespace: str, task: str) -> exceptions.UnknownTask:
+    """Return the error for the id of a task that does not exist."""
+    return exceptions.UnknownTask(
+        f'group {namespace!r} has no task {task[:100]!r} in this database; '
+        'to list them: distperiodic task list')
 
 
 def _past(status: Status) -> str:

@@ -311,9 +311,9 @@ class SqlSteps:
     def _end(self, tx: Transaction, number: int, tick: int,
              ends: dict[str, _End], lease: str, into: str,
              pause: Callable[[int], float]) -> ports.Advanced:
-        made, now = tx.connection.execute(sa.select(
-            sa.select(_lease.c.made).where(
-                _lease.c.id == lease).scalar_subquery(),
+        made, worker, now = tx.connection.execute(sa.select(
+            *(sa.select(column).where(_lease.c.id == lease).scalar_subquery()
+              for column in (_lease.c.made, _lease.c.holder)),
             tx.dialect.now)).one()
         moves = self._moves(tx, now)
         left = 0
@@ -323,7 +323,7 @@ class SqlSteps:
         for row in committed:
             end = ends[row.object] = _committed(
                 ends[row.object].task, row.progress)
-            self._follow(moves, end, row, made, now)
+            self._follow(moves, end, row, made, worker, now)
         left += len(committed)
         by_state: dict[State, list[str]] = {}
         counted = {row.object for row in committed}
@@ -347,7 +347,7 @@ class SqlSteps:
                     {'stands_in': lease, 'into': into})
         for row in (*rows.get(State.DONE, ()), *rows.get(State.DEAD, ()),
                     *waiting.values()):
-            self._follow(moves, ends[row.object], row, made, now)
+            self._follow(moves, ends[row.object], row, made, worker, now)
             left += 1
         moves.write()
         if waiting:
@@ -363,12 +363,18 @@ class SqlSteps:
             set(waiting), {row.object for row in rows.get(State.DEAD, ())})
 
     def _follow(self, moves: task_rows.Moves, end: _End, row: Any,
-                made: int | None, now: int) -> None:
-        """Record the end of a run, and move its task."""
+                made: int | None, worker: str | None, now: int) -> None:
+        """Record the end of a run, and move its task.
+
+        :param made: When the run was granted. None means unknown.
+        :param worker: Process that ran it. None means unknown.
+        """
         task, position = end.task, end.task.position
         record = task.record()
         record['attempts'] = record.get('attempts', 0) + 1
         record.setdefault('started', now if made is None else made)
+        if worker is not None:
+            record['worker'] = worker
         record['code'] = (_RUNNING if end.again else _DONE
                           if end.outcome is Outcome.DONE else _FAILED)
         if end.error:
@@ -439,7 +445,7 @@ class SqlSteps:
         moves = self._moves(tx, now)
         for row in self._count_committed(tx, number, list(tasks), old_lease):
             self._follow(moves, _committed(tasks[row.object], row.progress),
-                         row, None, now)
+                         row, None, None, now)
         kept: list[Claim] = []
         over: dict[str, Claim] = {}
         for claim in claims:
@@ -467,7 +473,7 @@ class SqlSteps:
                     task, Outcome.FAILED if once else Outcome.LOST, False,
                     'its worker was lost, and the step runs at most once'
                     if once else f'lost with {MOST_LOSSES + 1} workers'),
-                    row, None, now)
+                    row, None, None, now)
         moves.write()
         return kept
 

@@ -52,8 +52,8 @@ class Task:
         """Return the record of the present command, which may be changed.
 
         Its keys are ``code``, ``message``, ``attempts``, ``failures``,
-        ``losses``, ``started`` and ``ended``; those that have no value yet
-        are missing.
+        ``losses``, ``started``, ``ended`` and ``worker`` (the holder of the
+        last run); those that have no value yet are missing.
         """
         return self.records.setdefault(record_key(self.position), {})
 

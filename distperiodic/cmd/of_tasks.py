@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part that all commands about tasks share."""
+
+import argparse
+import contextlib
+import datetime
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic.cmd import configured
+from distperiodic.core import schedule
+
+if TYPE_CHECKING:
+    from distperiodic import tasks
+
+
+class OfTasks(configured.Configured):
+    """A part of a cliff command about tasks."""
+
+    @contextlib.contextmanager
+    def client(self, parsed: argparse.Namespace,
+               must_exist: bool = True) -> 'Iterator[tasks.Client]':
+        """Yield a client of the configured group, and close it at the end.
+
+        :param must_exist: True if an embedded store must already exist.
+        :raises ConfigError: There is no store.
+        """
+        from distperiodic import tasks
+        settings = self.database(parsed, must_exist)
+        if not settings.embedded:
+            configured.check_file(settings.connection)
+        client = tasks.Client(self.configuration(parsed))
+        try:
+            yield client
+        finally:
+            client.close()
+
+    def print(self, text: str) -> None:
+        # The application of the cliff command that this class is mixed into.
+        app: Any = self.app  # type: ignore[attr-defined]
+        print(text, file=app.stdout, flush=True)
+
+
+def instant(at: datetime.datetime | None, for_people: bool) -> str:
+    """Format an instant; for people in whole seconds. None is empty."""
+    if at is None:
+        return ''
+    micros = schedule.instant_of(at)
+    return configured.second(micros) if for_people else (
+        configured.moment(micros))

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic queue list|show|resume|halt|set``: ordered queues of tasks.
+"""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import command
+from cliff import lister
+from cliff import show
+
+from distperiodic.cmd import configured
+from distperiodic.cmd import display
+from distperiodic.cmd import of_tasks
+from distperiodic.core.workflow import Status
+
+if TYPE_CHECKING:
+    from distperiodic import tasks
+
+
+class QueueList(of_tasks.OfTasks, display.Table, lister.Lister):
+    """Show the ordered queues: which are halted, since when and why."""
+
+    essential = ('Queue', 'State', 'Waiting', 'Head status', 'Why')
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        people = parsed.formatter == 'table'
+        with self.client(parsed) as client:
+            found = client.queues()
+        halted = sum(queue.halted_at is not None for queue in found)
+        if not found:
+            self.sentence = 'No task was submitted to an ordered queue yet.'
+        elif halted:
+            self.sentence = (
+                f'{configured.plural(halted, "queue")} of {len(found):,} '
+                f'{"is" if halted == 1 else "are"} halted.')
+        rows = [_fields(queue, people) for queue in found]
+        return tuple(_TITLES), [tuple(row) for row in rows]
+
+
+_TITLES = ('Queue', 'State', 'Waiting', 'Head', 'Head status', 'On failure',
+           'Halted at', 'Why', 'By task')
+
+
+def _fields(queue: 'tasks.Queue', people: bool) -> Sequence[Any]:
+    """Return the facts about a queue, in the order of the titles."""
+    return (
+        queue.name, 'open' if queue.halted_at is None else 'halted',
+        queue.waiting, queue.head or '',
+        '' if queue.head_status is None else queue.head_status.value,
+        'go_on' if queue.goes_on else 'halt',
+        of_tasks.instant(queue.halted_at, people), queue.halted_why or '',
+        queue.halted_by or '')
+
+
+class _OfQueue(of_tasks.OfTasks):
+    """A part of a command about one queue."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('queue', metavar='NAME', help='name of the queue')
+        return parser
+
+
+class QueueShow(_OfQueue, display.Display, show.ShowOne):
+    """Show an ordered queue, and its tasks in the order in which they run."""
+
+    essential = ('Id', 'Type', 'Status')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        configured.add_limit(parser, 'waiting tasks')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        people = parsed.formatter == 'table'
+        with self.client(parsed) as client:
+            [queue] = client.queues(parsed.queue)
+            tasks = [] if queue.head is None else [client.get(queue.head)]
+            tasks += [task for task in client.list(
+                Status.WAITING, queue=parsed.queue, limit=parsed.limit)
+                if task.id != queue.head]
+        self._rows = [
+            (task.id, task.type, task.status.value,
+             of_tasks.instant(task.created_at, people),
+             of_tasks.instant(task.due_at, people)) for task in tasks]
+        fields = dict(zip(map(str.lower, _TITLES), _fields(queue, people),
+                          strict=True))
+        if people:
+            fields = {name: value for name, value in fields.items()
+                      if value != ''}
+        else:
+            fields['tasks'] = [
+                {display.key(title): value or None
+                 for title, value in zip(_COLUMNS, row, strict=True)}
+                for row in self._rows]
+        return tuple(fields), tuple(fields.values())
+
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        code = super().produce_output(parsed, columns, data)
+        if parsed.formatter == 'table' and not parsed.columns and self._rows:
+            self.print_rows(parsed, _COLUMNS, self._rows)
+        return code
+
+
+_COLUMNS = ('Id', 'Type', 'Status', 'Created at', 'Due at')
+
+
+class QueueResume(_OfQueue, command.Command):
+    """Let a halted queue go on with its next task."""
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.client(parsed) as client:
+            resumed = client.resume_queue(parsed.queue)
+        self.print(f'resumed {parsed.queue}' if resumed else
+                   f'{parsed.queue} was not halted; nothing was changed')
+
+
+class QueueHalt(_OfQueue, command.Command):
+    """Halt a queue: the task that runs is finished, and no other starts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--why', default='', metavar='TEXT',
+            help='the reason, for other operators')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.client(parsed) as client:
+            halted = client.halt_queue(parsed.queue, parsed.why)
+            [queue] = client.queues(parsed.queue)
+        if halted:
+            self.print(f'halted {parsed.queue}; to let it go on: '
+                       f'distperiodic queue resume {parsed.queue}')
+        else:
+            self.print(
+                f'{parsed.queue} was halted before, at '
+                f'{of_tasks.instant(queue.halted_at, True)}: '
+                f'{queue.halted_why}; nothing was changed')
+
+
+class QueueSet(_OfQueue, command.Command):
+    """Set what a queue does when a task fails; a new queue is created."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--on-failure', required=True, choices=('halt', 'go_on'),
+            metavar='CHOICE',
+            help='halt: the queue halts until it is resumed; go_on: its next '
+                 'task runs')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.client(parsed) as client:
+            client.set_queue(parsed.queue, on_failure=parsed.on_failure)
+        self.print(
+            f'after a task that fails, {parsed.queue} '
+            + ('goes on' if parsed.on_failure == 'go_on' else 'halts'))

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic task list|cancel|retry``: find tasks, and steer one."""
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import command
+from cliff import lister
+
+from distperiodic.cmd import configured
+from distperiodic.cmd import display
+from distperiodic.cmd import of_tasks
+from distperiodic.core.workflow import Status
+
+if TYPE_CHECKING:
+    from distperiodic import tasks
+
+
+class TaskList(of_tasks.OfTasks, display.Table, lister.Lister):
+    """Show tasks, in the order in which they were submitted.
+
+    A long list has pages: --after takes the last id of the page before.
+    """
+
+    essential = ('Id', 'Type', 'Status', 'Step')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument(
+            '--status', metavar='STATUS',
+            help=f'only tasks with this status: {", ".join(Status)}')
+        which.add_argument(
+            '--stuck', dest='status', action='store_const',
+            const=Status.STUCK.value,
+            help='only tasks that need an operator')
+        parser.add_argument(
+            '--type', metavar='TYPE', help='only tasks of this type')
+        parser.add_argument(
+            '--queue', metavar='QUEUE',
+            help='only tasks of this ordered queue')
+        configured.add_limit(parser, 'tasks')
+        parser.add_argument(
+            '--after', metavar='ID', help='only tasks behind this one')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        people = parsed.formatter == 'table'
+        with self.client(parsed) as client:
+            found = client.list(
+                parsed.status, type=parsed.type, queue=parsed.queue,
+                limit=parsed.limit, after=parsed.after)
+            if not found and parsed.queue is not None:
+                # Report a queue that does not exist.
+                client.queues(parsed.queue)
+        if not found:
+            self.sentence = _nothing(parsed)
+        elif len(found) == parsed.limit:
+            self.sentence = (f'The first {len(found)}; for more: --after '
+                             f'{found[-1].id}')
+        place = ('Step',) if people else ('Code', 'Cursor', 'Steps')
+        return (('Id', 'Type', 'Status', *place, 'Queue', 'Key', 'Priority',
+                 'Created at', 'Due at', 'Started at', 'Ended at',
+                 'Message'),
+                [_row(task, people) for task in found])
+
+
+def _nothing(parsed: argparse.Namespace) -> str:
+    """Return the sentence for a list without tasks."""
+    return ' '.join([
+        'No task', *(f'{word} {value!r}' for word, value in (
+            ('with status', parsed.status), ('of type', parsed.type),
+            ('in queue', parsed.queue), ('after', parsed.after))
+            if value is not None)]) + '.'
+
+
+def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
+    total = len(task.steps)
+    place = ((f'{task.cursor + 1} of {total}',) if people
+             else (task.code, task.cursor, total))
+    return (
+        task.id, task.type, task.status.value, *place, task.queue or '', task.key or '', task.priority,
+        *(of_tasks.instant(at, people) for at in (
+            task.created_at, task.due_at, task.started_at, task.ended_at)),
+        configured.one_line(task.message or ''))
+
+
+class _OfTask(of_tasks.OfTasks, command.Command):
+    """The base of commands that steer one task."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('task', metavar='ID', help='id of the task')
+        return parser
+
+
+class TaskCancel(_OfTask):
+    """Cancel a task, and roll back what it has done.
+
+    A task that has not started is cancelled at once. A task that runs is
+    rolled back after its present step. If a rollback is stuck, it is given
+    up, and the steps before it are rolled back.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--why', default='', metavar='TEXT',
+            help='the reason, for those who look at the task later')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.client(parsed) as client:
+            status = client.cancel(parsed.task, parsed.why)
+        self.print(f'{_CANCELLED[status]} {parsed.task}{_LATER[status]}')
+
+
+_CANCELLED = {
+    Status.CANCELLED: 'cancelled', Status.RUNNING: 'cancelling',
+    Status.WAITING: 'cancelling', Status.ROLLING_BACK: 'cancelling'}
+_LATER = {
+    Status.CANCELLED: '',
+    Status.RUNNING: '; it is rolled back after its present step',
+    Status.WAITING: '; it is rolled back after its first step',
+    Status.ROLLING_BACK: '; it is rolling back'}
+
+
+class TaskRetry(_OfTask):
+    """Let a task go on that is stuck, has failed or was cancelled.
+
+    A task that has failed or was cancelled starts again from its first step.
+    A stuck task goes on in the direction in which it is stuck, unless an
+    option gives the other one.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument(
+            '--forward', dest='back', action='store_const', const=False,
+            help='run the stuck step again, and then those after it')
+        which.add_argument(
+            '--back', dest='back', action='store_const', const=True,
+            help='roll back the stuck step, and then those before it')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> None:
+        with self.client(parsed) as client:
+            status = client.retry(parsed.task, parsed.back)
+        self.print(f'retried {parsed.task}; it is '
+                   f'{status.replace("_", " ")}')

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic task show``: a task with its steps, and why it waits."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import show
+
+from distperiodic import exceptions
+from distperiodic.cmd import configured
+from distperiodic.cmd import display
+from distperiodic.cmd import of_tasks
+from distperiodic.cmd import ring as ring_cmd
+from distperiodic.core import schedule
+from distperiodic.core import waiting as core_waiting
+from distperiodic.core.waiting import Wait
+from distperiodic.core.workflow import Position
+from distperiodic.core.workflow import Status
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+    from distperiodic import tasks
+    from distperiodic.core.waiting import Waiting
+    from distperiodic.operator.task_queries import Look
+
+# Characters of the parameters that people see.
+_SHOWN = 500
+_STATES = {0: 'done', 1: 'waiting', 2: 'running', 4: 'failed'}
+
+#: Templates of the sentence for each reason why a task waits.
+SENTENCES = {
+    Wait.QUEUE_HALTED:
+        'queue {queue!r} is halted since {halted}{halted_by}: {halted_why}; '
+        'to let it go on: distperiodic queue resume {queue}',
+    Wait.BEHIND:
+        'it is behind {ahead} in queue {queue!r}, of which the first is '
+        'task {ahead_id} ({ahead_status})',
+    Wait.NEXT_IN_QUEUE:
+        'it is the next task of queue {queue!r}; the next sweep of a '
+        'scheduler lets it start',
+    Wait.DELAYED: 'it is delayed until {until}',
+    Wait.READY:
+        '{command} is ready, and no scheduler has claimed it yet: either it '
+        'has just become ready, or {busy}, or no scheduler has this command',
+    Wait.CLAIMED:
+        'scheduler {holder} has claimed {command}, and it waits for a free '
+        'slot of {runner}',
+    Wait.RETRY: '{command} failed; its next attempt is due at {until}',
+    Wait.LEASE_ENDED:
+        'the lease of {holder} on {command} ended at {until}: the next sweep '
+        'of a scheduler takes it over',
+    Wait.STUCK:
+        '{command} has failed, and only an operator can decide: distperiodic '
+        'task retry {id} --forward or --back, or distperiodic task cancel '
+        '{id}',
+    Wait.NO_WORKER:
+        '{command} needs a worker of module {module!r}, and none is in group '
+        '{group!r}; start one: distperiodic worker --partition {module} '
+        '--tasks MODULE:CLASS',
+    Wait.NO_SCHEDULER:
+        'group {group!r} has no scheduler; start one: distperiodic scheduler '
+        '--tasks MODULE:CLASS',
+}
+
+
+class TaskShow(of_tasks.OfTasks, display.Display, show.ShowOne):
+    """Show a task with its steps, where it is, and why it waits."""
+
+    essential = ('', 'Step', 'Command', 'State', 'Attempts')
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument('task', metavar='ID', help='id of the task')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic.operator.task_queries import TaskQueries
+        people = parsed.formatter == 'table'
+        settings = self.database(parsed)
+        with self.store(parsed, TaskQueries) as queries:
+            look = queries.look(parsed.task)
+        waiting = look.waiting
+        if waiting is not None:
+            waiting = self._with_processes(parsed, settings, waiting)
+        why = '' if waiting is None else sentence(look.task, waiting, settings)
+        self._drawn = list(drawn(look))
+        fields = dict(_fields(look, people))
+        fields['reason'] = '' if waiting is None else waiting.wait.value
+        fields['why'] = why
+        if people:
+            fields = {name.replace('_', ' '): value
+                      for name, value in fields.items() if value != ''}
+        else:
+            fields['steps'] = [
+                {name: None if command is None else _data(command)
+                 for name, command in (('normal', step.normal),
+                                       ('rollback', step.rollback))}
+                for step in look.task.steps]
+        return tuple(fields), tuple(fields.values())
+
+    def _with_processes(self, parsed: argparse.Namespace,
+                        settings: 'opts.Settings', waiting: 'Waiting'
+                        ) -> 'Waiting':
+        """Return *waiting* with the process that is missing, if this can be
+        known.
+        """
+        if not settings.backend_url:
+            return waiting
+        try:
+            group, _ = ring_cmd.group_of(self, parsed)
+        except exceptions.CoordinationUnavailable:
+            return waiting
+        workers = None
+        if settings.dispatcher == 'messaging':
+            workers = len(group.workers.get(waiting.module, ()))
+        return core_waiting.with_processes(
+            waiting, sum(bool(m.points) for m in group.members), workers)
+
+    def produce_output(self, parsed: argparse.Namespace,
+                       columns: Sequence[str], data: Any) -> int:
+        code = super().produce_output(parsed, columns, data)
+        if parsed.formatter == 'table' and not parsed.columns:
+            self.print_rows(parsed, (
+                '', 'Step', 'Command', 'State', 'Attempts', 'Started', 'Took',
+                'Worker', 'Error'), self._drawn)
+        return code
+
+
+def _fields(look: 'Look', people: bool) -> 'Iterator[tuple[str, Any]]':
+    """Yield the facts about a task beside its steps, by name."""
+    task, position = look.task, look.position
+    total = len(task.steps)
+    yield 'id', task.id
+    yield 'type', task.type
+    yield 'key', task.key or ''
+    yield 'status', task.status.value
+    if people:
+        yield 'position', _position(look)
+    else:
+        yield 'code', task.code
+        yield 'cursor', task.cursor
+        yield 'step', position.step
+        yield 'direction', 'back' if position.back else 'forward'
+        yield 'number_of_steps', total
+    yield 'message', configured.one_line(task.message or '')
+    yield 'queue', task.queue or ''
+    yield 'priority', task.priority
+    for name in ('created_at', 'due_at', 'started_at', 'ended_at'):
+        yield name, of_tasks.instant(getattr(task, name), people)
+    yield 'cancelled_by', look.cancelled_by or ''
+    if people:
+        text = json.dumps(dict(task.parameters), ensure_ascii=False)
+        yield 'parameters', text if len(text) <= _SHOWN else (
+            f'{text[:_SHOWN]}... ({len(text):,} characters; -f json shows '
+            'all)')
+    else:
+        yield 'parameters', dict(task.parameters)
+
+
+def _position(look: 'Look') -> str:
+    """Describe where a task is, for people. Steps count from 1."""
+    task, position = look.task, look.position
+    total = len(task.steps)
+    furthest = f'step {task.cursor + 1} of {total}'
+    if task.ended:
+        return f'ended; the furthest step was {furthest}'
+    if position.back:
+        return (f'back at step {position.step + 1} of {total}; the furthest '
+                f'step was {furthest}')
+    return f'forward at step {position.step + 1} of {total}'
+
+
+def _data(command: 'tasks.Command') -> dict[str, Any]:
+    """Return a command of a step, for programs."""
+    return {
+        'module': command.module, 'command': command.command,
+        'timeout_s': command.timeout, 'retry': command.retry,
+        'code': command.code, 'message': command.message,
+        'attempts': command.attempts,
+        'started_at': of_tasks.instant(command.started_at, False) or None,
+        'ended_at': of_tasks.instant(command.ended_at, False) or None,
+        'worker': command.worker}
+
+
+def drawn(look: 'Look') -> 'Iterator[Sequence[Any]]':
+    """Yield a row for each command, in the order in which they run.
+
+    The commands that undo steps follow the steps, if any of them is needed.
+    """
+    task, position = look.task, look.position
+    for index, step in enumerate(task.steps):
+        yield _row(look, Position(
+            position.status, step=index), step.normal)
+    for index in reversed(range(len(task.steps))):
+        command = task.steps[index].rollback
+        if command is None:
+            continue
+        to_do = position.back and not task.ended and index <= position.step
+        if command.code is not None or to_do:
+            yield _row(look, Position(
+                position.status, step=index, back=True), command)
+
+
+def _row(look: 'Look', at: Position,
+         command: 'tasks.Command') -> Sequence[Any]:
+    """Return the row of the command at *at*."""
+    task, position = look.task, look.position
+    here = (at.step, at.back) == (position.step, position.back) and (
+        not task.ended)
+    name = f'{command.module}.{command.command}'
+    most = command.retry + 1
+    took = ''
+    if command.started_at is not None and command.ended_at is not None:
+        took = configured.age(max(0.0, (
+            command.ended_at - command.started_at).total_seconds()))
+    return (
+        '>' if here else '', f'{at.step + 1} of {len(task.steps)}',
+        f'undo: {name}' if at.back else name, _state(look, at, command, here),
+        f'{command.attempts} of {most}' if command.attempts <= most
+        else str(command.attempts),
+        of_tasks.instant(command.started_at, True), took,
+        command.worker or '', configured.one_line(command.message or ''))
+
+
+def _state(look: 'Look', at: Position, command: 'tasks.Command',
+           here: bool) -> str:
+    """Return the state of a command in one or two words."""
+    if here and look.position.status is Status.STUCK:
+        return 'stuck'
+    if here and look.waiting is not None:
+        return ('waits for retry' if look.waiting.wait is Wait.RETRY
+                else 'waiting')
+    if command.code == 1 and (look.task.ended or look.position.back):
+        return 'not run'
+    return _STATES[1 if command.code is None else command.code]
+
+
+def sentence(task: 'tasks.Task', waiting: 'Waiting',
+             settings: 'opts.Settings') -> str:
+    """Return the sentence that says why a task waits."""
+    remote = settings.dispatcher == 'messaging'
+    more = waiting.number_ahead
+    text = SENTENCES[waiting.wait].format(
+        id=task.id, queue=task.queue, group=settings.group,
+        module=waiting.module,
+        command=f'{waiting.module}.{waiting.command}',
+        busy=f'all workers of module {waiting.module!r} are busy' if remote
+        else 'all slots of the schedulers are busy',
+        runner=f'a worker of module {waiting.module!r}' if remote
+        else 'its pool',
+        holder=configured.identity(waiting.holder) or 'an unknown process',
+        until=_moment(waiting.until), halted=_moment(waiting.halted),
+        halted_why=waiting.halted_why or 'no reason was given',
+        halted_by=f' by task {waiting.halted_by}' if waiting.halted_by
+        else '',
+        ahead=configured.plural(more, 'task'), ahead_id=waiting.ahead,
+        ahead_status=(waiting.ahead_status or '').replace('_', ' '))
+    if waiting.wait is Wait.QUEUE_HALTED and waiting.ahead:
+        text += (f'; {configured.plural(more, "task")} of the queue '
+                 f'{"is" if more == 1 else "are"} before it')
+    return text
+
+
+def _moment(micros: 'schedule.Instant | None') -> str:
+    return '' if micros is None else configured.second(micros)

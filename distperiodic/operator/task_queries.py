@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries about tasks: why they wait, and what they need. They only read."""
+
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_rows
+from distperiodic.core.claim import State
+from distperiodic.core.task import Task
+from distperiodic.core.waiting import Wait
+from distperiodic.core.waiting import Waiting
+from distperiodic.core.workflow import Position
+from distperiodic.core.workflow import Status
+from distperiodic.operator import tasks
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
+
+_job = tables.job
+_lease = tables.lease
+_queue = tables.queue
+_ready = tables.ready
+_task = tables.task
+
+
+class Look(NamedTuple):
+    """A task at one moment, and why it does not run then."""
+
+    task: Task
+    position: Position
+    #: Who asked to cancel it, and why. None means that nobody did.
+    cancelled_by: str | None
+    #: None means that it runs, or has ended.
+    waiting: Waiting | None
+
+
+class TaskQueries:
+    """Queries about the tasks of one group."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self.group = GroupReader(connect(connection_url), namespace)
+        self.close = self.group.close
+
+    def look(self, task: str) -> Look:
+        """Return a task with the reason why it does not run.
+
+        :raises UnknownTask: No task of the group has this id.
+        """
+        def read(connection: sa.Connection) -> Look:
+            found, running = tasks.read(
+                connection, self.group.namespace, task)
+            return Look(
+                tasks.task_of(found, running), found.position,
+                found.row.cancelled_by,
+                self._waiting(connection, found, running))
+        return self.group.read_snapshot(read)
+
+    def _waiting(self, connection: sa.Connection, found: task_rows.Task,
+                 running: tasks.Running | None) -> Waiting | None:
+        position = found.position
+        if position.status is Status.STUCK:
+            return _wait(found, Wait.STUCK)
+        if not position.active:
+            return None
+        if running is not None and running.state in _HELD:
+            return self._held(connection, found, running)
+        ready = connection.execute(
+            sa.select(_ready, self.group.dialect.now.label('now')).where(
+                _ready.c.task == found.row.id)).one_or_none()
+        if ready is not None:
+            if ready.delayed and ready.due > ready.now:
+                return _wait(found, Wait.DELAYED, until=ready.due)
+            return _wait(found, Wait.READY)
+        if found.row.queue is not None:
+            return self._queued(connection, found)
+        return None
+
+    def _held(self, connection: sa.Connection, found: task_rows.Task,
+              running: tasks.Running) -> Waiting | None:
+        if running.state is State.RETRY:
+            return _wait(found, Wait.RETRY, until=running.until)
+        now = connection.scalar(sa.select(self.group.dialect.lease_now)) or 0
+        if running.until < now:
+            return _wait(found, Wait.LEASE_ENDED, until=running.until,
+                         holder=running.holder)
+        if running.state is State.CLAIMED:
+            return _wait(found, Wait.CLAIMED, holder=running.holder)
+        return None
+
+    def _queued(self, connection: sa.Connection,
+                found: task_rows.Task) -> Waiting:
+        row, space = found.row, self.group.namespace
+        queue = connection.execute(sa.select(_queue).where(
+            _queue.c.space == space, _queue.c.name == row.queue)
+        ).one_or_none()
+        before = sa.select(_task.c.id, _task.c.status).where(
+            _task.c.space == space, _task.c.queue == row.queue,
+            _task.c.status == Status.WAITING, sa.or_(
+                _task.c.created < row.created, sa.and_(
+                    _task.c.created == row.created, _task.c.id < row.id)))
+        number = connection.scalar(sa.select(sa.func.count()).select_from(
+            before.subquery())) or 0
+        head = None
+        if queue is not None and queue.head is not None:
+            head = connection.execute(
+                sa.select(_task.c.id, _task.c.status).where(
+                    _task.c.id == queue.head)).one_or_none()
+        # A head that waits is among those before, unless it was retried.
+        if head is not None and head.status is not Status.WAITING:
+            number += 1
+        first = head or connection.execute(before.order_by(
+            _task.c.created, _task.c.id).limit(1)).one_or_none()
+        more: dict[str, Any] = {} if first is None else {
+            'ahead': first.id, 'ahead_status': first.status,
+            'number_ahead': max(1, number)}
+        if queue is not None and queue.halted is not None:
+            return _wait(found, Wait.QUEUE_HALTED, halted=queue.halted,
+                         halted_why=queue.halted_why or '',
+                         halted_by=queue.halted_by, **more)
+        return _wait(
+            found, Wait.BEHIND if more else Wait.NEXT_IN_QUEUE, **more)
+
+
+_HELD = (State.CLAIMED, State.RUNNING, State.RETRY)
+
+
+def _wait(found: task_rows.Task, wait: Wait, **more: Any) -> Waiting:
+    return Waiting(wait, found.action.module, found.action.command, **more)
