@@ -151,6 +151,16 @@ OPTS = [
              'schedulers delete nothing. Without a connection it has no '
              'effect.'),
     cfg.FloatOpt(
+        'task_retention', default=30.0, min=0.0, max=36500.0,
+        help='Days for which a task is kept after its end. Once a minute '
+             'every scheduler deletes older tasks in small steps: those that '
+             'succeeded, failed or were cancelled. Stuck tasks stay, and so '
+             'does the task that halted an ordered queue until the queue is '
+             'resumed. The key of a deleted task can be used again. Higher: '
+             '"distperiodic task show" reaches further back, and the table '
+             'is larger. 0: schedulers delete no tasks; "distperiodic db '
+             'prune" does. Without a connection it has no effect.'),
+    cfg.FloatOpt(
         'bucket_timeout', default=3600.0, min=0.1, max=31536000.0,
         help='Seconds without a call of its worker after which the tasks in '
              'a bucket of a task dispenser go back to the pool. Each call '
@@ -276,6 +286,8 @@ class Settings:
     sweep_interval: float
     #: Days. 0 means forever.
     history_retention: float
+    #: Days. 0 means forever.
+    task_retention: float
     #: Seconds.
     bucket_timeout: float
     #: Days.

@@ -94,18 +94,24 @@ class DbPrune(configured.Configured, command.Command):
             help='delete the claims of objects that were not claimed for '
                  'this time, such as objects that have left the catalogue; '
                  'give more than the longest period of any job')
+        parser.add_argument(
+            '--tasks', type=configured.days, metavar='DAYS',
+            help='delete the tasks that ended before that, with their '
+                 'claims; stuck tasks stay')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.operator.pruning import Pruner
-        if parsed.history is parsed.dead is parsed.claims is None:
+        kinds = (parsed.history, parsed.dead, parsed.claims, parsed.tasks)
+        if all(days is None for days in kinds):
             raise exceptions.ConfigError(
                 'no kind of rows is selected; give --history DAYS, --dead '
-                'DAYS or --claims DAYS')
+                'DAYS, --claims DAYS or --tasks DAYS')
         with self.store(parsed, Pruner) as pruner:
             pruned = pruner.prune(
                 history=parsed.history, dead=parsed.dead,
-                claims=parsed.claims)
+                claims=parsed.claims, tasks=parsed.tasks)
         app: Any = self.app
         print(f'pruned history={pruned.history} dead={pruned.failures} '
-              f'claims={pruned.claims}', file=app.stdout)
+              f'claims={pruned.claims} tasks={pruned.tasks}',
+              file=app.stdout)

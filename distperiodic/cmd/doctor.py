@@ -20,6 +20,7 @@ from distperiodic.cmd import display
 from distperiodic.cmd import findings
 from distperiodic.cmd import listed
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
+from distperiodic.cmd import task_checks  # noqa: F401 - they register
 from distperiodic.cmd.case import Case
 from distperiodic.cmd.check import Check
 
@@ -29,8 +30,8 @@ _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
 
 
 class Doctor(display.Display, lister.Lister):
-    """Check options, coordination service, group, ring, clocks, broker and
-    store.
+    """Check options, coordination service, group, ring, clocks, broker, store
+    and tasks.
 
     Exit code 0: all is well; 1: there are warnings; 2: something is broken.
     """

@@ -82,7 +82,8 @@ def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
     place = ((f'{task.cursor + 1} of {total}',) if people
              else (task.code, task.cursor, total))
     return (
-        task.id, task.type, task.status.value, *place, task.queue or '', task.key or '', task.priority,
+        task.id, task.type, task.status.value, *place, task.queue or '',
+        task.key or '', task.priority,
         *(of_tasks.instant(at, people) for at in (
             task.created_at, task.due_at, task.started_at, task.ended_at)),
         configured.one_line(task.message or ''))

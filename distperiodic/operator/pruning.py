@@ -16,6 +16,7 @@ from distperiodic.adapters.sql.statements import CLOSED
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core.claim import State
+from distperiodic.core.workflow import ENDED
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
@@ -24,9 +25,14 @@ _failure = tables.failure
 _history = tables.history
 _job = tables.job
 _lease = tables.lease
+_queue = tables.queue
+_ready = tables.ready
+_task = tables.task
 
 # Maximum number of rows per transaction, so that none takes long.
 _AT_A_TIME = 1000
+# The same for tasks: each has a row for each of its commands as well.
+_TASKS_AT_A_TIME = 200
 _DAY = 86400 * 1_000_000
 
 
@@ -36,6 +42,7 @@ class Pruned(NamedTuple):
     history: int
     failures: int
     claims: int
+    tasks: int
 
 
 class Pruner:
@@ -49,7 +56,8 @@ class Pruner:
 
     def prune(self, *, history: float | None = None,
               dead: float | None = None,
-              claims: float | None = None) -> Pruned:
+              claims: float | None = None,
+              tasks: float | None = None) -> Pruned:
         """Delete rows that are older than the given numbers of days.
 
         For each kind of row, None keeps all rows.
@@ -60,6 +68,8 @@ class Pruner:
             job are older, the job is unused: all of its claims and its older
             leases are deleted. For any other job, only closed claims of
             objects that are not listed are deleted.
+        :param tasks: Maximum age of tasks that have ended, by their end. Their
+            claims are deleted as well.
         """
         numbers = list(self.group.names())
         return Pruned(
@@ -67,11 +77,14 @@ class Pruner:
                 self._until_few(functools.partial(
                     _prune_some_history, number=number,
                     before=_before(self.group, history)))
-                for number in numbers),
+                for number in _with_commands(self.group)),
             0 if dead is None else self._prune_failures(
                 numbers, _before(self.group, dead)),
             0 if claims is None else self._prune_claims(
-                numbers, _before(self.group, claims)))
+                numbers, _before(self.group, claims)),
+            0 if tasks is None else self._until_few(functools.partial(
+                _prune_some_tasks, group=self.group,
+                before=_before(self.group, tasks)), _TASKS_AT_A_TIME))
 
     def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
         def work(connection: sa.Connection) -> int:
@@ -124,16 +137,18 @@ class Pruner:
                 tx, number, tick, '', **{ending.value: still_open})
         return connection.execute(sa.delete(_claim).where(*some)).rowcount
 
-    def _until_few(self, work: Callable[[sa.Connection], int]) -> int:
+    def _until_few(self, work: Callable[[sa.Connection], int],
+                   most: int = _AT_A_TIME) -> int:
         """Repeat *work* until it deletes fewer rows than its maximum.
 
+        :param most: That maximum.
         :returns: Number of deleted rows.
         """
         total = 0
         while True:
             number = self._database.write(work)
             total += number
-            if number < _AT_A_TIME:
+            if number < most:
                 return total
 
 
@@ -148,7 +163,50 @@ def prune_some(database: Database, namespace: str, history: float) -> int:
     before = _before(group, history)
     return sum(database.write(functools.partial(
         _prune_some_history, number=number, before=before))
-        for number in group.names())
+        for number in _with_commands(group))
+
+
+def prune_some_tasks(database: Database, namespace: str,
+                     days: float) -> int:
+    """Delete some tasks that ended more than *days* days ago.
+
+    :returns: Number of deleted tasks, at most a few hundred.
+    """
+    group = GroupReader(database, namespace)
+    return database.write(functools.partial(
+        _prune_some_tasks, group=group, before=_before(group, days)))
+
+
+def _with_commands(group: GroupReader) -> Sequence[int]:
+    """Return the numbers of the group's jobs and of its commands."""
+    return [row.id for row in group.rows(sa.select(_job.c.id).where(
+        _job.c.space == group.namespace).order_by(_job.c.name))]
+
+
+def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
+                      before: int) -> int:
+    # A task ended after it was created; the index has this column.
+    old = (_task.c.space == group.namespace,
+           _task.c.status.in_(ENDED), _task.c.created < before,
+           _task.c.ended < before)
+    # A halted queue names the task that failed, for its operator.
+    blamed = sa.select(_queue.c.halted_by).where(
+        _queue.c.space == group.namespace, _queue.c.halted_by.is_not(None))
+    # Lock them, so that none is retried meanwhile.
+    ids = connection.execute(
+        sa.select(_task.c.id).where(*old, _task.c.id.not_in(blamed))
+        .order_by(_task.c.created, _task.c.id).limit(_TASKS_AT_A_TIME)
+        .with_for_update(skip_locked=True)).scalars().all()
+    if not ids:
+        return 0
+    among, keys = group.dialect.among, {'keys': group.dialect.keys(ids)}
+    commands = sa.select(_job.c.id).where(
+        _job.c.space == group.namespace, _job.c.kind == tables.COMMAND)
+    connection.execute(sa.delete(_claim).where(
+        among(_claim.c.object), _claim.c.job.in_(commands)), keys)
+    connection.execute(sa.delete(_ready).where(among(_ready.c.task)), keys)
+    connection.execute(sa.delete(_task).where(among(_task.c.id)), keys)
+    return len(ids)
 
 
 def _before(group: GroupReader, days: float) -> int:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries about tasks: why they wait, and what they need. They only read."""
 
-from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
@@ -25,6 +24,8 @@ _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
 
+_HELD = (State.CLAIMED, State.RUNNING, State.RETRY)
+
 
 class Look(NamedTuple):
     """A task at one moment, and why it does not run then."""
@@ -35,6 +36,41 @@ class Look(NamedTuple):
     cancelled_by: str | None
     #: None means that it runs, or has ended.
     waiting: Waiting | None
+
+
+class Need(NamedTuple):
+    """A command that tasks need, now or after a retry."""
+
+    module: str
+    command: str
+    #: Number of tasks whose step is ready, or is claimed or runs.
+    tasks: int
+
+    @property
+    def name(self) -> str:
+        """Name of the command with its module."""
+        return f'{self.module}.{self.command}'
+
+
+class Stuck(NamedTuple):
+    """The tasks that are stuck."""
+
+    number: int
+    #: The one that was submitted first. None means that there is none.
+    first: str | None
+
+
+class Halted(NamedTuple):
+    """An ordered queue that is halted."""
+
+    name: str
+    #: In microseconds.
+    since: int
+    why: str
+    #: Task that failed. None means that an operator halted it.
+    by: str | None
+    #: Number of tasks that have not started.
+    waiting: int
 
 
 class TaskQueries:
@@ -57,6 +93,50 @@ class TaskQueries:
                 found.row.cancelled_by,
                 self._waiting(connection, found, running))
         return self.group.read_snapshot(read)
+
+    def needs(self) -> list[Need]:
+        """Return the commands that tasks need, by name."""
+        found: dict[str, int] = {}
+        for query in (
+                sa.select(_job.c.name, sa.func.count().label('tasks'))
+                .join(_ready, _ready.c.job == _job.c.id),
+                sa.select(_job.c.name, sa.func.sum(
+                    _lease.c.remaining).label('tasks'))
+                .join(_lease, _lease.c.job == _job.c.id)):
+            for row in self.group.rows(query.where(
+                    _job.c.space == self.group.namespace,
+                    _job.c.kind == tables.COMMAND).group_by(_job.c.name)):
+                found[row.name] = found.get(row.name, 0) + int(row.tasks)
+        return [Need(*_module_and_command(name), tasks)
+                for name, tasks in sorted(found.items()) if tasks]
+
+    def stuck(self) -> Stuck:
+        """Return the number of tasks that are stuck, and the first one."""
+        stuck = (_task.c.space == self.group.namespace,
+                 _task.c.status == Status.STUCK)
+
+        def read(connection: sa.Connection) -> Stuck:
+            return Stuck(
+                connection.scalar(
+                    sa.select(sa.func.count()).where(*stuck)) or 0,
+                connection.scalar(sa.select(_task.c.id).where(*stuck)
+                                  .order_by(_task.c.created, _task.c.id)
+                                  .limit(1)))
+        return self.group.read_snapshot(read)
+
+    def halted(self) -> list[Halted]:
+        """Return the ordered queues that are halted, by name."""
+        space = self.group.namespace
+        waiting = sa.select(sa.func.count()).where(
+            _task.c.space == space, _task.c.queue == _queue.c.name,
+            _task.c.status == Status.WAITING).scalar_subquery()
+        return [Halted(row.name, row.halted, row.halted_why or '',
+                       row.halted_by, row.waiting)
+                for row in self.group.rows(
+                    sa.select(_queue, waiting.label('waiting')).where(
+                        _queue.c.space == space,
+                        _queue.c.halted.is_not(None))
+                    .order_by(_queue.c.name))]
 
     def _waiting(self, connection: sa.Connection, found: task_rows.Task,
                  running: tasks.Running | None) -> Waiting | None:
@@ -124,8 +204,10 @@ class TaskQueries:
             found, Wait.BEHIND if more else Wait.NEXT_IN_QUEUE, **more)
 
 
-_HELD = (State.CLAIMED, State.RUNNING, State.RETRY)
-
-
 def _wait(found: task_rows.Task, wait: Wait, **more: Any) -> Waiting:
     return Waiting(wait, found.action.module, found.action.command, **more)
+
+
+def _module_and_command(name: str) -> tuple[str, str]:
+    module, _, command = name.partition('.')
+    return module, command

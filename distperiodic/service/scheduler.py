@@ -364,23 +364,33 @@ class SchedulerService(lifecycle.Lifecycle):
 
     def _prune(self) -> None:
         """Delete some of the history that is older than
-        ``history_retention``.
+        ``history_retention``, and of the tasks older than
+        ``task_retention``.
         """
+        group = self._settings.group
         days = self._settings.history_retention
-        if self._store is None or self._pruning or not days:
+        days_of_tasks = self._settings.task_retention
+        if self._store is None or self._pruning or not (days or days_of_tasks):
             return
         self._pruning = True
 
-        def step(store: ports.ClaimStore) -> int:
+        def step(store: ports.ClaimStore) -> tuple[int, int]:
             from distperiodic.adapters.sql.store import SqlClaimStore
-            from distperiodic.operator.pruning import prune_some
+            from distperiodic.operator import pruning
             assert isinstance(store, SqlClaimStore)
-            return prune_some(store.database, self._settings.group, days)
+            return (
+                pruning.prune_some(store.database, group, days) if days else 0,
+                pruning.prune_some_tasks(store.database, group, days_of_tasks)
+                if days_of_tasks else 0)
 
-        def pruned(rows: int) -> None:
+        def pruned(found: tuple[int, int]) -> None:
             self._pruning = False
+            rows, tasks = found
             if rows:
                 LOG.debug('history pruned: rows=%d days=%g', rows, days)
+            if tasks:
+                LOG.debug('tasks pruned: tasks=%d days=%g', tasks,
+                          days_of_tasks)
 
         def failed() -> None:
             self._pruning = False

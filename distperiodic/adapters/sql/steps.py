@@ -311,9 +311,10 @@ class SqlSteps:
     def _end(self, tx: Transaction, number: int, tick: int,
              ends: dict[str, _End], lease: str, into: str,
              pause: Callable[[int], float]) -> ports.Advanced:
+        of_lease = _lease.c.id == lease
         made, worker, now = tx.connection.execute(sa.select(
-            *(sa.select(column).where(_lease.c.id == lease).scalar_subquery()
-              for column in (_lease.c.made, _lease.c.holder)),
+            sa.select(_lease.c.made).where(of_lease).scalar_subquery(),
+            sa.select(_lease.c.holder).where(of_lease).scalar_subquery(),
             tx.dialect.now)).one()
         moves = self._moves(tx, now)
         left = 0

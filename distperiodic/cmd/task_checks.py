@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of ``distperiodic doctor`` that concern tasks.
+
+As in checks.py, each check is a function and its docstring is shown to the
+operator. No check changes a row.
+"""
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from distperiodic.cmd import configured
+from distperiodic.cmd.case import Case
+from distperiodic.cmd.check import check
+from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import ok
+from distperiodic.cmd.findings import skip
+from distperiodic.cmd.findings import warn
+from distperiodic.core.job import COMMAND_PREFIX
+
+if TYPE_CHECKING:
+    from distperiodic.operator.task_queries import TaskQueries
+
+
+def _queries(case: Case) -> 'contextlib.closing[TaskQueries]':
+    """Return queries about the tasks.
+
+    :raises NotNow: No store is configured, or it cannot be used.
+    """
+    from distperiodic.operator.task_queries import TaskQueries
+    assert case.store  # It answers, or this check is skipped.
+    return contextlib.closing(TaskQueries(
+        case.settings.connection, namespace=case.settings.group))
+
+
+@check('tasks')
+def task_modules(case: Case) -> Finding:
+    """Each module whose commands tasks need now has a live worker."""
+    with _queries(case) as queries:
+        needs = queries.needs()
+    if case.settings.dispatcher != 'messaging':
+        return skip('dispatcher = local: schedulers run the commands')
+    needed: dict[str, int] = {}
+    for need in needs:
+        needed[need.module] = needed.get(need.module, 0) + need.tasks
+    if not needed:
+        return ok('no task needs a worker now')
+    workers = case.group.workers
+    missing = [
+        f'{module} ({configured.plural(number, "task")} waiting)'
+        for module, number in needed.items() if not workers.get(module)]
+    if missing:
+        return warn(
+            f'no live worker: {configured.listed(missing)}',
+            'start distperiodic worker --partition MODULE for each of them')
+    return ok(f'workers of {configured.listed(list(needed))}')
+
+
+@check('tasks')
+def task_commands(case: Case) -> Finding:
+    """The tasks have each command that a task of the store needs now."""
+    if case.tasks is None:
+        return skip('--tasks is not given')
+    with _queries(case) as queries:
+        needs = queries.needs()
+    unknown = [
+        f'{need.name} ({configured.plural(need.tasks, "task")})'
+        for need in needs if COMMAND_PREFIX + need.name
+        not in case.tasks.commands]
+    if unknown:
+        return warn(
+            f'not in --tasks: {configured.listed(unknown)}',
+            'if another class has them, start schedulers and workers with '
+            'it; otherwise add the command, or: distperiodic task cancel ID')
+    return ok('--tasks has all of them')
+
+
+@check('tasks')
+def task_stuck(case: Case) -> Finding:
+    """No task is stuck: a stuck task needs an operator."""
+    with _queries(case) as queries:
+        stuck = queries.stuck()
+    if not stuck.number:
+        return ok('none is stuck')
+    return warn(
+        f'{configured.plural(stuck.number, "task")} stuck, the first is '
+        f'{stuck.first}',
+        'list them: distperiodic task list --stuck; correct the cause; then '
+        'for each: distperiodic task retry ID, or distperiodic task cancel '
+        'ID')
+
+
+@check('tasks')
+def task_queues(case: Case) -> Finding:
+    """No ordered queue is halted."""
+    with _queries(case) as queries:
+        halted = queries.halted()
+    if not halted:
+        return ok('none is halted')
+    return warn(
+        'halted: ' + configured.listed([
+            f'{queue.name} since {configured.second(queue.since)} ('
+            + (f'task {queue.by}: ' if queue.by else '')
+            + f'{queue.why or "no reason"}; '
+            f'{configured.plural(queue.waiting, "task")} waiting)'
+            for queue in halted]),
+        'find the cause with distperiodic task show ID; then: distperiodic '
+        'queue resume NAME')
