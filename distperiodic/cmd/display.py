@@ -89,7 +89,10 @@ class Display(configured.Configured):
             return command.produce_output(parsed, columns, data)
         if not isinstance(self, lister.Lister):
             parsed.max_width = line
-            return command.produce_output(parsed, columns, data)
+            try:
+                return command.produce_output(parsed, columns, data)
+            finally:
+                parsed.max_width = 0
         rows = [list(row) for row in data]
         shown = rows_that_fit(
             columns, rows, () if parsed.columns else self.essential, line)
@@ -110,7 +113,6 @@ class Display(configured.Configured):
             assert line is not None
             print(_blocks(columns, rows, line), file=command.app.stdout)
         else:
-            parsed.max_width = 0
             command.formatter.emit_list(*shown, command.app.stdout, parsed)
 
 

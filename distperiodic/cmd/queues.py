@@ -3,6 +3,7 @@
 """
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -137,7 +138,7 @@ class QueueHalt(_OfQueue, command.Command):
             [queue] = client.queues(parsed.queue)
         if halted:
             self.print(f'halted {parsed.queue}; to let it go on: '
-                       f'distperiodic queue resume {parsed.queue}')
+                       f'distperiodic queue resume {shlex.quote(parsed.queue)}')
         else:
             self.print(
                 f'{parsed.queue} was halted before, at '

@@ -3,6 +3,7 @@
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ _STATES = {0: 'done', 1: 'waiting', 2: 'running', 4: 'failed'}
 SENTENCES = {
     Wait.QUEUE_HALTED:
         'queue {queue!r} is halted since {halted}{halted_by}: {halted_why}; '
-        'to let it go on: distperiodic queue resume {queue}',
+        'to let it go on: distperiodic queue resume {quoted}',
     Wait.BEHIND:
         'it is behind {ahead} in queue {queue!r}, of which the first is '
         'task {ahead_id} ({ahead_status})',
@@ -246,7 +247,8 @@ def sentence(task: 'tasks.Task', waiting: 'Waiting',
     remote = settings.dispatcher == 'messaging'
     more = waiting.number_ahead
     text = SENTENCES[waiting.wait].format(
-        id=task.id, queue=task.queue, group=settings.group,
+        id=task.id, queue=task.queue, quoted=shlex.quote(task.queue or ''),
+        group=settings.group,
         module=waiting.module,
         command=f'{waiting.module}.{waiting.command}',
         busy=f'all workers of module {waiting.module!r} are busy' if remote

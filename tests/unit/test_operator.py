@@ -12,8 +12,9 @@ from distperiodic.operator.queries import StoreQueries
 from distperiodic.operator.store_probe import StoreProbe
 from distperiodic.operator.task_pools import PoolAdmin
 from distperiodic.operator.task_pools import PoolQueries
+from distperiodic.operator.task_queries import TaskQueries
 
-_READS = Activity, PoolQueries, StoreQueries, StoreProbe
+_READS = Activity, PoolQueries, StoreQueries, StoreProbe, TaskQueries
 _WRITES = {'reset', 'pause', 'resume', 'trigger', 'requeue', 'prune', 'write'}
 
 

@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What commands tell of tasks, and how they steer them."""
+
+import datetime
+import json
+import re
+import subprocess
+import uuid
+
+import pytest
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from distperiodic import tasks
+from distperiodic.adapters.sql import database
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from tests import waiting
+from tests.functional import commands
+from tests.functional import modules
+from tests.functional.test_tasks import Group
+
+MODULES = 'tests.functional.modules:Modules'
+
+
+class Desk:
+    """Commands about the tasks of a place, and runs of their steps."""
+
+    def __init__(self, place):
+        self.place = place
+        workflows = place.config.parent / 'workflows.json'
+        workflows.write_text(json.dumps(modules.WORKFLOWS))
+        with place.config.open('a') as file:
+            file.write(f'workflows = {workflows}\n')
+        conf = cfg.ConfigOpts()
+        conf(['--config-file', str(place.config)])
+        self.client = tasks.Client(conf)
+
+    def submit(self, *argv):
+        return self.place.ask('task', 'submit', *argv).strip()
+
+    def show(self, task):
+        code, told = self.place.tell('task', 'show', task)
+        assert code == 0
+        return told
+
+    def take(self, module='a'):
+        """Have a scheduler claim all steps of a module that are ready."""
+        steps = self.place.store.steps
+        steps.wake()
+        return steps.take({f'task:{module}.run': 100}, tasks=None,
+                          into=uuid.uuid4().hex, holder='api-1',
+                          seconds=60.0)
+
+    def run(self, module='a', error=None):
+        """Have all ready steps of a module run to their ends."""
+        for lease in self.take(module):
+            keys = [claim.object for claim in lease.claims]
+            running = self.start(lease)
+            ends = dict.fromkeys(keys, error)
+            self.place.store.steps.advance(
+                lease.job, lease.tick, {} if error else ends,
+                ends if error else {}, lease=running,
+                into=uuid.uuid4().hex, pause=lambda attempt: 600.0)
+
+    def start(self, lease):
+        running = uuid.uuid4().hex
+        self.place.store.start(
+            lease.job, lease.tick, [c.object for c in lease.claims],
+            lease=lease.id, into=running, holder='host-1:2~00112233aabbccdd',
+            seconds=60.0)
+        return running
+
+    def age(self, task, days):
+        """Make a task that has ended older."""
+        engine = database.make_engine(self.place.url)
+        past = days * 86400 * 1_000_000
+        with engine.begin() as connection:
+            connection.execute(sa.update(tables.task).where(
+                tables.task.c.id == task).values(
+                    created=tables.task.c.created - past,
+                    ended=tables.task.c.ended - past))
+        engine.dispose()
+
+    def claims(self):
+        return self.place.rows(tables.claim)
+
+
+@pytest.fixture
+def desk(place):
+    made = Desk(place)
+    yield made
+    made.client.close()
+
+
+@pytest.fixture
+def desk_of_sqlite(place_of_sqlite):
+    made = Desk(place_of_sqlite)
+    yield made
+    made.client.close()
+
+
+def test_a_task_is_submitted_and_shown_with_its_steps(desk):
+    task = desk.submit(
+        'three', '--param', 'Cpu=4', '--param', 'Name=größe', '--param',
+        'Text="4"', '--param', 'Disks=[1, {"a": null}]', '--key', 'schlüssel',
+        '--priority', '-3')
+
+    found = desk.show(task)
+    assert found['parameters'] == {
+        'Cpu': 4, 'Name': 'größe', 'Text': '4', 'Disks': [1, {'a': None}]}
+    assert (found['id'], found['type'], found['key'], found['priority']) == (
+        task, 'three', 'schlüssel', -3)
+    assert (found['status'], found['code'], found['reason']) == (
+        'waiting', 1, 'not claimed yet')
+    desk.run()
+    desk.run('b', 'no room')
+    found = desk.show(task)
+    assert (found['status'], found['cursor'], found['direction']) == (
+        'running', 1, 'forward')
+    assert found['reason'] == 'waits for a retry'
+    first, second, third = (step['normal'] for step in found['steps'])
+    assert (first['code'], first['attempts'], first['worker']) == (
+        0, 1, 'host-1:2')
+    assert first['started_at'] <= first['ended_at']
+    assert first['ended_at'].endswith('Z')
+    assert (second['code'], second['attempts'], second['message']) == (
+        2, 1, 'no room')
+    assert (third['code'], third['worker']) == (1, None)
+    assert found['steps'][2]['rollback'] is None
+    drawn = desk.place.show('task', 'show', task)
+    assert re.search(r'^\| +\| 1 of 3 +\| a\.run +\| done ', drawn, re.M)
+    assert re.search(r'^\| > +\| 2 of 3 +\| b\.run +\| waits for retry +'
+                     r'\| 1 of 2 ', drawn, re.M)
+
+
+def test_the_steps_are_drawn_in_the_order_in_which_they_run(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('five')
+    desk.run()
+    desk.run('b', 'no room')
+    desk.run('b')
+
+    drawn = desk.place.show('task', 'show', task)
+
+    rows = [[cell.strip() for cell in line.split('|')[1:5]]
+            for line in drawn.splitlines() if ' of 5 ' in line]
+    assert [row for row in rows if row[1].startswith(tuple('12345'))] == [
+        ['', '1 of 5', 'a.run', 'done'], ['', '2 of 5', 'b.run', 'failed'],
+        ['', '3 of 5', 'a.run', 'not run'],
+        ['', '4 of 5', 'b.run', 'not run'],
+        ['', '5 of 5', 'a.run', 'not run'],
+        ['', '2 of 5', 'undo: b.run', 'done'],
+        ['>', '1 of 5', 'undo: a.run', 'waiting']]
+    desk.run()
+    found = desk.show(task)
+    assert (found['status'], found['cursor'], found['reason']) == (
+        'failed', 1, None)
+    assert found['message'] == 'b.run: no room'
+
+
+def test_it_is_told_why_a_task_waits(desk):
+    delayed = desk.submit('single', '--at', '+2h')
+    first = desk.submit('single', '--queue', 'knoten')
+    second = desk.submit('single', '--queue', 'knoten')
+    third = desk.submit('single', '--queue', 'knoten')
+
+    found = desk.show(delayed)
+    assert found['reason'] == 'delayed'
+    assert found['due_at'][:19] in found['why']
+    found = desk.show(third)
+    assert found['reason'] == 'behind another task'
+    assert first in found['why']
+    assert commands.numbers(found['why'])[0] == 2
+    [lease] = desk.take()
+    assert desk.show(first)['reason'] == 'waits for a worker'
+    assert 'api-1' in desk.show(first)['why']
+    desk.start(lease)
+    found = desk.show(first)
+    assert (found['status'], found['reason']) == ('running', None)
+    assert found['steps'][0]['normal']['worker'] == 'host-1:2'
+    assert 'running' in desk.show(second)['why']
+    desk.place.ask('queue', 'halt', 'knoten', '--why', 'Umzug')
+    found = desk.show(second)
+    assert found['reason'] == 'queue halted'
+    assert 'Umzug' in found['why']
+    assert 'queue resume knoten' in found['why']
+
+
+def test_a_task_that_failed_is_named_where_its_queue_halts(desk):
+    task = desk.submit('single', '--queue', 'q')
+    other = desk.submit('single', '--queue', 'q')
+    desk.run(error='no room')
+
+    _, [row] = desk.place.tell('queue', 'list')
+
+    assert (row['queue'], row['state'], row['waiting'], row['head']) == (
+        'q', 'halted', 1, None)
+    assert (row['on_failure'], row['by_task']) == ('halt', task)
+    assert row['halted_at'].endswith('Z')
+    assert task in desk.show(other)['why']
+    desk.place.ask('queue', 'resume', 'q')
+    _, queue = desk.place.tell('queue', 'show', 'q')
+    assert (queue['state'], queue['head'], queue['head_status']) == (
+        'open', other, 'waiting')
+    assert [one['id'] for one in queue['tasks']] == [other]
+    assert 'not halted' in desk.place.ask('queue', 'resume', 'q')
+    desk.place.ask('queue', 'set', 'q', '--on-failure', 'go_on')
+    desk.run(error='no room')
+    _, [row] = desk.place.tell('queue', 'list')
+    assert (row['state'], row['on_failure'], row['head']) == (
+        'open', 'go_on', None)
+
+
+def test_tasks_are_listed_by_status_type_and_queue_in_pages(desk_of_sqlite):
+    desk = desk_of_sqlite
+    first, second = desk.submit('single'), desk.submit('three')
+    third = desk.submit('a.run', '--queue', 'q')
+    desk.client.cancel(first)
+
+    def listed(*argv):
+        return [row['id'] for row in desk.place.tell(
+            'task', 'list', *argv)[1]]
+    assert listed() == [first, second, third]
+    assert listed('--status', 'cancelled') == [first]
+    assert listed('--type', 'three') == [second]
+    assert listed('--queue', 'q') == [third]
+    assert listed('--limit', '2') == [first, second]
+    assert listed('--limit', '2', '--after', second) == [third]
+    assert listed('--stuck') == []
+    assert 'stuck' in desk.place.above('task', 'list', '--stuck')
+    assert second in desk.place.above('task', 'list', '--limit', '2')
+    _, [row] = desk.place.tell('task', 'list', '--type', 'three')
+    assert (row['status'], row['code'], row['cursor'], row['steps']) == (
+        'waiting', 1, 0, 3)
+
+
+def test_a_stuck_task_is_found_and_goes_on_as_it_is_told(desk):
+    task = desk.submit('short')
+    desk.run()
+    for _ in range(2):
+        desk.run('b', 'no room')
+
+    found = desk.show(task)
+    assert (found['status'], found['reason']) == ('stuck', 'stuck')
+    assert 'task retry' in found['why']
+    [finding] = [row for row in desk.place.tell('doctor')[1]
+                 if row['check'] == 'task_stuck']
+    assert finding['result'] == 'warn'
+    assert task in finding['finding']
+    assert 'running' in desk.place.ask('task', 'retry', task, '--forward')
+    assert desk.show(task)['reason'] == 'not claimed yet'
+    for _ in range(2):
+        desk.run('b', 'no room')
+    assert 'rolling back' in desk.place.ask('task', 'retry', task, '--back')
+    desk.run('b', 'no room')
+    assert 'rolling back' in desk.place.ask(
+        'task', 'cancel', task, '--why', 'der Rechner ist weg')
+    desk.run()
+    found = desk.show(task)
+    assert found['status'] == 'cancelled'
+    assert found['cancelled_by'].endswith('der Rechner ist weg')
+    assert 'waiting' in desk.place.ask('task', 'retry', task)
+
+
+def test_doctor_finds_halted_queues_and_unknown_commands(desk, monkeypatch):
+    monkeypatch.setitem(commands.ENVIRONMENT, 'RECORD', '/dev/null')
+    known = ('doctor', '--tasks', MODULES)
+
+    def findings(*argv):
+        return {row['check']: (row['result'], row['finding'])
+                for row in desk.place.tell(*argv)[1]
+                if row['area'] == 'tasks'}
+    assert {result for result, _ in findings(*known).values()} == {
+        'ok', 'skip'}
+    desk.submit('c.grow')
+    desk.submit('single', '--queue', 'q')
+    desk.place.ask('queue', 'halt', 'q', '--why', 'Umzug')
+
+    found = findings(*known)
+    assert found['task_commands'][0] == 'warn'
+    assert 'c.grow (1 task)' in found['task_commands'][1]
+    assert 'a.run' not in found['task_commands'][1]
+    assert found['task_queues'][0] == 'warn'
+    assert 'Umzug' in found['task_queues'][1]
+    assert findings('doctor')['task_commands'][0] == 'skip'
+
+
+def test_only_old_tasks_that_have_ended_are_pruned_with_their_claims(desk):
+    done, cancelled = desk.submit('single'), desk.submit('single')
+    desk.client.cancel(cancelled)
+    desk.run()
+    failed = desk.submit('single', '--queue', 'q')
+    desk.place.ask('queue', 'set', 'q', '--on-failure', 'go_on')
+    desk.run(error='no room')
+    stuck = desk.submit('short')
+    desk.run()
+    for _ in range(2):
+        desk.run('b', 'no room')
+    young = desk.submit('single')
+    desk.run()
+    waits = desk.submit('single', '--at', '+1h')
+    for task in (done, cancelled, failed, stuck, waits):
+        desk.age(task, 8)
+    told = desk.place.ask('db', 'prune', '--tasks', '7')
+
+    left = [row['id'] for row in desk.place.tell('task', 'list')[1]]
+    assert sorted(left) == sorted([stuck, young, waits])
+    assert told.split()[-1] == 'tasks=3'
+    assert done in desk.place.refuse('task', 'show', done)
+    # Those of the tasks that are left.
+    assert desk.claims() == 3
+
+
+def test_a_task_that_halted_its_queue_stays_until_the_queue_goes_on(desk):
+    task = desk.submit('single', '--queue', 'q')
+    desk.run(error='no room')
+    desk.age(task, 8)
+
+    assert 'tasks=0' in desk.place.ask('db', 'prune', '--tasks', '7')
+    desk.place.ask('queue', 'resume', 'q')
+    assert 'tasks=1' in desk.place.ask('db', 'prune', '--tasks', '7')
+
+
+@pytest.mark.parametrize(('argv', 'told'), [
+    (['task', 'submit', 'thre'], 'single.*three'),
+    (['task', 'submit', 'three', '--at', 'soon'], "'soon'.*zone"),
+    (['task', 'submit', 'three', '--at', '2026-01-31T06:00'], 'zone'),
+    (['task', 'submit', 'three', '--at', '+10x'], r"'\+10x'"),
+    (['task', 'submit', 'three', '--param', 'Host'], "'Host'.*KEY=VALUE"),
+    (['task', 'submit', 'three', '--param', 'a=1', '--param', 'a=2'],
+     "'a'.*more than once"),
+    (['task', 'submit', 'three', '--json', 'none.json'], 'none.json'),
+    (['task', 'submit', 'three', '--key', ''], 'key'),
+    (['task', 'submit', 'three', '--queue', 'x' * 201], 'queue'),
+    (['task', 'submit', 'three', '--priority', str(2 ** 31)], 'priority'),
+    (['task', 'submit', 'three', '--priority', 'high'], "'high'"),
+    (['task', 'submit', 'three', '--wait', '0'], "'0'"),
+    (['task', 'show', 'nix'], "'nix'.*task list"),
+    (['task', 'show', 'x' * 65], 'task list'),
+    (['task', 'cancel', 'größe'], "'größe'"),
+    (['task', 'retry', 'nix'], "'nix'"),
+    (['task', 'retry', 'nix', '--forward', '--back'], 'not allowed'),
+    (['task', 'list', '--status', 'ill'], "'ill'.*waiting.*stuck"),
+    (['task', 'list', '--after', 'nix'], "'nix'"),
+    (['task', 'list', '--queue', 'nix'], "'nix'.*queue list"),
+    (['task', 'list', '--limit', '0'], "'0'"),
+    (['queue', 'show', 'nix'], "'nix'.*queue list"),
+    (['queue', 'resume', 'nix'], "'nix'"),
+    (['queue', 'halt', 'nix'], "'nix'"),
+    (['queue', 'set', 'q', '--on-failure', 'panic'], "'panic'.*halt"),
+    (['db', 'prune', '--tasks', '0'], "'0'")], ids=' '.join)
+def test_what_cannot_be_done_is_one_line(desk_of_sqlite, argv, told):
+    assert re.search(told, desk_of_sqlite.place.refuse(*argv))
+
+
+def test_a_task_that_has_ended_is_no_more_cancelled(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('single')
+    assert 'not' not in desk.place.ask('task', 'cancel', task)
+
+    assert 'ended' in desk.place.refuse('task', 'cancel', task)
+    desk.place.ask('task', 'retry', task)
+    assert 'waits' in desk.place.refuse('task', 'retry', task)
+
+
+def test_a_key_names_one_task(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('single', '--key', 'k', '--param', 'a=1')
+
+    assert desk.submit('single', '--param', 'a=1', '--key', 'k') == task
+    assert task in desk.place.refuse(
+        'task', 'submit', 'single', '--key', 'k', '--param', 'a=2')
+    assert len(desk.client.list()) == 1
+
+
+def test_a_start_in_the_past_is_at_once(desk_of_sqlite):
+    desk = desk_of_sqlite
+    task = desk.submit('single', '--at', '2001-01-31T06:00+02:00')
+
+    found = desk.show(task)
+
+    assert found['due_at'] == '2001-01-31T04:00:00Z'
+    assert found['reason'] == 'not claimed yet'
+
+
+@pytest.mark.parametrize(('text', 'told'), [
+    ('{"a": 1,\n "b": }', ':2:7: '),
+    ('[1]', 'a list.*dictionary'),
+    ('"x"', 'a text'),
+    ('{"a": NaN}', 'NaN'),
+    ('{"a": 1, "a": 2}', "'a' is given twice"),
+    ('', ':1:1: '),
+    ('[' * 100_000, 'too deeply'),
+    (b'{"a": "\xff"}', 'UTF-8')])
+def test_a_file_that_is_no_dictionary_is_one_line(
+        desk_of_sqlite, tmp_path, text, told):
+    path = tmp_path / 'parameters.json'
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+
+    said = desk_of_sqlite.place.refuse(
+        'task', 'submit', 'single', '--json', path)
+
+    assert 'parameters.json' in said
+    assert re.search(told, said)
+
+
+def test_parameters_come_from_a_file_or_standard_input(
+        desk_of_sqlite, tmp_path):
+    desk = desk_of_sqlite
+    path = tmp_path / 'parameters.json'
+    path.write_text('{"a": 1, "größe": "L"}', encoding='utf-8-sig')
+    task = desk.submit('single', '--json', path, '--param', 'a=2')
+    piped = subprocess.run(
+        [*commands.PROGRAM, 'task', 'submit', 'single', '--json', '-',
+         '--config-file', str(desk.place.config)],
+        input=b'{"b": 3}', env=commands.ENVIRONMENT, capture_output=True,
+        check=True)
+
+    assert desk.show(task)['parameters'] == {'a': 2, 'größe': 'L'}
+    assert desk.show(piped.stdout.decode().strip())['parameters'] == {'b': 3}
+
+
+@pytest.fixture
+def alone(tmp_path):
+    """A scheduler with its embedded store."""
+    path = tmp_path / 'workflows.json'
+    path.write_text(json.dumps(modules.WORKFLOWS))
+    made = Group(tmp_path, workflows=path)
+    made.start('scheduler')
+    yield made
+    made.close()
+
+
+def submit(group, *argv):
+    """Run task submit --wait; its exit code, the id, and the error."""
+    told = commands.run('task', 'submit', *argv, '--config-file',
+                        group.config)
+    return told.returncode, told.stdout.strip(), told.stderr
+
+
+def test_the_exit_code_tells_how_a_task_ended(alone):
+    code, task, error = submit(alone, 'three', '--wait')
+    assert (code, error) == (0, '')
+    assert alone.client.get(task).status == 'succeeded'
+
+    code, task, error = submit(
+        alone, 'single', '--wait', '60', '--param', 'behaves={"0": "fail"}')
+    assert code == 1
+    assert f'{task} failed' in error
+    assert 'step 0 fails' in error
+    assert error.count('\n') == 1
+
+    code, task, error = submit(
+        alone, 'three', '--wait', '--param',
+        'behaves={"1": "fail", "1r": "fail"}')
+    assert (code, alone.client.get(task).status) == (1, 'stuck')
+    assert 'stuck' in error
+
+    gate = alone.place / 'gate'
+    code, task, error = submit(
+        alone, 'a.run', '--wait', '0.5', '--param', f'gate={gate}',
+        '--param', 'behaves={"0": "until"}')
+    assert code == 1
+    assert '0.5 s' in error
+    gate.touch()
+    alone.ended(task)
+
+
+@pytest.fixture
+def group(tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    made = Group(tmp_path, backend_url=zookeeper.url,
+                 transport_url=rabbitmq.url, dispatcher='messaging',
+                 connection=postgresql.url)
+    yield made
+    made.close()
+
+
+def test_a_module_without_a_live_worker_is_told(group):
+    def show(task):
+        return json.loads(commands.run(
+            'task', 'show', task, '-f', 'json', '--config-file',
+            group.config).stdout)
+
+    def modules_of_doctor():
+        told = commands.run('doctor', '-f', 'json', '--config-file',
+                            group.config)
+        return next(row for row in json.loads(told.stdout)
+                    if row['check'] == 'task_modules')
+    task = group.submit('three')
+    assert show(task)['reason'] == 'no scheduler'
+    assert modules_of_doctor()['result'] == 'warn'
+
+    group.start('scheduler')
+    group.start('worker', '--partition', 'a')
+    waiting.wait_until(lambda: show(task)['reason'] == 'no worker',
+                       timeout=60)
+
+    assert "'b'" in show(task)['why']
+    found = modules_of_doctor()
+    assert found['result'] == 'warn'
+    assert 'b (1 task waiting)' in found['finding']
+    group.start('worker', '--partition', 'b')
+    group.ended(task)
+    assert modules_of_doctor()['result'] == 'ok'
+    began = group.client.get(task).steps[1].normal.started_at
+    assert began <= datetime.datetime.now(datetime.UTC)
