@@ -41,7 +41,7 @@ class Wait(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """What a task waits for. Times are in microseconds."""
+    """Reason why a task waits, with its facts. Times are in microseconds."""
 
     wait: Wait
     #: Module and name of the command that is next.

@@ -15,6 +15,7 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.operator.pruning import prune_some_tasks
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
@@ -320,6 +321,19 @@ def test_a_task_that_halted_its_queue_stays_until_the_queue_goes_on(desk):
     assert 'tasks=0' in desk.place.ask('db', 'prune', '--tasks', '7')
     desk.place.ask('queue', 'resume', 'q')
     assert 'tasks=1' in desk.place.ask('db', 'prune', '--tasks', '7')
+
+
+def test_a_scheduler_prunes_old_tasks(desk):
+    old, young, stays = (desk.submit('single') for _ in range(3))
+    desk.client.cancel(old)
+    desk.client.cancel(young)
+    desk.age(old, 8)
+    desk.age(stays, 8)
+    group, store = desk.place.group, desk.place.store
+
+    assert prune_some_tasks(store.database, group, 7.0) == 1
+    assert prune_some_tasks(store.database, group, 7.0) == 0
+    assert [task.id for task in desk.client.list()] == [stays, young]
 
 
 @pytest.mark.parametrize(('argv', 'told'), [
