@@ -137,8 +137,9 @@ class QueueHalt(_OfQueue, command.Command):
             halted = client.halt_queue(parsed.queue, parsed.why)
             [queue] = client.queues(parsed.queue)
         if halted:
-            self.print(f'halted {parsed.queue}; to let it go on: '
-                       f'distperiodic queue resume {shlex.quote(parsed.queue)}')
+            self.print(
+                f'halted {parsed.queue}; to let it go on: distperiodic queue '
+                f'resume {shlex.quote(parsed.queue)}')
         else:
             self.print(
                 f'{parsed.queue} was halted before, at '
