@@ -10,12 +10,8 @@ caller that dies at any moment leaves the pool as it was before its call, or as
 it is after it.
 """
 
-import collections
-import contextlib
 import logging
-import os
 from collections.abc import Collection
-from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -29,6 +25,7 @@ from distperiodic.core.task_pool import Recreated
 from distperiodic.core.task_pool import Scores
 from distperiodic.core.task_pool import Stats
 from distperiodic.core.task_pool import Task
+from distperiodic.store import Connections
 from distperiodic.store import check_store
 
 if TYPE_CHECKING:
@@ -63,9 +60,8 @@ class TaskDispenser:
         self.pool = task_pool.check_pool(pool)
         self._conf = conf
         self._settings: opts.Settings | None = None
-        # Connections that no call uses at the moment, by process. A forked
-        # child must neither use nor close those of its parent.
-        self._idle: dict[int, collections.deque[SqlTaskPool]] = {}
+        self._connections: Connections[SqlTaskPool] = Connections(
+            self._connect)
 
     def recreate_task_pool(self, tasks: Scores, *,
                            as_of: datetime | None = None) -> Recreated:
@@ -92,7 +88,7 @@ class TaskDispenser:
             calling again is safe.
         """
         places = task_pool.places_of(tasks)
-        with self._store() as store:
+        with self._connections.lend() as store:
             found = store.recreate(
                 places, as_of=_instant_of(as_of),
                 done_retention=self._read().done_retention * _DAY)
@@ -119,7 +115,7 @@ class TaskDispenser:
         """
         limit = task_pool.check_limit(limit)
         worker = task_pool.check_worker(worker)
-        with self._store() as store:
+        with self._connections.lend() as store:
             return task_pool.tasks_of(store.assign(limit, worker))
 
     def check_tasks(self, worker: str, tasks: Collection[Task]) -> bool:
@@ -133,7 +129,7 @@ class TaskDispenser:
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
-        with self._store() as store:
+        with self._connections.lend() as store:
             return store.held(worker) == set(keys)
 
     def tasks_done(self, worker: str, tasks: Collection[Task]) -> bool:
@@ -152,7 +148,7 @@ class TaskDispenser:
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
-        with self._store() as store:
+        with self._connections.lend() as store:
             found = store.finish(worker, keys)
         return self._answer(found, 'done', worker, keys)
 
@@ -171,7 +167,7 @@ class TaskDispenser:
         """
         worker = task_pool.check_worker(worker)
         keys = task_pool.keys_of(tasks)
-        with self._store() as store:
+        with self._connections.lend() as store:
             found = store.give_back(worker, keys)
         return self._answer(found, 'given back', worker, keys)
 
@@ -181,7 +177,7 @@ class TaskDispenser:
         :raises PoolNotFound: the pool does not exist.
         :raises StoreUnavailable: the store did not answer.
         """
-        with self._store() as store:
+        with self._connections.lend() as store:
             return store.stats()
 
     def now(self) -> datetime:
@@ -189,14 +185,12 @@ class TaskDispenser:
 
         :raises StoreUnavailable: the store did not answer.
         """
-        with self._store() as store:
+        with self._connections.lend() as store:
             return schedule.datetime_of(store.now())
 
     def close(self) -> None:
         """Close the connections. A later call opens another."""
-        idle = self._idle_here()
-        while idle:
-            idle.pop().close()
+        self._connections.close()
 
     def _answer(self, complete: bool, what: str, worker: str,
                 keys: list[str]) -> bool:
@@ -209,22 +203,6 @@ class TaskDispenser:
                 'worker, and nothing else was changed', self.pool, worker,
                 what, shown + ', ...' * (len(keys) > _SHOWN), what)
         return complete
-
-    @contextlib.contextmanager
-    def _store(self) -> 'Iterator[SqlTaskPool]':
-        """Lend a connection to the calling thread."""
-        idle = self._idle_here()
-        try:
-            store = idle.pop()
-        except IndexError:
-            store = self._connect()
-        try:
-            yield store
-        finally:
-            idle.append(store)
-
-    def _idle_here(self) -> 'collections.deque[SqlTaskPool]':
-        return self._idle.setdefault(os.getpid(), collections.deque())
 
     def _connect(self) -> 'SqlTaskPool':
         from distperiodic.adapters.sql.task_pools import SqlTaskPool

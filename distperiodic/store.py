@@ -1,10 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store of a configuration, before its first use."""
+"""The store of a configuration: the check before its first use, and its
+connections.
+"""
+
+import collections
+import contextlib
+import os
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Generic
+from typing import Protocol
+from typing import TypeVar
 
 from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+T = TypeVar('T', bound=_Closable)
+
+
+class Connections(Generic[T]):
+    """Connections to the store, each used by one thread at a time.
+
+    :param connect: Returns a new connection.
+    """
+
+    def __init__(self, connect: Callable[[], T]):
+        self._connect = connect
+        # Connections that no call uses at the moment, by process. A forked
+        # child must neither use nor close those of its parent.
+        self._idle: dict[int, collections.deque[T]] = {}
+
+    @contextlib.contextmanager
+    def lend(self) -> Iterator[T]:
+        """Lend a connection to the calling thread."""
+        idle = self._idle_here()
+        try:
+            connection = idle.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            idle.append(connection)
+
+    def close(self) -> None:
+        """Close the idle connections. A later call opens another."""
+        idle = self._idle_here()
+        while idle:
+            idle.pop().close()
+
+    def _idle_here(self) -> collections.deque[T]:
+        return self._idle.setdefault(os.getpid(), collections.deque())
 
 
 def check_store(settings: opts.Settings, conf: cfg.ConfigOpts) -> None:

@@ -39,7 +39,6 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.local.process_slot import host_name
 from distperiodic.adapters.local.workflow_file import read_workflows
 from distperiodic.adapters.messaging.notices import TaskNotices
-from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.core import schedule
 from distperiodic.core import workflow
@@ -53,6 +52,8 @@ from distperiodic.operator.tasks import NewTask
 from distperiodic.operator.tasks import TaskStore
 from distperiodic.operator.tasks import task_of
 from distperiodic.periodic import command
+from distperiodic.store import Connections
+from distperiodic.store import check_store
 
 __all__ = [
     'Client', 'Command', 'Queue', 'Status', 'Step', 'Task', 'command']
@@ -74,8 +75,8 @@ _ARGUMENTS: dict[str, Any] = {
 class Client:
     """Submits tasks, shows them, and steers them.
 
-    A client connects at its first call. Threads that share a client must call
-    it one at a time.
+    A client connects at its first call. Threads may share it, and it may be
+    created before a fork.
 
     :param conf: Configuration of the service. It is read at the first call.
     :param workflows: Steps of each type of task, in the form of the file that
@@ -89,6 +90,7 @@ class Client:
         self._given = workflow.parse_workflows(
             {} if workflows is None else workflows)
         self._clock = SystemClock()
+        self._connections: Connections[TaskStore] = Connections(self._connect)
 
     # -- submit
 
@@ -154,10 +156,12 @@ class Client:
 
     def _submit(self, tasks: Sequence[NewTask], session: Any) -> list[str]:
         if session is not None:
-            ids = self._store.submit_in(session, tasks)
+            # No other connection is used: it could wait for the caller's.
+            ids = self._task_store().submit_in(session, tasks)
             _after_commit(session, lambda: self._tell(ids))
             return ids
-        ids = self._store.submit(tasks)
+        with self._connections.lend() as store:
+            ids = store.submit(tasks)
         now = [id_ for id_, task in zip(ids, tasks, strict=True)
                if task.due is None]
         if now:
@@ -230,15 +234,17 @@ class Client:
     def _settings(self) -> opts.Settings:
         return opts.settings(self._conf)
 
-    @functools.cached_property
-    def _store(self) -> TaskStore:
+    def _connect(self) -> TaskStore:
+        store = self._task_store()
+        check_store(self._settings, self._conf)
+        return store
+
+    def _task_store(self) -> TaskStore:
         settings = self._settings
         if not settings.connection:
             raise exceptions.ConfigError(
                 'tasks need a store; set [distperiodic] connection to the '
                 'database of the service')
-        if settings.embedded:
-            schema.create_file(settings.connection, settings.store_file)
         return TaskStore(settings.connection, namespace=settings.group)
 
     # -- read
@@ -249,7 +255,8 @@ class Client:
         :param id_: Id of the task.
         :raises UnknownTask: No task of this group has that id.
         """
-        return task_of(*self._store.get(_id(id_)))
+        with self._connections.lend() as store:
+            return task_of(*store.get(_id(id_)))
 
     def list(self, status: str | None = None,
              type: str | None = None,  # noqa: A002
@@ -274,10 +281,11 @@ class Client:
         if not isinstance(limit, int) or limit < 1:
             raise exceptions.InvalidTask(
                 f'limit is {_shown(limit)}; give a whole number from 1')
-        return [task_of(found, None) for found in self._store.page(
-            status=None if status is None else Status(status), type_=type,
-            queue=queue, limit=limit,
-            after=None if after is None else _id(after))]
+        with self._connections.lend() as store:
+            return [task_of(found, None) for found in store.page(
+                status=None if status is None else Status(status), type_=type,
+                queue=queue, limit=limit,
+                after=None if after is None else _id(after))]
 
     def wait(self, id_: str, timeout: float | None = None) -> Task:
         """Wait until a task has ended or is stuck, and return it.
@@ -315,8 +323,8 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended.
         """
-        status = self._store.cancel(
-            _id(id_), f'{_me()}: {why}'.strip(': '))
+        with self._connections.lend() as store:
+            status = store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
         self._tell([id_])
         return status
 
@@ -332,7 +340,8 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task is in none of these conditions.
         """
-        status = self._store.retry(_id(id_), back)
+        with self._connections.lend() as store:
+            status = store.retry(_id(id_), back)
         self._tell([id_])
         return status
 
@@ -344,10 +353,12 @@ class Client:
         :param name: Only the queue with this name.
         :raises UnknownTask: There is no queue with this name.
         """
+        with self._connections.lend() as store:
+            rows = store.queues(name)
         return [Queue(row.name, row.head, row.head_status, row.waiting,
                       row.goes_on, moment(row.halted), row.halted_why,
                       row.halted_by)
-                for row in self._store.queues(name)]
+                for row in rows]
 
     def resume_queue(self, name: str) -> bool:
         """Let a halted queue go on. Return whether it was halted.
@@ -355,11 +366,11 @@ class Client:
         :param name: Name of the queue.
         :raises UnknownTask: There is no queue with this name.
         """
-        resumed = self._store.resume(name)
-        if resumed:
-            head = self._store.queues(name)[0].head
-            if head is not None:
-                self._tell([head])
+        with self._connections.lend() as store:
+            resumed = store.resume(name)
+            head = store.queues(name)[0].head
+        if resumed and head is not None:
+            self._tell([head])
         return resumed
 
     def halt_queue(self, name: str, why: str = '') -> bool:
@@ -370,7 +381,8 @@ class Client:
         :param why: Reason, for those who look at the queue later.
         :raises UnknownTask: There is no queue with this name.
         """
-        return self._store.halt(name, f'{_me()}: {why}'.strip(': '))
+        with self._connections.lend() as store:
+            return store.halt(name, f'{_me()}: {why}'.strip(': '))
 
     def set_queue(self, name: str, *, on_failure: str) -> None:
         """Set what a queue does when a task fails. It is created if new.
@@ -388,7 +400,8 @@ class Client:
             raise exceptions.InvalidTask(
                 f'queue is {_shown(name)}; give 1 to {tables.LONGEST_NAME} '
                 'characters without NUL')
-        self._store.set_goes_on(name, on_failure == 'go_on')
+        with self._connections.lend() as store:
+            store.set_goes_on(name, on_failure == 'go_on')
 
     def close(self) -> None:
         """Send waiting notices, and close the connections. The next call
@@ -397,8 +410,7 @@ class Client:
         told: TaskNotices | None = vars(self).pop('_notices', None)
         if told is not None:
             told.close(_CLOSING)
-        if '_store' in vars(self):
-            self._store.close()
+        self._connections.close()
 
 
 def _after_commit(session: Any, call: Callable[[], None]) -> None:

@@ -427,6 +427,24 @@ def test_many_submit_one_key_at_once_and_get_one_task(board):
     assert len(lease.claims) == 1
 
 
+def test_threads_may_share_a_client(board):
+    ids, barrier = [], threading.Barrier(4)
+
+    def submit():
+        barrier.wait(10)
+        for _ in range(5):
+            ids.append(board.client.submit('two'))
+            assert board.client.get(ids[-1]).status == 'waiting'
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(ids) == sorted(task.id for task in board.client.list())
+    assert len(ids) == 20
+
+
 def test_tasks_are_taken_by_priority_and_then_by_age(board):
     ids = [board.client.submit('two', priority=n) for n in (0, 5, 5, -1)]
 
