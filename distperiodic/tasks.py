@@ -315,7 +315,8 @@ class Client:
         """Cancel a task, and return its status.
 
         A task that waits is cancelled at once. A task that runs is rolled
-        back after its present step. If a rollback is stuck, it is given up,
+        back after its present step, or at once if that step waits for a
+        retry. If a rollback is stuck, it is given up,
         and the steps before it are rolled back.
 
         :param id_: Id of the task.

@@ -28,6 +28,7 @@ from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import workflow
 from distperiodic.core.claim import State
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.task import Command
 from distperiodic.core.task import Step
 from distperiodic.core.task import Task
@@ -315,6 +316,10 @@ class TaskStore:
             following = workflow.cancel(
                 found.definition, position,
                 started=waits is None and not queued)
+            if following is None and not position.back and (
+                    self._forgo_retry(tx, found)):
+                following = workflow.roll_back(
+                    found.definition, position, position.step, True)
             if following is None:
                 return position.status
             if waits is not None:
@@ -323,6 +328,23 @@ class TaskStore:
             self._move(tx, found, following)
             return following.status
         return self._run(work)
+
+    def _forgo_retry(self, tx: Transaction, task: task_rows.Task) -> bool:
+        """End the claim of a command that waits for a retry. Return whether it
+        did.
+        """
+        job = COMMAND_PREFIX + task.action.name
+        number = self._numbers.within(tx.connection, {job})[job]
+        lease = tx.connection.scalar(sa.select(_claim.c.lease).where(
+            _claim.c.job == number, _claim.c.object == task.row.id,
+            _claim.c.state == State.RETRY))
+        if lease is None:
+            return False
+        ended = tx.changed(tx.sql.end[State.CANCELLED].change, {
+            'of_job': number, 'keys': self._dialect.keys([task.row.id]),
+            'stands_in': lease})
+        tx.leave(lease, len(ended))
+        return bool(ended)
 
     def retry(self, task: str, back: bool | None) -> Status:
         """Let a task go on, and return its status.

@@ -364,6 +364,18 @@ def test_a_rollback_has_its_retries_while_its_task_is_cancelled(board):
     assert board.client.get(id_).status == 'cancelled'
 
 
+def test_a_task_that_is_cancelled_has_no_more_retries(board):
+    id_ = board.client.submit('stubborn')
+    [lease] = board.take()
+    assert board.end(lease, board.begin(lease), error='ill').retried
+
+    assert board.client.cancel(id_) == 'rolling_back'
+
+    assert board.retake() == []
+    assert board.run() == ['task:a.undo']
+    assert board.client.get(id_).status == 'cancelled'
+
+
 def test_a_queue_that_is_halted_starts_nothing_until_it_is_resumed(board):
     first, second = (board.client.submit('once', queue='q') for _ in 'ab')
 
