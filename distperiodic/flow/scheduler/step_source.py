@@ -57,10 +57,8 @@ class StepSource:
         self._pending = False
         #: Tasks with steps that may be ready, in the order of the news.
         self._told: dict[str, None] = {}
-        #: Whether to look at the steps of all tasks.
-        self._look_at_all = False
-        #: Whether a look left steps behind, since too many waited here.
-        self._more = False
+        #: Commands of which any task may have a step that is ready.
+        self._behind: set[str] = set()
         self._closed = False
 
     def told(self, tasks: Iterable[str]) -> None:
@@ -68,7 +66,7 @@ class StepSource:
         self._told.update(dict.fromkeys(tasks))
         if len(self._told) > _MOST_TOLD:
             self._told.clear()
-            self._look_at_all = True
+            self._behind.update(self._jobs)
         self.turn()
 
     def sweep(self) -> None:
@@ -78,7 +76,7 @@ class StepSource:
             return
         self._swept = now
         self._wake()
-        self._look_at_all = True
+        self._behind.update(self._jobs)
         self.turn()
 
     def _wake(self) -> None:
@@ -95,22 +93,19 @@ class StepSource:
         """Take steps, if there may be any and this process has room."""
         if self._pending or self._closed or self._store.away:
             return
-        if not (self._told or self._look_at_all or self._more):
-            return
         rooms = {name: room for name in self._jobs
                  if (room := self._room(name)) > 0}
-        if not rooms:
-            # The sweep, or the end of a run, comes back to this.
-            self._more = self._more or bool(self._told) or self._look_at_all
-            self._told.clear()
-            self._look_at_all = False
-            return
-        tasks = None
-        if not (self._look_at_all or self._more):
+        wanted = self._behind.intersection(rooms)
+        if wanted:
+            self._behind -= wanted
+            self._take({name: rooms[name] for name in sorted(wanted)}, None)
+        elif self._told:
             tasks = list(self._told)
-        self._told.clear()
-        self._look_at_all = self._more = False
-        self._take(rooms, tasks)
+            self._told.clear()
+            # A step of a command without room is found when there is room.
+            self._behind.update(self._jobs.keys() - rooms.keys())
+            if rooms:
+                self._take(rooms, tasks)
 
     def _room(self, job: str) -> int:
         waiting = self._dispatcher.waiting_of(job)
@@ -136,8 +131,8 @@ class StepSource:
                 self._dispatcher.offer(
                     self._jobs[lease.job],
                     in_flight.HeldLease(lease.id, holder), lease.claims)
-            if any(taken_of[name] >= room for name, room in rooms.items()):
-                self._more = True
+            self._behind.update(name for name, room in rooms.items()
+                                if taken_of[name] >= room)
             if leases:
                 self._pump()
             self.turn()

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a scheduler takes steps of tasks, and how many."""
+
+import collections
+
+import pytest
+
+from distperiodic.core.claim import Claim
+from distperiodic.core.claim import Lease
+from distperiodic.core.claim import State
+from distperiodic.core.job import command_job
+from distperiodic.flow.scheduler.step_source import StepSource
+from distperiodic.testing import FrozenClock
+
+A, B = (command_job(module, 'run', 'here') for module in 'ab')
+SWEEP = 1.0
+
+
+class Steps:
+    """Steps that are ready, by command; nothing else of a store."""
+
+    def __init__(self):
+        self.ready = {A.name: [], B.name: []}
+        self.asked = []
+        self.woken = 0
+
+    def wake(self):
+        self.woken += 1
+        return self.woken % 3 == 1
+
+    def take(self, jobs, *, tasks, into, holder, seconds):
+        self.asked.append((dict(jobs), tasks))
+        leases = []
+        for name, limit in jobs.items():
+            found = [task for task in self.ready[name]
+                     if tasks is None or task in tasks][:limit]
+            self.ready[name] = [task for task in self.ready[name]
+                                if task not in found]
+            if found:
+                leases.append(Lease(f'{into}.{name}', name, 1, [
+                    Claim(task, 1, 1, 1) for task in found], State.CLAIMED))
+        return leases
+
+
+class Store:
+    """A queue of calls that answers when it is asked to."""
+
+    def __init__(self):
+        self.steps = Steps()
+        self.away = False
+        self.calls = collections.deque()
+
+    def submit(self, call, then, failed=lambda: None, *, urgent=False):
+        self.calls.append((call, then))
+
+    def answer(self):
+        while self.calls:
+            call, then = self.calls.popleft()
+            then(call(self))
+
+
+class Dispatcher:
+    """How many claims of each command wait for a worker."""
+
+    def __init__(self):
+        self.waiting = {A.name: 0, B.name: 0}
+        self.offered = []
+
+    def waiting_of(self, job):
+        return self.waiting[job]
+
+    def offer(self, job, lease, claims):
+        self.offered += [(job.name, claim.object) for claim in claims]
+        if self.waiting[job.name] is not None:
+            self.waiting[job.name] += len(claims)
+
+
+class Scheduler:
+
+    def __init__(self):
+        self.clock = FrozenClock()
+        self.store = Store()
+        self.dispatcher = Dispatcher()
+        self.pumped = 0
+        self.source = StepSource(
+            {job.name: job for job in (A, B)}, clock=self.clock,
+            store=self.store, holder=lambda: 'me', new_lease=lambda: 'lease',
+            lease=60.0, sweep=SWEEP, dispatcher=self.dispatcher,
+            pump=self.pump)
+
+    def pump(self):
+        self.pumped += 1
+
+    @property
+    def steps(self):
+        return self.store.steps
+
+    def sweep(self):
+        self.clock.advance(SWEEP)
+        self.source.sweep()
+        self.store.answer()
+
+
+@pytest.fixture
+def scheduler():
+    return Scheduler()
+
+
+def test_a_sweep_takes_what_is_ready_and_sends_it(scheduler):
+    scheduler.steps.ready[A.name] = ['t1', 't2']
+
+    scheduler.sweep()
+
+    assert scheduler.dispatcher.offered == [(A.name, 't1'), (A.name, 't2')]
+    assert scheduler.pumped == 1
+
+
+def test_a_sweep_comes_no_sooner_than_its_interval(scheduler):
+    scheduler.sweep()
+    asked = len(scheduler.steps.asked)
+
+    scheduler.clock.advance(SWEEP / 2)
+    scheduler.source.sweep()
+    scheduler.store.answer()
+
+    assert len(scheduler.steps.asked) == asked
+
+
+def test_a_notice_takes_the_steps_of_its_tasks_only(scheduler):
+    scheduler.steps.ready[A.name] = ['t1', 't2']
+
+    scheduler.source.told(['t2'])
+    scheduler.store.answer()
+
+    assert scheduler.dispatcher.offered == [(A.name, 't2')]
+    assert scheduler.steps.asked[0][1] == ['t2']
+
+
+def test_notices_that_arrive_during_a_request_are_asked_for_together(
+        scheduler):
+    scheduler.source.told(['t1'])
+    scheduler.source.told(['t2'])
+    scheduler.source.told(['t3', 't2'])
+
+    scheduler.store.answer()
+
+    assert [tasks for _, tasks in scheduler.steps.asked] == [
+        ['t1'], ['t2', 't3']]
+
+
+def test_too_many_notices_are_one_look_at_all(scheduler):
+    scheduler.source.told(['t0'])
+    scheduler.source.told([f't{n}' for n in range(3000)])
+
+    scheduler.store.answer()
+
+    assert scheduler.steps.asked[-1][1] is None
+
+
+def test_no_more_steps_are_taken_than_may_wait_here(scheduler):
+    scheduler.steps.ready[A.name] = [f't{n}' for n in range(5000)]
+
+    scheduler.sweep()
+
+    taken = len(scheduler.dispatcher.offered)
+    assert 0 < taken <= 1000
+    scheduler.sweep()
+    assert len(scheduler.dispatcher.offered) == taken
+    scheduler.dispatcher.waiting[A.name] = 0
+    scheduler.source.told([])
+    scheduler.store.answer()
+    assert len(scheduler.dispatcher.offered) > taken
+
+
+def test_a_command_without_a_worker_takes_nothing_from_the_others(scheduler):
+    scheduler.dispatcher.waiting[A.name] = None
+    scheduler.steps.ready = {A.name: ['t1'], B.name: ['t2']}
+
+    scheduler.sweep()
+
+    assert scheduler.dispatcher.offered == [(B.name, 't2')]
+    assert A.name not in scheduler.steps.asked[-1][0]
+    scheduler.dispatcher.waiting[A.name] = 0
+    scheduler.sweep()
+    assert (A.name, 't1') in scheduler.dispatcher.offered
+
+
+def test_what_is_delayed_is_woken_until_there_is_no_more(scheduler):
+    scheduler.sweep()
+
+    assert scheduler.steps.woken == 2
+
+
+def test_nothing_is_asked_of_a_store_that_is_away(scheduler):
+    scheduler.store.away = True
+    scheduler.sweep()
+    scheduler.source.told(['t1'])
+    assert not scheduler.store.calls
+
+    scheduler.store.away = False
+    scheduler.steps.ready[A.name] = ['t1']
+    scheduler.sweep()
+
+    assert scheduler.dispatcher.offered == [(A.name, 't1')]
+
+
+def test_a_scheduler_that_stops_takes_nothing_more(scheduler):
+    scheduler.steps.ready[A.name] = ['t1']
+    scheduler.source.close()
+
+    scheduler.source.told(['t1'])
+    scheduler.sweep()
+
+    assert scheduler.dispatcher.offered == []
