@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL that differs between databases."""
 
+import functools
 import json
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,6 +61,7 @@ class Dialect:
     }
 
     def __init__(self, dialect: Any):
+        self._built: dict[Callable[[Dialect], Any], Any] = {}
         self.name: str = dialect.name
         self.returning: bool = dialect.update_returning
         #: True if an UPDATE does not wait for rows that others have locked
@@ -71,6 +74,16 @@ class Dialect:
         self.lease_now = self.now if self.name != 'sqlite' else (
             sa.literal_column(
                 f'({_of_host(LEASE_NOW)})', sa.BigInteger))
+
+    def once(self, build: 'Callable[[Dialect], Any]') -> Any:
+        """Return the statement that *build* returns for this dialect.
+
+        It is built once, since that takes longer than to execute it.
+        """
+        found = self._built.get(build)
+        if found is None:
+            found = self._built[build] = build(self)
+        return found
 
     def use_snapshot(self, connection: sa.Connection) -> None:
         """Make all reads of this transaction use one snapshot.
@@ -156,31 +169,47 @@ class Dialect:
         """
         if self.name == 'postgresql':
             # One array per column is twice as fast as a list of rows.
-            types = {name: _ELEMENTS[type(next(
-                (value for value in values if value is not None), 0))]
-                     for name, values in differ.items()}
-            found = sa.func.unnest(*(
-                sa.bindparam(f'all_{name}', list(values),
-                             type_=postgresql.ARRAY(types[name]))
-                for name, values in differ.items())).table_valued(*(
-                    sa.column(name, types[name]) for name in differ)
-            ).render_derived()
+            types = tuple(type(next(
+                (value for value in values if value is not None), 0))
+                for values in differ.values())
             connection.execute(
-                postgresql.insert(table).from_select(
-                    [*differ, *same],
-                    sa.select(*found.c, *(
-                        sa.literal(value, table.c[name].type)
-                        for name, value in same.items()))
-                ).on_conflict_do_nothing())
+                _insert_arrays(table, tuple(differ), types, tuple(same)),
+                {**{f'all_{name}': list(values)
+                    for name, values in differ.items()},
+                 **{f'all_{name}': value for name, value in same.items()}})
             return
-        insert: Any
-        if self.name == 'sqlite':
-            insert = sqlite.insert(table).on_conflict_do_nothing()
-        else:
-            # INSERT IGNORE would hide other errors as well.
-            first = next(iter(table.primary_key.columns))
-            insert = mysql.insert(table).on_duplicate_key_update(
-                {first.name: first})
-        connection.execute(insert, [
+        connection.execute(_insert_rows(table, self.name), [
             {**same, **dict(zip(differ, values, strict=True))}
             for values in zip(*differ.values(), strict=True)])
+
+
+# To build a statement takes longer than to execute it for one row.
+
+@functools.cache
+def _insert_arrays(table: sa.Table, differ: tuple[str, ...],
+                   types: tuple[type, ...], same: tuple[str, ...]) -> Any:
+    """Return the statement of :meth:`Dialect.insert_new` for PostgreSQL.
+
+    :param types: Types of the values of the columns that differ.
+    """
+    columns = [(name, _ELEMENTS[kind])
+               for name, kind in zip(differ, types, strict=True)]
+    found = sa.func.unnest(*(
+        sa.bindparam(f'all_{name}', type_=postgresql.ARRAY(kind))
+        for name, kind in columns)).table_valued(*(
+            sa.column(name, kind) for name, kind in columns)
+    ).render_derived()
+    return postgresql.insert(table).from_select(
+        [*differ, *same], sa.select(*found.c, *(
+            sa.bindparam(f'all_{name}', type_=table.c[name].type)
+            for name in same))).on_conflict_do_nothing()
+
+
+@functools.cache
+def _insert_rows(table: sa.Table, dialect: str) -> Any:
+    """Return the statement of :meth:`Dialect.insert_new` for others."""
+    if dialect == 'sqlite':
+        return sqlite.insert(table).on_conflict_do_nothing()
+    # INSERT IGNORE would hide other errors as well.
+    first = next(iter(table.primary_key.columns))
+    return mysql.insert(table).on_duplicate_key_update({first.name: first})

@@ -25,6 +25,7 @@ from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
@@ -130,12 +131,8 @@ class SqlSteps:
     def _heads_after(self, tx: Transaction, tasks: Sequence[str]
                      ) -> Sequence[str]:
         """Return the present heads of the queues of *tasks*."""
-        return tx.connection.execute(
-            sa.select(_queue.c.head).distinct().join(_task, sa.and_(
-                _queue.c.space == _task.c.space,
-                _queue.c.name == _task.c.queue)).where(
-                    tx.dialect.among(_task.c.id), _queue.c.head.is_not(None)),
-            {'keys': tx.dialect.keys(tasks)}).scalars().all()
+        return tx.connection.execute(tx.dialect.once(_heads), {
+            'keys': tx.dialect.keys(tasks)}).scalars().all()
 
     def _take(self, tx: Transaction, job: str, number: int, limit: int,
               tasks: Sequence[str] | None, names: Any, holder: str,
@@ -145,7 +142,7 @@ class SqlSteps:
         :param state: RUNNING grants their runs to the holder, too.
         """
         rows = tx.connection.execute(
-            _NEXT if tasks is None else _next_of(tx), {
+            _NEXT if tasks is None else tx.dialect.once(_next_of), {
                 'of_job': number, 'at_most': limit,
                 **({} if tasks is None else {
                     'keys': tx.dialect.keys(tasks)})}).all()
@@ -172,12 +169,12 @@ class SqlSteps:
             tx.make(name, state, number, tick, list(won), holder, seconds,
                     counted=history.increments(
                         number, tick, holder, due=len(won)))
-            tx.connection.execute(_no_more_ready(tx), {
+            tx.connection.execute(tx.dialect.once(_no_more_ready), {
                 'keys': tx.dialect.keys(list(won))})
             starting = [row.task for row in by_tick[tick]
                         if row.starts and row.task in won]
             if starting:
-                tx.connection.execute(_starting(tx), {
+                tx.connection.execute(tx.dialect.once(_starting), {
                     'keys': tx.dialect.keys(starting), 'at': now})
             taken.append(Lease(
                 name, job, tick, in_order(keys, won), state))
@@ -259,8 +256,7 @@ class SqlSteps:
                 objects: Sequence[str]) -> dict[str, workflow.StepInput]:
         dialect = self._database.dialect
         tasks = [task_rows.Task(row) for row in connection.execute(
-            sa.select(_task).where(dialect.among(_task.c.id)),
-            {'keys': dialect.keys(objects)})]
+            dialect.once(_some), {'keys': dialect.keys(objects)})]
         return {task.row.id: workflow.StepInput(
             task.row.id, task.position.step, task.position.back,
             task.action.timeout, task.parameters) for task in tasks}
@@ -405,12 +401,9 @@ class SqlSteps:
 
         :returns: their rows, with the result as ``progress``.
         """
-        rows = tx.connection.execute(
-            sa.select(_claim.c.object, _claim.c.tick, _claim.c.progress)
-            .where(_claim.c.job == number, _claim.c.lease == lease,
-                   _claim.c.state == State.COMMITTED,
-                   tx.dialect.among(_claim.c.object)),
-            {'keys': tx.dialect.keys(keys)}).all()
+        rows = tx.connection.execute(tx.dialect.once(_committed_rows), {
+            'of_job': number, 'stands_in': lease,
+            'keys': tx.dialect.keys(keys)}).all()
         if rows:
             history.count_committed(
                 tx, number, [row.object for row in rows], lease)
@@ -503,19 +496,38 @@ _NEXT = sa.select(_ready).where(
         skip_locked=True)
 
 
-def _next_of(tx: Transaction) -> Any:
-    return _NEXT.where(tx.dialect.among(_ready.c.task))
+def _next_of(dialect: Dialect) -> Any:
+    return _NEXT.where(dialect.among(_ready.c.task))
 
 
-def _no_more_ready(tx: Transaction) -> Any:
-    return sa.delete(_ready).where(tx.dialect.among(_ready.c.task))
+def _heads(dialect: Dialect) -> Any:
+    return sa.select(_queue.c.head).distinct().join(_task, sa.and_(
+        _queue.c.space == _task.c.space, _queue.c.name == _task.c.queue)
+    ).where(dialect.among(_task.c.id), _queue.c.head.is_not(None))
 
 
-def _starting(tx: Transaction) -> Any:
+def _some(dialect: Dialect) -> Any:
+    return sa.select(_task).where(dialect.among(_task.c.id))
+
+
+def _committed_rows(dialect: Dialect) -> Any:
+    return sa.select(
+        _claim.c.object, _claim.c.tick, _claim.c.progress, _claim.c.worker
+    ).where(
+        _claim.c.job == sa.bindparam('of_job'),
+        _claim.c.lease == sa.bindparam('stands_in'),
+        _claim.c.state == State.COMMITTED, dialect.among(_claim.c.object))
+
+
+def _no_more_ready(dialect: Dialect) -> Any:
+    return sa.delete(_ready).where(dialect.among(_ready.c.task))
+
+
+def _starting(dialect: Dialect) -> Any:
     return sa.update(_task).where(
-        tx.dialect.among(_task.c.id), _task.c.status == Status.WAITING
-    ).values(status=Status.RUNNING,
-             started=sa.func.coalesce(_task.c.started, sa.bindparam('at')))
+        dialect.among(_task.c.id), _task.c.status == Status.WAITING
+    ).values(status=Status.RUNNING, started=sa.func.coalesce(
+        _task.c.started, sa.bindparam('at', type_=sa.BigInteger)))
 
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:

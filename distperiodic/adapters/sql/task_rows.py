@@ -16,6 +16,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import workflow
@@ -66,9 +67,12 @@ def record_key(position: Position) -> str:
 def locked(tx: Transaction, ids: Sequence[str]) -> dict[str, Task]:
     """Lock the rows of tasks, and return the tasks by id."""
     return {row.id: Task(row) for row in tx.connection.execute(
-        sa.select(_task).where(tx.dialect.among(_task.c.id))
-        .order_by(_task.c.id).with_for_update(),
-        {'keys': tx.dialect.keys(ids)})}
+        tx.dialect.once(_lock), {'keys': tx.dialect.keys(ids)})}
+
+
+def _lock(dialect: Dialect) -> Any:
+    return sa.select(_task).where(dialect.among(_task.c.id)).order_by(
+        _task.c.id).with_for_update()
 
 
 class _Ready(NamedTuple):
