@@ -159,10 +159,10 @@ def test_the_steps_of_a_task_run_in_order_and_share_their_results(group):
     check(group, [task.id])
 
 
-def test_a_step_that_fails_is_rolled_back_with_those_before_it(group):
-    group.start_all()
+def test_a_step_that_fails_is_rolled_back_with_those_before_it(alone):
+    alone.start('scheduler')
 
-    task = group.ended(group.submit('three', behaves={'1': 'fail'}),
+    task = alone.ended(alone.submit('three', behaves={'1': 'fail'}),
                        'failed')
 
     assert task.cursor == 1
@@ -171,24 +171,24 @@ def test_a_step_that_fails_is_rolled_back_with_those_before_it(group):
     assert task.steps[1].normal.attempts == 2
     assert [(s.rollback.code, s.rollback.attempts)
             for s in task.steps[:2]] == [(0, 1), (0, 1)]
-    assert [(r['step'], r['back']) for r in group.runs()] == [
+    assert [(r['step'], r['back']) for r in alone.runs()] == [
         (0, False), (1, False), (1, False), (1, True), (0, True)]
-    assert len({r['key'] for r in group.runs()}) == 4
+    assert len({r['key'] for r in alone.runs()}) == 4
 
 
-def test_a_rollback_that_fails_leaves_the_task_stuck_until_a_retry(group):
-    group.start_all()
-    id_ = group.submit('three', behaves={'1': 'fail', '1r': 'fail'})
+def test_a_rollback_that_fails_leaves_the_task_stuck_until_a_retry(alone):
+    alone.start('scheduler')
+    id_ = alone.submit('three', behaves={'1': 'fail', '1r': 'fail'})
 
-    task = group.ended(id_, 'stuck')
+    task = alone.ended(id_, 'stuck')
 
     assert task.code not in (0, 1, 2, 3)
     assert task.steps[1].rollback.message == 'RuntimeError: step 1 fails'
-    group.client.retry(id_)
-    assert group.ended(id_, 'stuck').steps[1].rollback.attempts == 1
-    group.client.cancel(id_, 'the host is gone')
-    group.ended(id_, 'cancelled')
-    assert [(r['step'], r['back']) for r in group.runs()][-1] == (0, True)
+    alone.client.retry(id_)
+    assert alone.ended(id_, 'stuck').steps[1].rollback.attempts == 1
+    alone.client.cancel(id_, 'the host is gone')
+    alone.ended(id_, 'cancelled')
+    assert [(r['step'], r['back']) for r in alone.runs()][-1] == (0, True)
 
 
 @pytest.mark.parametrize(('behaviour', 'message'), [
@@ -207,10 +207,10 @@ def test_what_a_command_must_not_return_fails_its_step(
     assert '\n' not in task.message
 
 
-def test_a_step_that_takes_too_long_fails(group):
-    group.start_all()
+def test_a_step_that_takes_too_long_fails(alone):
+    alone.start('scheduler')
 
-    task = group.ended(group.submit('short', behaves={'1': 'hang'}),
+    task = alone.ended(alone.submit('short', behaves={'1': 'hang'}),
                        'failed')
 
     assert task.message == 'b.run: timeout after 0.5 s'
@@ -362,19 +362,19 @@ def test_a_frozen_worker_that_wakes_runs_nothing_beside_its_successor(group):
     assert order == [first, first, second]
 
 
-def test_a_queue_halts_after_a_failure_until_it_is_resumed(group):
-    group.start_all()
-    bad = group.client.submit(
+def test_a_queue_halts_after_a_failure_until_it_is_resumed(alone):
+    alone.start('scheduler')
+    bad = alone.client.submit(
         'single', {'behaves': {'0': 'fail'}}, queue='q')
-    good = group.client.submit('single', {}, queue='q')
-    group.ended(bad, 'failed')
+    good = alone.client.submit('single', {}, queue='q')
+    alone.ended(bad, 'failed')
 
-    [queue] = group.client.queues()
+    [queue] = alone.client.queues()
 
     assert (queue.name, queue.halted_by, queue.waiting) == ('q', bad, 1)
-    assert group.client.get(good).status == 'waiting'
-    group.client.resume_queue('q')
-    group.ended(good)
+    assert alone.client.get(good).status == 'waiting'
+    alone.client.resume_queue('q')
+    alone.ended(good)
 
 
 def test_a_task_exists_only_if_its_submitter_commits(group):
@@ -434,6 +434,28 @@ def test_a_waiting_task_is_cancelled_at_once_and_a_running_one_after_its_step(
     assert [(r['step'], r['back']) for r in group.runs()] == [
         (0, False), (1, False), (1, True), (0, True)]
     assert task.cursor == 1
+
+
+def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
+        tmp_path, zookeeper, rabbitmq, postgresql):
+    schema.sync(postgresql.url)
+    group = Group(tmp_path, backend_url=zookeeper.url,
+                  transport_url=rabbitmq.url, dispatcher='messaging',
+                  connection=postgresql.url, session_timeout=20, lease=60,
+                  late_claim_after=5, sweep_interval=9)
+    try:
+        group.start('scheduler')
+        group.start('worker', '--partition', 'a')
+        group.ended(group.submit('single'))
+        group.ended(group.submit('single'))
+        waits = []
+        for _ in range(5):
+            task = group.ended(group.submit('single'))
+            waits.append((task.started_at - task.created_at).total_seconds())
+    finally:
+        group.close()
+
+    assert sorted(waits)[2] < 3
 
 
 def test_a_lost_notice_is_made_good_by_the_sweep(group, monkeypatch):
