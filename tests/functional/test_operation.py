@@ -53,11 +53,11 @@ def test_what_is_old_is_pruned_and_nothing_else(place):
     other.run('gone', place.now - 40 * DAY, 'a')
 
     assert pruned(place, '--history', 4) == {
-        'history': '6', 'dead': '0', 'claims': '0'}
+        'history': '6', 'dead': '0', 'claims': '0', 'tasks': '0'}
     assert place.rows(tables.history) == 2
     assert place.rows(tables.failure) == 1103
     assert pruned(place, '--claims', 30, '--dead', 1) == {
-        'history': '0', 'dead': '0', 'claims': '2300'}
+        'history': '0', 'dead': '0', 'claims': '2300', 'tasks': '0'}
     assert place.rows(tables.claim) == 2
     engine = database.make_engine(place.url)
     with engine.begin() as connection:
@@ -65,7 +65,7 @@ def test_what_is_old_is_pruned_and_nothing_else(place):
             tables.failure.c.object != 'b').values(at=place.now - 2 * DAY))
     engine.dispose()
     assert pruned(place, '--dead', 1) == {
-        'history': '0', 'dead': '1100', 'claims': '0'}
+        'history': '0', 'dead': '1100', 'claims': '0', 'tasks': '0'}
     assert place.rows(tables.failure) == 3
     assert other.rows(tables.claim) == 1
     assert other.rows(tables.history) == 2
@@ -85,7 +85,7 @@ def test_claims_of_objects_that_are_gone_are_pruned_and_no_others(place):
     place.store.sync('poll', [], ['gone', 'ill', 'runs'], at=place.now)
 
     assert pruned(place, '--claims', 7) == {
-        'history': '0', 'dead': '0', 'claims': '2'}
+        'history': '0', 'dead': '0', 'claims': '2', 'tasks': '0'}
     objects = json.loads(place.ask(
         'objects', '--job', 'poll', '-f', 'json', '-c', 'Object'))
     assert sorted(one['object'] for one in objects) == [
@@ -97,7 +97,7 @@ def test_a_claim_that_is_pruned_before_its_end_is_cancelled(place):
                       holder='api-1', seconds=60.0, supersede=False)
 
     assert pruned(place, '--claims', 7) == {
-        'history': '0', 'dead': '0', 'claims': '2'}
+        'history': '0', 'dead': '0', 'claims': '2', 'tasks': '0'}
 
     [told] = json.loads(place.ask('history', '--since', '10d', '-f', 'json'))
     assert (told['due'], told['cancelled'], told['open']) == (2, 2, 0)
