@@ -58,7 +58,15 @@ def _until(context, parameters):
         time.sleep(0.01)
 
 
+def _continue(context, parameters):
+    if context.attempt == 1:
+        context.progress = {'half': True}
+        raise RuntimeError('half of it is done')
+    return {'progress': context.progress}
+
+
 BEHAVIOURS = {
+    'continue': _continue,
     'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
     'exit_once': _exit_once, 'junk': _junk,
     'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until}

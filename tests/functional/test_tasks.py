@@ -207,6 +207,15 @@ def test_what_a_command_must_not_return_fails_its_step(
     assert '\n' not in task.message
 
 
+def test_an_attempt_goes_on_from_the_progress_of_the_one_before(alone):
+    alone.start('scheduler')
+
+    task = alone.ended(alone.submit('three', behaves={'1': 'continue'}))
+
+    assert task.parameters['progress'] == {'half': True}
+    assert task.steps[1].normal.attempts == 2
+
+
 def test_a_step_that_takes_too_long_fails(alone):
     alone.start('scheduler')
 
