@@ -44,6 +44,13 @@ COMMANDS = {
     'ring explain': ['poll', 'node-3'],
     'ring show': [], 'ring simulate': ['--members', '3', '--objects', '100'],
     'running': [], 'status': [], 'why': ['poll', 'node-3'],
+    'task submit': ['mysql.init_instance', '--key', 'k', '--queue', 'q'],
+    'task list': [], 'task show': ['none'], 'task cancel': ['none'],
+    'task retry': ['none'], 'queue list': [], 'queue show': ['q'],
+    'queue halt': ['q'], 'queue resume': ['q'],
+    'queue set': ['q', '--on-failure', 'go_on'],
+    'pool list': [], 'pool show': ['none'],
+    'pool reset': ['none', '--yes'],
 }
 LOUDLY = ['--debug', '-v', '-v']
 GO_ON = {'demo', 'scheduler', 'worker'}
