@@ -82,6 +82,10 @@ class BusUnavailable(DistperiodicError):
     """
 
 
+class NoConsumer(BusUnavailable):
+    """The broker has no queue of that name, so a retry now would fail."""
+
+
 class StoreUnavailable(DistperiodicError):
     """The database did not answer, or could not execute the call.
 

@@ -20,6 +20,7 @@ from oslo_config import cfg
 from oslo_db import options
 
 from distperiodic import exceptions
+from distperiodic.core import redaction
 from distperiodic.core import times
 from distperiodic.core.job import TOPIC
 from distperiodic.core.member import check_identity
@@ -260,12 +261,56 @@ PARTITION_OPTS: list[cfg.Opt] = [
         help='Where the handlers of the partition run in its service. A '
              'thread that exceeds its timeout cannot be stopped: its result '
              'does not count, but it goes on. A process is killed, and '
-             'another one replaces it. Processes are started anew, so each '
+             'another one replaces it. A process is spawned, not forked: it '
              'imports the class of the tasks and builds it as CLASS(conf) '
-             'from the configuration files; they need the package pebble, '
-             "which distperiodic[process] installs. A handler in a process "
-             'cannot save progress, and is not told that it is cancelled. '
-             'Unset: thread.'),
+             'from the configuration files. Processes need the package '
+             'pebble, which distperiodic[process] installs. Unset: thread.'),
+    cfg.StrOpt(
+        'transport_url', secret=True,
+        help='Broker that carries the work of the partition to its workers '
+             'and their reports back, in the form of [DEFAULT] '
+             'transport_url. Set it to the same broker for the schedulers '
+             'and for the workers of the partition. If this broker is away, '
+             'the work of the partition waits, and that of other partitions '
+             'does not. It has an effect with dispatcher = messaging. Unset: '
+             '[DEFAULT] transport_url.'),
+    cfg.StrOpt(
+        'topic',
+        help='Topic of the jobs of the partition. Only one section may '
+             'describe a topic, unless their options are the same. Unset: '
+             'NAME.'),
+    cfg.IntOpt(
+        'pool_size', min=1, max=1000,
+        help='Number of threads, or of processes, that run the handlers of '
+             'the partition in one scheduler or worker. Each partition has '
+             'its own, so a slow one does not delay the others. Unset: '
+             '[distperiodic] pool_size.'),
+    cfg.StrOpt(
+        'mode',
+        choices=[
+            ('shared', 'all workers of the partition run its jobs'),
+            ('standby', 'one worker is active; the others wait to take over')],
+        help='Which workers of the partition run its jobs. With standby, '
+             'another worker takes over only if the active one has left its '
+             'group and has sent no heartbeat to the store for '
+             'session_timeout: at most 1 s after both. It needs dispatcher = '
+             'messaging, a backend_url and a connection. Set it to the same '
+             'value in all processes of the group. Unset: shared.'),
+    cfg.StrOpt(
+        'preferred',
+        help='With mode = standby, the host or the member that takes over if '
+             'several workers can. It does not take the partition from an '
+             'active worker; "distperiodic partition promote" does. Unset: '
+             'the first worker that asks the store.'),
+    cfg.StrOpt(
+        'handler',
+        help='Class of the tasks whose handlers run the jobs of the '
+             'partition, as MODULE:CLASS or as the name of an entry point of '
+             'the group distperiodic.handlers. Only the workers of the '
+             'partition import it, and schedulers that run the jobs '
+             'themselves. It is built as CLASS(conf), and declares the jobs '
+             'with the names that they have in the class of the schedulers. '
+             'Unset: the class that the service is started with.'),
 ]
 
 
@@ -299,10 +344,23 @@ class Settings:
     workflows: str
     quorum_queues: bool
     signing_key: tuple[str, ...] = dataclasses.field(repr=False)
-    #: Partitions by name. Only those with an option that is set.
+    #: Partitions by topic. Only those with an option that is set.
     partitions: Partitions
     #: True if the store is a file that the service creates itself.
     embedded: bool
+
+    def pool_size_of(self, topic: str) -> int:
+        """Return the number of threads for the jobs of *topic*."""
+        partition = self.partitions.get(topic)
+        return (partition and partition.pool_size) or self.pool_size
+
+    def topic_of(self, partition: str) -> str:
+        """Return the topic of the partition with this name.
+
+        Without a section, the name is the topic.
+        """
+        return next((topic for topic, one in self.partitions.items()
+                     if one.name == partition), partition)
 
     @property
     def store_file(self) -> str:
@@ -426,19 +484,72 @@ def _partitions(conf: cfg.ConfigOpts) -> Partitions:
         conf.register_opts(PARTITION_OPTS, group=section)
         values = _values(conf, section, PARTITION_OPTS)
         if any(value is not None for value in values.values()):
-            found[name] = Partition(name, **values)
+            topic = values.pop('topic') or name
+            _check_topic(section, topic, values, found.get(topic))
+            found.setdefault(topic, Partition(name, **values))
     if sections:
         for path in files(conf):
             _check_known(path)
     return found
 
 
+def _check_topic(section: str, topic: str, values: dict[str, Any],
+                 other: Partition | None) -> None:
+    """Check the topic of a section, and its options against each other.
+
+    :param other: Partition of another section with the same topic, if any.
+    :raises ConfigError: The section cannot be used.
+    """
+    if TOPIC.fullmatch(topic) is None:
+        raise exceptions.ConfigError(
+            f'[{section}] topic = {topic!r} is not a topic; give 1 to 100 of '
+            'A-Z a-z 0-9 . _ -')
+    if values['preferred'] is not None and values['mode'] != 'standby':
+        raise exceptions.ConfigError(
+            f'[{section}] preferred = {values["preferred"]} has an effect '
+            'only with mode = standby; set it, or remove preferred')
+    if other is None:
+        return
+    for option, value in values.items():
+        theirs = getattr(other, option)
+        if theirs != value:
+            raise exceptions.ConfigError(
+                f'[{PARTITION}{other.name}] and [{section}] both describe '
+                f'topic {topic!r}, but {option} is '
+                f'{_shown(theirs)} in one and {_shown(value)} in the other; '
+                'remove '
+                'one section, or give its jobs another topic')
+
+
+def _shown(value: Any) -> str:
+    """Return the value of an option, without passwords."""
+    return 'unset' if value is None else redaction.redact(str(value))
+
+
+def _check_standby(found: Settings) -> None:
+    """Check that partitions with one active worker can work.
+
+    :raises ConfigError: An option that they need is not set.
+    """
+    missing = [text for text, ok in (
+        ('dispatcher = messaging', found.dispatcher == 'messaging'),
+        ('a backend_url', found.backend_url),
+        ('a connection', found.connection)) if not ok]
+    for partition in found.partitions.values():
+        if partition.standby and missing:
+            raise exceptions.ConfigError(
+                f'[{PARTITION}{partition.name}] mode = standby needs '
+                f'{" and ".join(missing)} in [{GROUP}]; set it, or remove '
+                'mode')
+
+
 def _check_known(path: str) -> None:
-    """Check for unknown options in the sections of partitions.
+    """Check for unknown options in the sections of partitions, and for
+    options with two values.
 
-    A misspelt limit would have no effect.
+    A misspelt limit would have no effect, nor would the first of two values.
 
-    :raises ConfigError: There is an unknown option.
+    :raises ConfigError: There is such an option.
     """
     read: dict[str, dict[str, list[str]]] = {}
     try:
@@ -451,9 +562,14 @@ def _check_known(path: str) -> None:
         for option, values in read[section].items():
             if option.replace('-', '_') not in known:
                 raise exceptions.ConfigError(
-                    f'[{section}] {option} = {values[-1]} in {path}: a '
+                    f'[{section}] {option} = '
+                    f'{redaction.redact(values[-1])} in {path}: a '
                     f'partition has no such option; it has '
                     f'{", ".join(known)}: correct the name, or remove it')
+            if len(set(values)) > 1:
+                raise exceptions.ConfigError(
+                    f'[{section}] {option} has several values in {path}: '
+                    f'{", ".join(map(_shown, values))}; keep one of them')
 
 
 def value(conf: cfg.ConfigOpts, name: str) -> Any:
@@ -510,4 +626,5 @@ def settings(conf: cfg.ConfigOpts) -> Settings:
             f'[{GROUP}] group {found.group!r} has {len(found.group)} '
             f'characters, but a store allows {_GROUP_LENGTH}; give a shorter '
             'name')
+    _check_standby(found)
     return found

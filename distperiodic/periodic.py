@@ -52,6 +52,7 @@ from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
 from distperiodic.core.schedule import datetime_of
+from distperiodic.core.suggestion import did_you_mean
 from distperiodic.exceptions import InvalidJob
 from distperiodic.exceptions import InvalidSchedule
 from distperiodic.exceptions import InvalidWorkflow
@@ -465,8 +466,7 @@ class PeriodicTasks:
                 and not hasattr(PeriodicTasks, name)
                 and callable(getattr(cls, name))
             ]
-            near = difflib.get_close_matches(method, names, 1)
-            hint = f'; did you mean {near[0]!r}?' if near else ''
+            hint = did_you_mean(method, names)
             raise InvalidJob(
                 f'{job.defined_at}: job {job.name!r}: objects={method!r} '
                 f'names no method of {cls.__name__}{hint or "; define it"}'

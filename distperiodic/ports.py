@@ -8,8 +8,10 @@ All ports are in one file, so that the contract can be read as a whole.
 """
 
 from collections.abc import Callable
+from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 from typing import TypeVar
@@ -27,6 +29,9 @@ from distperiodic.core.claim import State
 from distperiodic.core.job import Job
 from distperiodic.core.member import View
 from distperiodic.core.ring import Arc
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Role
+from distperiodic.core.standby import Standing
 
 
 class Clock(Protocol):
@@ -85,6 +90,22 @@ class JobStatus(NamedTuple):
     checked: int
 
 
+class Proceed(NamedTuple):
+    """Request for the runs of steps that become ready in the same move."""
+
+    #: Jobs of the commands that may be granted.
+    jobs: Collection[str]
+    #: Prefix of the names of the new leases, ``<into>.0``...
+    into: str
+    #: Holder of the new leases.
+    holder: str
+    #: Seconds until the leases expire.
+    seconds: float
+    #: As in :meth:`ClaimStore.start`: if this worker is not active any more,
+    #: nothing is granted.
+    active: Active | None = None
+
+
 class Advanced(NamedTuple):
     """Tasks whose steps have ended, by outcome."""
 
@@ -92,6 +113,8 @@ class Advanced(NamedTuple):
     #: Failed; they wait for their next run.
     retried: set[str]
     failed: set[str]
+    #: Leases of the runs that were granted, with the input of each run.
+    granted: Sequence[tuple[Lease, dict[str, workflow.StepInput]]] = ()
 
 
 class StepStore(Protocol):
@@ -116,16 +139,6 @@ class StepStore(Protocol):
         :returns: The leases, each with claims of one command.
         """
 
-    def proceed(self, jobs: Mapping[str, int], *, tasks: Sequence[str],
-                into: str, holder: str, seconds: float
-                ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
-        """Claim steps that are ready, and grant their runs to *holder*.
-
-        The parameters are those of :meth:`take`.
-
-        :returns: The leases of the granted runs, with the input of each.
-        """
-
     def wake(self) -> bool:
         """Make delayed steps ready that are due, and let the next task run in
         each queue whose last task has ended.
@@ -138,20 +151,69 @@ class StepStore(Protocol):
 
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
-                lease: str, into: str,
-                pause: Callable[[int], float]) -> Advanced:
+                lease: str, into: str, pause: Callable[[int], float],
+                proceed: Proceed | None = None) -> Advanced:
         """End runs in *lease*, and move their tasks, in one transaction.
 
         A failed step is tried again as often as its workflow says. Then its
         task is rolled back.
+
+        The same transaction may claim the next steps of these tasks, and the
+        first steps of the tasks that follow them in their queues.
 
         :param done: Tasks whose command is done, with the JSON text of what
             it returned, or None.
         :param failed: Errors of the tasks whose command failed.
         :param into: Name of the new lease for steps that wait for a retry.
         :param pause: Returns the seconds until the retry of an attempt.
+        :param proceed: Grants the runs of steps that become ready. None
+            grants none.
         :returns: The tasks whose ends counted.
         """
+
+
+class PartitionStore(Protocol):
+    """Store of the active worker of each partition, of which there is at most
+    one; see :mod:`distperiodic.core.standby`.
+
+    Workers are named by their processes. Each method may be repeated if its
+    answer was lost.
+
+    :raises StoreUnavailable: As in :class:`ClaimStore`.
+    """
+
+    def beat(self, partition: str, worker: str, role: Role, *,
+             seconds: float) -> Standing:
+        """Record a heartbeat of *worker*; if it is active, renew its lease.
+
+        :param seconds: Seconds from now until the lease expires.
+        :returns: The row of the partition, as it is now.
+        """
+
+    def acquire(self, partition: str, worker: str, *, fence: int,
+                seconds: float) -> Standing:
+        """Make *worker* active, unless another one is.
+
+        This fails if the lease of another worker has not expired, or if the
+        partition was acquired since the caller has read *fence*. A choice of
+        an operator is then fulfilled, and is cleared.
+
+        :returns: The row of the partition, as it is now.
+        """
+
+    def release(self, partition: str, worker: str) -> Standing:
+        """Make no worker active, if *worker* is.
+
+        :returns: The row of the partition, as it is now.
+        """
+
+    def depart(self, partition: str, worker: str) -> None:
+        """Release the partition, if *worker* is active, and delete the
+        record of the heartbeats of *worker*.
+        """
+
+    def is_in_force(self, active: Active) -> bool:
+        """Return whether *active* is the active worker now."""
 
 
 class ClaimStore(Protocol):
@@ -173,6 +235,10 @@ class ClaimStore(Protocol):
     @property
     def steps(self) -> StepStore | None:
         """Steps of tasks. None means that this store cannot hold tasks."""
+
+    @property
+    def partitions(self) -> PartitionStore | None:
+        """Active workers. None means that no process shares this store."""
 
     def close(self) -> None:
         """Close all connections. The next call connects again."""
@@ -303,12 +369,14 @@ class ClaimStore(Protocol):
         """
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str,
-              seconds: float) -> list[Claim]:
+              lease: str, into: str, holder: str, seconds: float,
+              active: Active | None = None) -> list[Claim]:
         """Grant *holder* the runs of *objects* that still wait in *lease*.
 
         :param into: Name of the new lease for the granted runs. If another
             process holds a lease with this name, nothing is granted.
+        :param active: Grant nothing unless this is the active worker of the
+            partition at the commit. None disables the check.
         :returns: The granted claims, in the order of *objects*.
         """
 
@@ -415,7 +483,7 @@ class ClaimStore(Protocol):
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '') -> int:
+             schedule: str = '', due_at: int | None = None) -> int:
         """Record that *objects* do not run for *tick*, without a claim.
 
         No process can claim them for this tick afterwards. Objects that are
@@ -430,6 +498,7 @@ class ClaimStore(Protocol):
             ticks between that watermark and *tick*. These ticks are counted
             as skipped together with *tick*. None means that there are none.
         :param schedule: As in :meth:`claim`.
+        :param due_at: As in :meth:`claim`.
         :returns: Number of objects that counted.
         """
 
@@ -490,3 +559,180 @@ class ReportBus(Protocol):
 
     def report(self, report: message.Report, to_entry: str) -> None:
         """Send *report* to the scheduler with that entry; never block."""
+
+
+#: Maximum bytes of a message: the longest one that distperiodic sends, encoded
+#: twice in JSON, with ids whose characters are all outside the 16-bit range of
+#: Unicode. A carrier discards longer ones before it decodes them.
+LONGEST_MESSAGE = 20 * 2 ** 20
+
+
+class Inbox(NamedTuple):
+    """Queue of one process, and the receivers of what arrives in it."""
+
+    #: The two parts of the name of the queue, ``<topic>.<identity>``. Only
+    #: this process has a queue of this name.
+    topic: str
+    identity: str
+    #: Called with the payload of each message, in a thread of the carrier. It
+    #: does not block and does not raise.
+    on_message: Callable[[Any], None]
+    #: Called with the origin and the reason for each message that has no
+    #: payload.
+    on_garbage: Callable[[str, str], None]
+    #: Name to which messages for all processes of a kind are sent, and which
+    #: this process receives as well. Empty means none.
+    hears: str = ''
+
+    @property
+    def queue(self) -> str:
+        """Name of the queue."""
+        return f'{self.topic}.{self.identity}'
+
+
+class Carrier(Protocol):
+    """Connection of one process to a broker, which carries its messages.
+
+    A carrier sends and, with an inbox, receives. Once open, it reconnects by
+    itself, and logs one line when the broker goes away and one when the broker
+    answers again. The texts of its errors contain no password.
+    """
+
+    def open(self, timeout: float) -> None:
+        """Connect, and start to receive if there is an inbox.
+
+        A carrier without an inbox connects with its first message.
+
+        :param timeout: Maximum seconds that this takes.
+        :raises ConfigError: The URL can never work.
+        :raises BusUnavailable: The broker did not accept the connection. The
+            carrier is then closed.
+        """
+
+    def ended(self, timeout: float) -> bool:
+        """Wait until a failed open() has released everything.
+
+        :param timeout: Maximum seconds that this takes.
+        :returns: Whether it has.
+        """
+
+    def cast(self, topic: str, identity: str, payload: dict[str, Any]) -> None:
+        """Send *payload* to a queue, or to all that hear that name.
+
+        Return when the broker has accepted the message. Threads may share a
+        carrier. May block while a broker accepts no messages.
+
+        :param payload: JSON object of at most :data:`LONGEST_MESSAGE` bytes.
+        :raises NoConsumer: There is no such queue, and no process hears that
+            name.
+        :raises BusUnavailable: The message could not be sent for another
+            reason. A retry may succeed.
+        """
+
+    def close(self, timeout: float) -> None:
+        """Stop receiving, delete the queue of the inbox, and disconnect.
+
+        Steps that take longer continue in the background.
+
+        :param timeout: Maximum seconds that this takes.
+        """
+
+
+class BrokerHost(NamedTuple):
+    """One server of a broker."""
+
+    name: str
+    port: int
+    user: str
+
+    def __str__(self) -> str:
+        return f'{self.name}:{self.port}'
+
+
+class QueueState(NamedTuple):
+    """The numbers of messages and consumers of a queue."""
+
+    messages: int
+    consumers: int
+
+
+class Weakness(NamedTuple):
+    """A setting of a broker that can lose or reveal messages."""
+
+    problem: str
+    remedy: str
+
+
+class BrokerProbe(Protocol):
+    """Probe of a broker for operators. Every request has a timeout.
+
+    The text of a probe, ``str(probe)``, is the URL without its password.
+    """
+
+    @property
+    def hosts(self) -> Sequence[BrokerHost]:
+        """The servers that the URL names."""
+
+    @property
+    def space(self) -> str:
+        """The part of the broker that the URL selects, for people."""
+
+    @property
+    def tls(self) -> bool:
+        """True if the connections are encrypted."""
+
+    @property
+    def tls_remedy(self) -> str:
+        """Instruction that turns on the encryption."""
+
+    def open_to_all(self, host: BrokerHost) -> Weakness | None:
+        """Return a weakness if the URL holds no secret of its own."""
+
+    def check(self, host: BrokerHost) -> None:
+        """Log in to *host*.
+
+        :raises BusUnavailable: The login failed; the message says why.
+        """
+
+    def find(self) -> BrokerHost:
+        """Return the first server that accepts the login.
+
+        :raises BusUnavailable: No server accepts it.
+        """
+
+    def weaknesses(self, host: BrokerHost) -> list[Weakness]:
+        """Return the settings of *host* that can lose messages."""
+
+    def queues(self, host: BrokerHost,
+               names: list[str]) -> dict[str, QueueState | None]:
+        """Return the queues of *names*; None means that it does not exist."""
+
+    def delete(self, host: BrokerHost, names: list[str]) -> None:
+        """Delete queues and their messages; ignore missing queues."""
+
+
+class BusDriver(Protocol):
+    """Kind of message bus: a plug-in in the namespace ``distperiodic.bus``.
+
+    The name of its entry point is the scheme of its URLs. The class takes no
+    arguments, and loading it opens no connection.
+    """
+
+    def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
+                replicated: bool, monotonic: Callable[[], float]) -> Carrier:
+        """Return a carrier, which is not open yet.
+
+        :param conf: Configuration of the service; not changed.
+        :param url: URL of the broker, with its password.
+        :param inbox: Queue to receive from. None means only to send.
+        :param replicated: Value of the option ``quorum_queues``, for brokers
+            whose clients choose how queues are stored.
+        :param monotonic: Returns seconds since an arbitrary start.
+        :raises ConfigError: The URL can never work.
+        """
+
+    def probe(self, conf: Any, url: str) -> BrokerProbe:
+        """Return a probe, without a request to the broker.
+
+        :raises ConfigError: The URL can never work.
+        """

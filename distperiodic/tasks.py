@@ -48,9 +48,9 @@ from distperiodic.core.task import Step
 from distperiodic.core.task import Task
 from distperiodic.core.task import moment
 from distperiodic.core.workflow import Status
-from distperiodic.operator.tasks import NewTask
+from distperiodic.operator.new_task import NewTask
+from distperiodic.operator.task_reader import task_of
 from distperiodic.operator.tasks import TaskStore
-from distperiodic.operator.tasks import task_of
 from distperiodic.periodic import command
 from distperiodic.store import Connections
 from distperiodic.store import check_store
@@ -158,25 +158,26 @@ class Client:
         if session is not None:
             # No other connection is used: it could wait for the caller's.
             ids = self._task_store().submit_in(session, tasks)
-            _after_commit(session, lambda: self._tell(ids))
+            _after_commit(session, lambda: self._notify(ids))
             return ids
         with self._connections.lend() as store:
             ids = store.submit(tasks)
         now = [id_ for id_, task in zip(ids, tasks, strict=True)
                if task.due is None]
         if now:
-            self._tell(now)
+            self._notify(now)
         return ids
 
-    def _tell(self, tasks: Sequence[str]) -> None:
-        """Tell the schedulers of tasks that may have a step to run."""
+    def _notify(self, tasks: Sequence[str]) -> None:
+        """Notify the schedulers of tasks that may have a step to run."""
         settings = self._settings
-        told = notices.tell((settings.connection, settings.group), tasks)
+        here = notices.notify(
+            (settings.connection, settings.group), tasks)
         if self._notices is not None:
-            self._notices.tell(tasks)
-        elif not told:
-            LOG.debug('nobody to tell: tasks=%d; the schedulers find them at '
-                      'their next sweep', len(tasks))
+            self._notices.notify(tasks)
+        elif not here:
+            LOG.debug('no scheduler notified: tasks=%d; the schedulers find '
+                      'them at their next sweep', len(tasks))
 
     def _new(self, type_: Any, parameters: Any, key: Any, queue: Any,
              at: Any, priority: Any) -> NewTask:
@@ -256,7 +257,7 @@ class Client:
         :raises UnknownTask: No task of this group has that id.
         """
         with self._connections.lend() as store:
-            return task_of(*store.get(_id(id_)))
+            return task_of(*store.reader.get(_id(id_)))
 
     def list(self, status: str | None = None,
              type: str | None = None,  # noqa: A002
@@ -282,7 +283,7 @@ class Client:
             raise exceptions.InvalidTask(
                 f'limit is {_shown(limit)}; give a whole number from 1')
         with self._connections.lend() as store:
-            return [task_of(found, None) for found in store.page(
+            return [task_of(found, None) for found in store.reader.page(
                 status=None if status is None else Status(status), type_=type,
                 queue=queue, limit=limit,
                 after=None if after is None else _id(after))]
@@ -326,7 +327,7 @@ class Client:
         """
         with self._connections.lend() as store:
             status = store.cancel(_id(id_), f'{_me()}: {why}'.strip(': '))
-        self._tell([id_])
+        self._notify([id_])
         return status
 
     def retry(self, id_: str, back: bool | None = None) -> Status:
@@ -343,7 +344,7 @@ class Client:
         """
         with self._connections.lend() as store:
             status = store.retry(_id(id_), back)
-        self._tell([id_])
+        self._notify([id_])
         return status
 
     # -- ordered queues
@@ -355,7 +356,7 @@ class Client:
         :raises UnknownTask: There is no queue with this name.
         """
         with self._connections.lend() as store:
-            rows = store.queues(name)
+            rows = store.reader.queues(name)
         return [Queue(row.name, row.head, row.head_status, row.waiting,
                       row.goes_on, moment(row.halted), row.halted_why,
                       row.halted_by)
@@ -369,9 +370,9 @@ class Client:
         """
         with self._connections.lend() as store:
             resumed = store.resume(name)
-            head = store.queues(name)[0].head
+            head = store.reader.queues(name)[0].head
         if resumed and head is not None:
-            self._tell([head])
+            self._notify([head])
         return resumed
 
     def halt_queue(self, name: str, why: str = '') -> bool:
@@ -408,9 +409,9 @@ class Client:
         """Send waiting notices, and close the connections. The next call
         opens others.
         """
-        told: TaskNotices | None = vars(self).pop('_notices', None)
-        if told is not None:
-            told.close(_CLOSING)
+        sender: TaskNotices | None = vars(self).pop('_notices', None)
+        if sender is not None:
+            sender.close(_CLOSING)
         self._connections.close()
 
 

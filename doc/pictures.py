@@ -309,6 +309,7 @@ _PURPOSE = {
     'pytest_plugin': 'the fixture for your tests',
     'service': 'the two services',
     'testing': 'a cluster in memory',
+    'loading': 'classes of tasks, by their names',
     'coordinator': 'HashRing',
     'periodic': 'periodic_task',
     'dispenser': 'TaskDispenser',
@@ -334,7 +335,10 @@ def _room(module: str) -> str:
 
 def rooms() -> str:
     """Draw the layers of the package, and which may import which."""
-    [layers], [pure] = _contracts('layers'), _contracts('forbidden')
+    [layers] = _contracts('layers')
+    # The contract of those that may not wait.
+    [pure] = [contract for contract in _contracts('forbidden')
+              if 'time' in contract['forbidden_modules']]
     rows = [[_room(module) for module in re.split(r'[|:]', layer)]
             for layer in layers['layers']]
     no_io = {_room(module) for module in pure['source_modules']}

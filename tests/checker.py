@@ -238,7 +238,7 @@ def crowds(record: Record) -> list[Finding]:
 
 def poison(record: Record) -> list[Finding]:
     """Objects that were given up, and had more than one run in a later tick
-    before one was done.
+    before one was done. A requeue gives an object all its attempts again.
     """
     runs: dict[Key, list[Run]] = collections.defaultdict(list)
     for run in record.runs:
@@ -247,7 +247,13 @@ def poison(record: Record) -> list[Finding]:
     spent: set[tuple[str, str]] = set()
     for claim in sorted(record.claims.values(), key=lambda claim: claim.at):
         policy, pair = record.policies[claim.job], (claim.job, claim.object)
-        of_one = runs[claim.job, claim.object, claim.tick]
+        of_one = sorted(runs[claim.job, claim.object, claim.tick],
+                        key=lambda run: run.start)
+        requeued = max((at for at in record.requeues if of_one
+                        and claim.at < at < of_one[-1].start), default=None)
+        if requeued is not None:
+            spent.discard(pair)
+            of_one = [run for run in of_one if run.start > requeued]
         if pair in spent and (len(of_one) > 1 or any(
                 run.attempt != policy.most for run in of_one)):
             found.append(Finding('poison', (

@@ -59,8 +59,9 @@ def _own(name):
 
 zookeeper, rabbitmq, redis, etcd, postgresql, mariadb = map(_shared, (
     'zookeeper', 'rabbitmq', 'redis', 'etcd', 'postgresql', 'mariadb'))
-zookeeper_server, rabbitmq_server, postgresql_server, mariadb_server = map(
-    _own, ('zookeeper', 'rabbitmq', 'postgresql', 'mariadb'))
+(zookeeper_server, rabbitmq_server, redis_server, postgresql_server,
+ mariadb_server) = map(_own, (
+     'zookeeper', 'rabbitmq', 'redis', 'postgresql', 'mariadb'))
 
 
 @pytest.fixture

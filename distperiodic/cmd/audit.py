@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``distperiodic audit``: check that all due work was done."""
+"""``distperiodic audit``: check that all due work and all tasks were done.
+"""
 
 import argparse
 import collections
@@ -18,7 +19,9 @@ from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.core import audit
 from distperiodic.core import due
+from distperiodic.core import task_audit
 from distperiodic.core.audit import Fate
+from distperiodic.core.job import COMMAND_PREFIX
 from distperiodic.core.schedule import SECOND
 
 if TYPE_CHECKING:
@@ -56,8 +59,8 @@ class _Audited(NamedTuple):
 
 
 class Audit(display.Table, lister.Lister):
-    """Show whether all due work was done: each due tick is counted in one
-    class.
+    """Show whether all due work was done: each due tick, and each task, is
+    counted in one class.
 
     Exit code 0: nothing is lost or unexplained; 1: something is, or the
     catalogue of a job of --tasks cannot be read.
@@ -68,11 +71,13 @@ class Audit(display.Table, lister.Lister):
         configured.add_job(parser)
         parser.add_argument(
             '--since', type=configured.since, default='24h', metavar='TIME',
-            help='check the ticks since TIME: an age such as 90s, 30m, 24h or '
-                 '7d, or an instant in UTC; default: 24h')
+            help='check the ticks since TIME, and the tasks that were '
+                 'submitted since then or have not ended: an age such as 90s, '
+                 '30m, 24h or 7d, or an instant in UTC; default: 24h')
         parser.add_argument(
             '--ticks', action='store_true',
-            help='show a row for each tick, the newest first')
+            help='show a row for each tick, the newest first, and none for '
+                 'tasks')
         listed.add_option(
             parser, 'it provides the policies and the catalogue; without it, '
             'the audit cannot find objects that are not listed')
@@ -85,6 +90,7 @@ class Audit(display.Table, lister.Lister):
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
         from distperiodic.operator.queries import StoreQueries
+        from distperiodic.operator.task_audit import tasks_alike
         named = configured.job_of(parsed)
         settings = self.database(parsed)
         tasks = listed.load(self, parsed)
@@ -93,13 +99,22 @@ class Audit(display.Table, lister.Lister):
             since = parsed.since.before(accounts.group.now())
             audited = [_audit(accounts, name, since, tasks, settings)
                        for name in names]
+            alike = ([] if named is not None
+                     else tasks_alike(accounts.group, since))
         total: collections.Counter[Fate] = sum(
             (one.total for one in audited), collections.Counter())
-        self.wrong = any(total[fate] for fate in audit.FINDINGS) or any(
-            one.unread for one in audited)
-        self.sentence = _sentence(
-            audited, total, parsed.since,
-            [] if named is not None else _missing(tasks, names))
+        of_tasks = [
+            _Audited(COMMAND_PREFIX + name, {since: fates}, '', False,
+                     _NOT_OF_TASKS)
+            for name, fates in sorted(task_audit.by_type(alike).items())]
+        self.wrong = any(
+            one.unread or one.total[fate] for one in (*audited, *of_tasks)
+            for fate in audit.FINDINGS)
+        self.sentence = '\n'.join(filter(None, [
+            _sentence(audited, total, parsed.since,
+                      [] if named is not None else _missing(tasks, names))
+            if audited or not of_tasks else '',
+            _sentence_of_tasks(alike, parsed.since) if of_tasks else '']))
         if parsed.ticks:
             return ('Job', 'Tick', *_COLUMNS), [
                 (one.job, configured.moment(tick),
@@ -108,9 +123,14 @@ class Audit(display.Table, lister.Lister):
                 for tick, fates in sorted(one.ticks.items(), reverse=True)
                 if fates]
         return ('Job', *_COLUMNS), [
-            (one.job, *_cells(one, one.total, parsed)) for one in audited]
+            (one.job, *_cells(one, one.total, parsed))
+            for one in (*audited, *of_tasks)]
 
 
+#: Classes that do not apply to tasks.
+_NOT_OF_TASKS = frozenset([
+    Fate.LATE, Fate.SUPERSEDED, Fate.SKIPPED, Fate.PASSED_OVER,
+    Fate.NOT_LISTED])
 _COLUMNS = ('Due', *(fate.value.capitalize() for fate in Fate))
 
 
@@ -211,6 +231,13 @@ def _not_listed(accounts: 'StoreQueries',
     if isinstance(found, str):
         return f'cannot determine which objects are not listed: {found}'
     return accounts.not_listed(job.name, found.ids)
+
+
+def _sentence_of_tasks(alike: Sequence[task_audit.Alike],
+                       since: configured.Since) -> str:
+    number = sum(one.number for one in alike)
+    return (f'{configured.plural(number, "task")} submitted {since.phrase} '
+            f'or not ended: {task_audit.phrase(alike)}.')
 
 
 def _missing(tasks: 'periodic.PeriodicTasks | None',

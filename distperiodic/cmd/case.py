@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from distperiodic import opts
     from distperiodic import periodic
     from distperiodic.cmd.status import Group
-    from distperiodic.operator.broker_probe import BrokerProbe
     from distperiodic.operator.coordination_probe import CoordinationProbe
     from distperiodic.operator.store_probe import StoreProbe
+    from distperiodic.ports import BrokerHost
+    from distperiodic.ports import BrokerProbe
 
 
 @dataclasses.dataclass
@@ -213,24 +214,35 @@ class Case:
             raise findings.NotNow('see store_reachable') from None
 
     @functools.cached_property
-    def _broker(self) -> 'BrokerProbe | exceptions.DistperiodicError':
-        from distperiodic.operator import broker_probe as broker
+    def _brokers(self) -> (
+            'dict[str, BrokerProbe] | exceptions.DistperiodicError'):
+        from distperiodic.adapters.messaging import drivers
         try:
-            return broker.BrokerProbe(self.conf)
+            return drivers.probes(self.conf, self.settings.partitions)
         except exceptions.DistperiodicError as exc:
             return exc
 
     @property
-    def broker(self) -> 'BrokerProbe':
-        """The broker.
+    def brokers(self) -> 'dict[str, BrokerProbe]':
+        """The main broker under the key '', and the brokers of partitions that
+        have one of their own.
 
-        :raises NotNow: no broker is used, or its URL cannot be used.
+        :raises NotNow: no broker is used, or a URL cannot be used.
         """
         if self.settings.dispatcher != 'messaging':
             raise findings.NotNow('dispatcher = local: no broker is used')
-        if isinstance(self._broker, exceptions.DistperiodicError):
+        if isinstance(self._brokers, exceptions.DistperiodicError):
             raise findings.NotNow('correct transport_url first')
-        return self._broker
+        return self._brokers
+
+    @property
+    def broker_hosts(self) -> 'list[tuple[BrokerProbe, BrokerHost]]':
+        """The servers of all brokers.
+
+        :raises NotNow: no broker is used, or a URL cannot be used.
+        """
+        return [(probe, host) for probe in dict.fromkeys(
+            self.brokers.values()) for host in probe.hosts]
 
     def check_broker(self) -> None:
         """Check transport_url.
@@ -238,5 +250,5 @@ class Case:
         :raises ConfigError: transport_url is needed, but cannot be used.
         """
         if (self.settings.dispatcher == 'messaging'
-                and isinstance(self._broker, exceptions.DistperiodicError)):
-            raise self._broker
+                and isinstance(self._brokers, exceptions.DistperiodicError)):
+            raise self._brokers

@@ -29,6 +29,7 @@ from distperiodic.cmd.findings import fail
 from distperiodic.cmd.findings import ok
 from distperiodic.cmd.findings import skip
 from distperiodic.cmd.findings import warn
+from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from distperiodic.opts import Settings
@@ -70,7 +71,8 @@ def _limits(settings: 'Settings') -> str:
     """Return the limits of partitions, as the end of a sentence."""
     return ''.join(
         f', at most {one.max_in_flight} in flight in partition {one.name}'
-        for one in settings.partitions.values())
+        for one in settings.partitions.values()
+        if one.max_in_flight is not None)
 
 
 @check('options', offline=True)
@@ -92,14 +94,14 @@ def options_known(case: Case) -> Finding:
         for section, options in sections.items():
             if section == opts.GROUP:
                 odd += [f'{name} in {path}'
-                        + configured.did_you_mean(name, known)
+                        + did_you_mean(name, known)
                         for name in options
                         if name.replace('-', '_') not in known]
             elif section != 'DEFAULT' and not opts.is_of_partition(
-                    section) and configured.did_you_mean(
+                    section) and did_you_mean(
                     section, [opts.GROUP]):
                 odd.append(f'section [{section}] in {path}'
-                           f'{configured.did_you_mean(section, [opts.GROUP])}')
+                           f'{did_you_mean(section, [opts.GROUP])}')
     if odd:
         return warn(f'not known: {"; ".join(odd)}',
                     'correct the names, or remove them')
@@ -154,36 +156,33 @@ def connections_private(case: Case) -> Finding:
     from distperiodic.adapters.coordination import url as backend_url
     from distperiodic.operator import coordination_probe
     settings = case.settings
-    bare = []
+    bare, bus_tls = [], ''
     if settings.backend_url and case.scheme != 'file' and (
             not backend_url.has_tls(settings.backend_url)):
         bare += [f'{name} (backend_url)'
                  for name, _ in coordination_probe.addresses(
                      settings.backend_url)
                  if not _loopback(name)]
-    if settings.dispatcher == 'messaging' and not case.broker.tls:
-        bare += [f'{h.name} (transport_url)' for h in case.broker.hosts
-                 if not _loopback(h.name)]
+    if settings.dispatcher == 'messaging':
+        for probe, host in case.broker_hosts:
+            if not probe.tls and not _loopback(host.name):
+                bare.append(f'{host.name} (transport_url)')
+                bus_tls = f'{probe.tls_remedy}; '
     if bare:
         return warn(f'no TLS to {configured.listed(bare)}',
-                    'add ?use_ssl=true&ca=FILE to backend_url; set '
-                    '[oslo_messaging_rabbit] ssl = true; or use a private '
-                    'network')
+                    f'add ?use_ssl=true&ca=FILE to backend_url; {bus_tls}or '
+                    'use a private network')
     return ok('all connections use TLS or stay on this host')
 
 
 @check('security', offline=True)
 def broker_user(case: Case) -> Finding:
-    """The broker is not used as guest, whose password is publicly known."""
-    guests = [str(h) for h in case.broker.hosts
-              if h.user == 'guest' and not _loopback(h.name)]
-    if guests:
-        return warn(f'guest at {configured.listed(guests)}; RabbitMQ accepts '
-                    'this user from its own host only',
-                    'rabbitmqctl add_user NAME PASSWORD; rabbitmqctl '
-                    'set_permissions NAME ".*" ".*" ".*"; put the user and '
-                    'the password into transport_url')
-    return ok('the user is not guest, or the broker is on this host')
+    """The login at the broker is a secret, unlike RabbitMQ's user guest."""
+    for probe, host in case.broker_hosts:
+        found = probe.open_to_all(host)
+        if found is not None and not _loopback(host.name):
+            return warn(*found)
+    return ok('the login is a secret, or the broker is on this host')
 
 
 @check('security', offline=True)
@@ -191,7 +190,8 @@ def messages_signed(case: Case) -> Finding:
     """Messages are signed if others may write to the broker: without a store,
     a message alone makes a worker start work.
     """
-    remote = [h.name for h in case.broker.hosts if not _loopback(h.name)]
+    remote = [host.name for _, host in case.broker_hosts
+              if not _loopback(host.name)]
     if case.settings.signing_key:
         keys = configured.plural(len(case.settings.signing_key), 'key')
         return ok(f'signed, {keys} accepted')
@@ -393,44 +393,62 @@ def clocks_of_members(case: Case) -> Finding:
 
 @check('broker')
 def broker_reachable(case: Case) -> Finding:
-    """Every broker of transport_url accepts the login."""
+    """Every server of transport_url accepts the login."""
     bad = []
-    for host in case.broker.hosts:
+    for probe, host in case.broker_hosts:
         try:
-            case.broker.check(host)
+            probe.check(host)
         except exceptions.BusUnavailable as exc:
             bad.append(str(exc))
-    hosts = configured.listed([str(h) for h in case.broker.hosts])
+    hosts = configured.listed([
+        f'{host}, {probe.space}' for probe, host in case.broker_hosts])
     if not bad:
-        return ok(f'{hosts}, vhost {case.broker.vhost}')
+        return ok(hosts)
     found, _, remedy = bad[0].rpartition('; ')
-    if len(bad) == len(case.broker.hosts):
+    if len(bad) == len(case.broker_hosts):
         return fail(found if len(bad) == 1 else
                     f'{found}, and {len(bad) - 1} more', remedy)
     return warn(found, remedy)
 
 
 @check('broker')
+def broker_settings(case: Case) -> Finding:
+    """No setting of a broker makes it lose messages."""
+    found, answered = [], 0
+    for probe in dict.fromkeys(case.brokers.values()):
+        with contextlib.suppress(exceptions.BusUnavailable):
+            found += probe.weaknesses(probe.find())
+            answered += 1
+    if found:
+        return warn('; '.join(one.problem for one in found), '; '.join(
+            dict.fromkeys(one.remedy for one in found)))
+    if not answered:
+        raise NotNow('no broker accepts the login')
+    return ok('the broker deletes no messages that wait')
+
+
+@check('broker')
 def broker_queues(case: Case) -> Finding:
     """Every live process has a queue of its own, and consumes from it."""
     from distperiodic.adapters.messaging import bus
-    broker, group = case.broker, case.populated
-    name = case.settings.group
-    queues = {
-        f'{bus.work_topic(name, partition)}.'
-        f'{bus.queue_of(worker.process)}'
-        for partition, workers in group.workers.items()
-        for worker in workers}
-    queues |= {f'{bus.reports_topic(name)}.'
-               f'{bus.queue_of(m.process)}'
+    name, group = case.settings.group, case.populated
+    main = case.brokers['']
+    reports = {f'{bus.reports_topic(name)}.{bus.queue_of(m.process)}'
                for m in group.members if m.points}
-    try:
-        host = broker.find()
-    except exceptions.BusUnavailable:
-        raise NotNow('no broker accepts the login') from None
-    found = broker.queues(host, sorted(queues))
-    missing = [q for q, state in found.items() if state is None]
-    unread = [q for q, state in found.items() if state and not state.consumers]
+    queues: dict[Any, set[str]] = {
+        probe: set(reports) for probe in case.brokers.values()}
+    for partition, workers in group.workers.items():
+        queues[case.brokers.get(partition, main)] |= {
+            f'{bus.work_topic(name, partition)}.'
+            f'{bus.queue_of(worker.process)}' for worker in workers}
+    found: list[tuple[str, Any]] = []
+    for probe, names in queues.items():
+        try:
+            found += probe.queues(probe.find(), sorted(names)).items()
+        except exceptions.BusUnavailable:
+            raise NotNow('no broker accepts the login') from None
+    missing = [q for q, state in found if state is None]
+    unread = [q for q, state in found if state and not state.consumers]
     if missing or unread:
         return fail(
             '; '.join(text for names, text in (
@@ -439,7 +457,7 @@ def broker_queues(case: Case) -> Finding:
                 if names),
             'those processes use another broker or vhost, or have just lost '
             'their connection: compare transport_url, and read their logs')
-    waiting = sum(state.messages for state in found.values() if state)
+    waiting = sum(state.messages for _, state in found if state)
     return ok(f'{configured.plural(len(found), "queue")}, each with a '
               f'consumer; {configured.plural(waiting, "message")} waiting')
 

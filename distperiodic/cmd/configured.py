@@ -9,9 +9,7 @@ functions that need them.
 import argparse
 import contextlib
 import datetime
-import difflib
 import os
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -47,12 +45,6 @@ _MOST = 1_000_000_000
 def one_line(text: object) -> str:
     """Return *text* without line ends, for an error message."""
     return ' '.join(str(text).split())
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return '; did you mean X?', or an empty text if no name is similar."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f'; did you mean {near[0]!r}?' if near else ''
 
 
 def positive(text: str) -> int:

@@ -9,6 +9,7 @@ from cliff import command
 from cliff import lister
 
 from distperiodic import exceptions
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
@@ -54,7 +55,7 @@ class DeadList(display.Table, lister.Lister):
                  for dead in found])
 
 
-class DeadRequeue(configured.Configured, command.Command):
+class DeadRequeue(acting.Acting, command.Command):
     """Run dead objects again, for the tick in which they failed.
 
     Their attempts are counted from 1 again. They run at the next sweep of a
@@ -74,12 +75,13 @@ class DeadRequeue(configured.Configured, command.Command):
     def take_action(self, parsed: argparse.Namespace) -> None:
         from distperiodic.operator.admin import StoreAdmin
         job = configured.job_of(parsed)
-        with self.store(parsed, StoreAdmin) as admin:
+        with (self.store(parsed, StoreAdmin) as admin,
+              self.audited(parsed, job or 'all jobs',
+                           object=parsed.object) as record):
             number = admin.requeue(job=job, key=parsed.object)
+            record.outcome = configured.plural(number, 'object')
         if not number and parsed.object is not None:
             raise exceptions.ConfigError(
                 f'object {parsed.object!r} is not dead, so nothing was '
                 'changed; to list the dead objects: distperiodic dead list')
-        app: Any = self.app
-        print(f'requeued {configured.plural(number, "object")}',
-              file=app.stdout)
+        self.print(f'requeued {configured.plural(number, "object")}')

@@ -100,11 +100,11 @@ class Demo(configured.Configured, command.Command):
         connection = parsed.connection
         if parsed.config_file or parsed.config_dir:
             from distperiodic import opts
-            from distperiodic.operator import broker_probe
+            from distperiodic.adapters.messaging import drivers
             conf = self.configuration(parsed)
             settings = opts.settings(conf)
             backend_url = backend_url or settings.backend_url
             connection = connection or settings.connection
             if settings.dispatcher == 'messaging':
-                transport_url = transport_url or broker_probe.url_of(conf)
+                transport_url = transport_url or drivers.url_of(conf)
         return backend_url, transport_url, connection

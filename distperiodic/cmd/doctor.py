@@ -19,6 +19,7 @@ from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import findings
 from distperiodic.cmd import listed
+from distperiodic.cmd import partition_checks  # noqa: F401 - they register
 from distperiodic.cmd import store_checks  # noqa: F401 - they register
 from distperiodic.cmd import task_checks  # noqa: F401 - they register
 from distperiodic.cmd.case import Case
@@ -30,8 +31,8 @@ _COLOURS = {findings.Result.OK: '32', findings.Result.WARN: '33',
 
 
 class Doctor(display.Display, lister.Lister):
-    """Check options, coordination service, group, ring, clocks, broker, store
-    and tasks.
+    """Check options, coordination service, group, ring, clocks, broker, store,
+    tasks and partitions.
 
     Exit code 0: all is well; 1: there are warnings; 2: something is broken.
     """

@@ -5,8 +5,6 @@ Schedulers read the changes made here at their next sweep.
 """
 
 import argparse
-import getpass
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from typing import Any
@@ -15,10 +13,12 @@ from cliff import command
 from cliff import lister
 
 from distperiodic import exceptions
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import listed
 from distperiodic.core import due
+from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
     from distperiodic import periodic
@@ -76,7 +76,7 @@ def _moment(micros: int | None) -> str:
     return '' if micros is None else configured.moment(micros)
 
 
-class _OfJob(configured.Configured, command.Command):
+class _OfJob(acting.Acting, command.Command):
     """Base class of commands about one job."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -84,16 +84,12 @@ class _OfJob(configured.Configured, command.Command):
         parser.add_argument('job', metavar='JOB', help='name of the job')
         return parser
 
-    def print(self, text: str) -> None:
-        app: Any = self.app
-        print(text, file=app.stdout)
-
 
 class _OfJobs(_OfJob):
     """Base class of commands about one job or all jobs."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = configured.Configured.get_parser(self, prog_name)
+        parser = acting.Acting.get_parser(self, prog_name)
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument(
             'job', metavar='JOB', nargs='?', help='name of the job')
@@ -124,34 +120,22 @@ class JobPause(_OfJobs):
     previous one, which is printed.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--why', required=True, metavar='TEXT',
-            help='the reason, for other operators; the history records it')
-        return parser
+    reason_required = True
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        from distperiodic.adapters.local.process_slot import host_name
         from distperiodic.operator.admin import StoreAdmin
-        by = f'{_user()}@{host_name()}'
+        actor = self.actor(parsed)
         with self.store(parsed, StoreAdmin) as admin:
             for job in self.names(parsed, admin.group):
-                admin.pause(job.name, by=by, why=parsed.why)
+                with self.audited(parsed, job.name):
+                    admin.pause(job.name, by=f'{actor.who}@{actor.host}',
+                                why=parsed.why)
                 before = '' if job.paused_since is None else (
                     f' (it was already paused, at {_moment(job.paused_since)} '
                     f'by {job.paused_by}: {job.paused_why}; the new reason '
                     'replaces this one)')
                 self.print(f'paused {job.name}{before}; schedulers apply '
                            'this at their next sweep')
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container may run as a user id that has no name.
-        return f'uid-{os.getuid()}'
 
 
 class JobResume(_OfJobs):
@@ -161,7 +145,11 @@ class JobResume(_OfJobs):
         from distperiodic.operator.admin import StoreAdmin
         with self.store(parsed, StoreAdmin) as admin:
             for job in self.names(parsed, admin.group):
-                if admin.resume(job.name):
+                with self.audited(parsed, job.name) as record:
+                    resumed = admin.resume(job.name)
+                    if not resumed:
+                        record.outcome = 'it was not paused'
+                if resumed:
                     self.print(f'resumed {job.name}; it continues with its '
                                'next tick')
                 else:
@@ -195,7 +183,12 @@ class JobTrigger(_OfJob):
                 self._list(admin.group, tasks, parsed)
             elif parsed.job not in admin.group.names().values():
                 self._refuse_unknown(admin.group, parsed.job)
-            result = admin.trigger(parsed.job, key=parsed.object)
+            with self.audited(parsed, parsed.job,
+                              object=parsed.object) as record:
+                result = admin.trigger(parsed.job, key=parsed.object)
+                record.outcome = (
+                    f'{configured.plural(result.objects, "object")}, '
+                    f'{result.busy} busy')
         if not result.objects:
             what = (f'no object of job {parsed.job!r} can'
                     if parsed.object is None else
@@ -240,7 +233,7 @@ class JobTrigger(_OfJob):
         if job is None:
             raise exceptions.ConfigError(
                 f'--tasks {parsed.tasks!r} has no job {parsed.job!r}'
-                + (configured.did_you_mean(parsed.job, tasks.jobs)
+                + (did_you_mean(parsed.job, tasks.jobs)
                    or f'; it has {", ".join(tasks.jobs)}'))
         if job.scope is Scope.MEMBER or not job.enabled:
             raise exceptions.ConfigError(

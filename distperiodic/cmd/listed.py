@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 from typing import NamedTuple
 
+from distperiodic import loading
 from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def load(command: configured.Configured, parsed: argparse.Namespace
     """
     if parsed.tasks is None:
         return None
-    from distperiodic.cmd import serve
-    return serve.load_tasks(parsed.tasks, command.configuration(parsed))
+    return loading.load_tasks(parsed.tasks, command.configuration(parsed))
 
 
 def read(tasks: 'periodic.PeriodicTasks', job: 'Job',

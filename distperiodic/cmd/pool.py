@@ -9,6 +9,7 @@ from cliff import command
 from cliff import lister
 
 from distperiodic import exceptions
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
@@ -87,7 +88,7 @@ class PoolShow(display.Table, lister.Lister):
              held.worker or '') for held in found]
 
 
-class PoolReset(configured.Configured, command.Command):
+class PoolReset(acting.Acting, command.Command):
     """Delete all tasks of a pool: free, in buckets, and done.
 
     Workers that have tasks lose them: check_tasks() and tasks_done() then
@@ -109,8 +110,9 @@ class PoolReset(configured.Configured, command.Command):
                 f'this deletes all tasks of pool {parsed.pool!r}, including '
                 'those that workers have, and nothing was changed; to do so, '
                 'add --yes')
-        with self.store(parsed, PoolAdmin) as admin:
+        with (self.store(parsed, PoolAdmin) as admin,
+              self.audited(parsed, parsed.pool) as record):
             number = admin.reset(parsed.pool)
-        app: Any = self.app
-        print(f'deleted {configured.plural(number, "task")} of pool '
-              f'{parsed.pool}', file=app.stdout)
+            record.outcome = configured.plural(number, 'task')
+        self.print(f'deleted {configured.plural(number, "task")} of pool '
+                   f'{parsed.pool}')

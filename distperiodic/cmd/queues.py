@@ -12,6 +12,7 @@ from cliff import command
 from cliff import lister
 from cliff import show
 
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import of_tasks
@@ -112,29 +113,28 @@ class QueueShow(_OfQueue, display.Display, show.ShowOne):
 _COLUMNS = ('Id', 'Type', 'Status', 'Created at', 'Due at')
 
 
-class QueueResume(_OfQueue, command.Command):
+class QueueResume(acting.Acting, _OfQueue, command.Command):
     """Let a halted queue go on with its next task."""
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.client(parsed) as client:
+        with (self.client(parsed) as client,
+              self.audited(parsed, parsed.queue) as record):
             resumed = client.resume_queue(parsed.queue)
+            if not resumed:
+                record.outcome = 'it was not halted'
         self.print(f'resumed {parsed.queue}' if resumed else
                    f'{parsed.queue} was not halted; nothing was changed')
 
 
-class QueueHalt(_OfQueue, command.Command):
+class QueueHalt(acting.Acting, _OfQueue, command.Command):
     """Halt a queue: the task that runs is finished, and no other starts."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--why', default='', metavar='TEXT',
-            help='the reason, for other operators')
-        return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
         with self.client(parsed) as client:
-            halted = client.halt_queue(parsed.queue, parsed.why)
+            with self.audited(parsed, parsed.queue) as record:
+                halted = client.halt_queue(parsed.queue, parsed.why)
+                if not halted:
+                    record.outcome = 'it was halted before'
             [queue] = client.queues(parsed.queue)
         if halted:
             self.print(
@@ -147,7 +147,7 @@ class QueueHalt(_OfQueue, command.Command):
                 f'{queue.halted_why}; nothing was changed')
 
 
-class QueueSet(_OfQueue, command.Command):
+class QueueSet(acting.Acting, _OfQueue, command.Command):
     """Set what a queue does when a task fails; a new queue is created."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -160,7 +160,9 @@ class QueueSet(_OfQueue, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.client(parsed) as client:
+        with (self.client(parsed) as client,
+              self.audited(parsed, parsed.queue,
+                           on_failure=parsed.on_failure)):
             client.set_queue(parsed.queue, on_failure=parsed.on_failure)
         self.print(
             f'after a task that fails, {parsed.queue} '

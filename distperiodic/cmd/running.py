@@ -26,6 +26,11 @@ class Running(display.Table, lister.Lister):
         parser = super().get_parser(prog_name)
         configured.add_job(parser)
         configured.add_limit(parser, 'runs')
+        parser.add_argument(
+            '--older-than', type=configured.duration, default=0.0,
+            metavar='TIME',
+            help='show only runs that were granted longer ago than TIME, such '
+                 'as 90s, 30m, 1h or 7d; default: all runs')
         return parser
 
     def take_action(self, parsed: argparse.Namespace
@@ -34,7 +39,8 @@ class Running(display.Table, lister.Lister):
         people = parsed.formatter not in display.FOR_PROGRAMS
         job = configured.job_of(parsed)
         with self.store(parsed, Activity) as activity:
-            runs = activity.runs(job, parsed.limit)
+            runs = activity.runs(
+                job, parsed.limit, older_than=parsed.older_than)
         if not runs:
             self.sentence = 'Nothing is running.'
         elif len(runs) == parsed.limit:

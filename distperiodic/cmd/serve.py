@@ -9,17 +9,14 @@ replacement would fail in the same way.
 import abc
 import argparse
 import contextlib
-import importlib
 import logging
-import os
-import sys
-import traceback
 from typing import TYPE_CHECKING
 from typing import Any
 
 from cliff import command
 
 from distperiodic import exceptions
+from distperiodic import loading
 from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
@@ -39,107 +36,19 @@ _QUIET = ['kazoo=ERROR', 'tooz=ERROR', 'cotyledon=WARNING', 'amqp=WARNING',
           'stevedore=WARNING']
 
 
-def load_class(path: str) -> type:
-    """Return the class that MODULE:CLASS names.
-
-    The module is on the import path or in the current directory.
-
-    :raises ConfigError: the class cannot be loaded; the message gives the
-        reason.
-    """
-    module_name, colon, class_name = path.partition(':')
-    if not (module_name and colon and class_name):
-        raise exceptions.ConfigError(
-            f'--tasks {path!r} is not MODULE:CLASS; write for example '
-            'myservice.tasks:NodeTasks')
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or not (
-                f'{module_name}.'.startswith(f'{exc.name}.')):
-            raise _not_importable(path, exc) from exc
-        raise exceptions.ConfigError(
-            f'--tasks {path!r}: there is no module {exc.name!r} in '
-            f'{here} or on the import path; correct the name, or set '
-            'PYTHONPATH') from exc
-    except exceptions.DistperiodicError as exc:
-        raise exceptions.ConfigError(f'--tasks {path!r}: {exc}') from exc
-    except Exception as exc:
-        raise _not_importable(path, exc) from exc
-    found: Any = module
-    for name in class_name.split('.'):
-        within, found = found, getattr(found, name, None)
-        if found is None:
-            raise exceptions.ConfigError(
-                f'--tasks {path!r}: {within.__name__} has no class {name!r}'
-                + (configured.did_you_mean(name, [
-                    n for n, v in vars(within).items()
-                    if isinstance(v, type)]) or '; correct the name'))
-    from distperiodic import periodic
-    if not (isinstance(found, type)
-            and issubclass(found, periodic.PeriodicTasks)):
-        raise exceptions.ConfigError(
-            f'--tasks {path!r} is not a PeriodicTasks class; derive it from '
-            'distperiodic.PeriodicTasks')
-    return found
-
-
-def load_tasks(path: str,
-               conf: 'cfg.ConfigOpts') -> 'periodic.PeriodicTasks':
-    """Return CLASS(conf), with its jobs.
-
-    :raises ConfigError: there is no such class, its constructor raised, or it
-        has no jobs.
-    """
-    cls = load_class(path)
-    try:
-        tasks: periodic.PeriodicTasks = cls(conf)
-        jobs = {**tasks.jobs, **tasks.commands}
-    except exceptions.DistperiodicError as exc:
-        raise exceptions.ConfigError(f'--tasks {path!r}: {exc}') from exc
-    except Exception as exc:
-        raise exceptions.ConfigError(
-            f'--tasks {path!r}: {cls.__name__}(conf) raised '
-            f'{type(exc).__name__}: {exc} ({_place(exc)}); the configuration '
-            'must be its only argument') from exc
-    if not jobs:
-        raise exceptions.ConfigError(
-            f'--tasks {path!r} has no jobs; decorate its methods with '
-            'distperiodic.periodic_task')
-    return tasks
-
-
-def _not_importable(path: str, exc: Exception) -> exceptions.ConfigError:
-    text = exc.msg if isinstance(exc, SyntaxError) else exc
-    return exceptions.ConfigError(
-        f'--tasks {path!r}: importing it raised {type(exc).__name__}: {text} '
-        f'({_place(exc)}); correct the module')
-
-
-def _place(exc: BaseException) -> str:
-    """Return where a program raised *exc*, as in 'tasks.py:41'."""
-    if isinstance(exc, SyntaxError) and exc.filename:
-        return f'{os.path.basename(exc.filename)}:{exc.lineno}'
-    every = traceback.extract_tb(exc.__traceback__)
-    frames = [f for f in every if not f.filename.startswith('<')] or every
-    return (f'{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}'
-            if frames else 'unknown place')
-
-
 class _Serve(configured.Configured, command.Command):
     """Base class of both commands: check everything, launch, and wait."""
 
     kind = ''
+    needs_tasks = True
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--tasks', required=True, metavar='MODULE:CLASS',
+            '--tasks', required=self.needs_tasks, metavar='MODULE:CLASS',
             help='the PeriodicTasks class of the service, instantiated as '
-                 'CLASS(conf). Schedulers and workers need the same class')
+                 'CLASS(conf). Schedulers and workers need the same class, '
+                 'except workers of a partition with the option handler')
         parser.add_argument(
             '--workers', type=configured.positive, default=1, metavar='N',
             help='number of processes to fork; each has its own member id. '
@@ -156,7 +65,7 @@ class _Serve(configured.Configured, command.Command):
         settings = opts.settings(conf)
         self._check_backend(settings, workers=parsed.workers)
         self._check_store(conf, settings)
-        tasks = load_tasks(parsed.tasks, conf)
+        tasks = self._load(conf, settings, parsed)
         self._check_jobs(tasks, parsed)
         self._check_places(conf, settings, parsed)
         conf.set_default('logging_default_format_string',
@@ -166,8 +75,9 @@ class _Serve(configured.Configured, command.Command):
                          [*log.get_default_log_levels(), *_QUIET])
         log.setup(conf, 'distperiodic')
         from distperiodic.service import launcher
-        launcher.launch(conf, self._service(conf, tasks, parsed),
-                        workers=parsed.workers)
+        service = self._service(conf, tasks, parsed)
+        service.load_handlers(settings)
+        launcher.launch(conf, service, workers=parsed.workers)
         return 0
 
     def _check_backend(self, settings: 'opts.Settings',
@@ -209,6 +119,14 @@ class _Serve(configured.Configured, command.Command):
         with contextlib.suppress(exceptions.StoreUnavailable):
             store.check_store(settings, conf)
 
+    def _load(self, conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
+              parsed: argparse.Namespace) -> 'periodic.PeriodicTasks':
+        """Return the tasks that the processes run.
+
+        :raises ConfigError: they cannot be loaded.
+        """
+        return loading.load_tasks(parsed.tasks, conf)
+
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return settings.dispatcher == 'messaging'
 
@@ -231,8 +149,8 @@ class _Serve(configured.Configured, command.Command):
             # Release the number at once: the forked processes need it.
             ProcessSlot(settings.state_path, 'check').leave()
         if self._needs_backend(settings):
-            from distperiodic.operator.broker_probe import BrokerProbe
-            BrokerProbe(conf)
+            from distperiodic.adapters.messaging import drivers
+            drivers.probes(conf, settings.partitions)
 
     @abc.abstractmethod
     def _service(self, conf: 'cfg.ConfigOpts',
@@ -282,6 +200,7 @@ class Worker(_Serve):
     """
 
     kind = 'worker'
+    needs_tasks = False
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
@@ -290,6 +209,18 @@ class Worker(_Serve):
             help='run the jobs whose topic is this partition. '
                  'Default: default')
         return parser
+
+    def _load(self, conf: 'cfg.ConfigOpts', settings: 'opts.Settings',
+              parsed: argparse.Namespace) -> 'periodic.PeriodicTasks':
+        parsed.topic = settings.topic_of(parsed.partition)
+        tasks = loading.load_handler(conf, settings, parsed.topic)
+        if tasks is not None:
+            return tasks
+        if parsed.tasks is None:
+            raise exceptions.ConfigError(
+                f'the following arguments are required: --tasks; or set '
+                f'handler in [partition:{parsed.partition}]')
+        return super()._load(conf, settings, parsed)
 
     def _needs_backend(self, settings: 'opts.Settings') -> bool:
         return True
@@ -300,7 +231,7 @@ class Worker(_Serve):
         member.check_identity(parsed.partition)
         topics = sorted({job.topic for job in (
             *tasks.jobs.values(), *tasks.commands.values())})
-        if parsed.partition not in topics:
+        if parsed.topic not in topics:
             raise exceptions.ConfigError(
                 f'--partition {parsed.partition!r}: no job of '
                 f'{parsed.tasks!r} has this topic, so no work would arrive; '

@@ -43,12 +43,17 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         'job list')),
     ('Control jobs', (
         'job pause', 'job resume', 'job trigger', 'dead requeue')),
+    ('Control members', (
+        'member list', 'member show', 'member drain', 'member undrain',
+        'member set', 'member unset', 'events')),
     ('Tasks', (
         'task submit', 'task show', 'task list', 'task cancel',
         'task retry')),
     ('Ordered queues of tasks', (
         'queue list', 'queue show', 'queue resume', 'queue halt',
         'queue set')),
+    ('Partitions', (
+        'partition list', 'partition show', 'partition promote')),
     ('Task pools', ('pool list', 'pool show', 'pool reset')),
     ('The ring', ('ring show', 'ring explain', 'ring simulate')),
     ('The database', ('db sync', 'db version', 'db prune')),

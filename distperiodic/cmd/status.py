@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from distperiodic.core.ring import Ring
     from distperiodic.operator.activity import Failing
     from distperiodic.operator.coordination_probe import CoordinationProbe
+    from distperiodic.operator.partitions import Partition
 
 FINE, WARNING, FAILURE = 0, 1, 2
 _RESULTS = {FINE: 'ok', WARNING: 'warn', FAILURE: 'fail'}
@@ -77,6 +78,8 @@ class Book:
     gone: Mapping[str, int] = dataclasses.field(default_factory=dict)
     failing: 'Sequence[Failing]' = ()
     paused: Sequence[str] = ()
+    #: Partitions with one active worker.
+    partitions: 'Sequence[Partition]' = ()
     #: Reason why the store could not be read. Empty means that it was read, or
     #: that there is no store.
     trouble: str = ''
@@ -85,18 +88,22 @@ class Book:
 def read_book(settings: 'opts.Settings', group: Group) -> Book:
     """Read the store's facts about the last minutes."""
     from distperiodic.operator.activity import Activity
+    from distperiodic.operator.partitions import PartitionQueries
     if not settings.connection:
         return Book()
     try:
         configured.check_file(settings.connection)
         with contextlib.closing(Activity(
-                settings.connection, namespace=settings.group)) as store:
+                settings.connection, namespace=settings.group
+        )) as store, contextlib.closing(PartitionQueries(
+                settings.connection, namespace=settings.group)) as queries:
             holders = store.recent_holders(
                 store.group.now() - round(MISSED_FOR * 1e6))
             return Book(
                 _gone(group, holders), store.failing(),
                 [job.name for job in store.group.jobs()
-                 if job.paused_since is not None])
+                 if job.paused_since is not None],
+                queries.partitions())
     except exceptions.DistperiodicError as exc:
         return Book(trouble=configured.one_line(exc))
 
@@ -264,8 +271,13 @@ def judge(group: Group, settings: 'opts.Settings', book: Book | None = None,
             f'gone within the last {MISSED_FOR / 60:g} minutes: '
             f'{configured.listed(sorted(book.gone))}; unless you stopped '
             f'{"it; see its log" if one else "them; see their logs"}')
+    odd += [f'partition {partition.name} has no active worker: see '
+            f'distperiodic partition show {partition.name}'
+            for partition in book.partitions
+            if partition.name in workers and not partition.active]
+    standby = {partition.name for partition in book.partitions}
     if settings.dispatcher == 'messaging' and not any(
-            m.slots for w in workers.values() for m in w):
+            m.slots or p in standby for p, w in workers.items() for m in w):
         odd.append('no worker accepts work: start distperiodic worker')
     formats = {m.ring_format for m in members}
     if len(formats) > 1:
@@ -326,10 +338,15 @@ def _rows(group: Group, book: Book, now: int,
             *who('member', member), member.points,
             configured.percent(share) if for_people else round(share, 6),
             f'{fair:.2f}' if for_people else round(fair, 4), none, none))
+    states = {worker.process: str(worker.role)
+              for partition in book.partitions
+              for worker in partition.workers}
     for partition, workers in sorted(group.workers.items()):
         rows.extend(
-            (*who('worker', worker), none, none, none, partition,
-             worker.slots) for worker in workers)
+            (*who(f'worker, {states[worker.process]}'
+                  if worker.process in states else 'worker', worker),
+             none, none, none, partition, worker.slots)
+            for worker in workers)
     rows.extend(
         ('gone', identity, _host(identity, none), *(none,) * 7)
         for identity in sorted(book.gone))

@@ -9,6 +9,7 @@ from typing import Any
 from cliff import command
 from cliff import lister
 
+from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 from distperiodic.cmd import of_tasks
@@ -89,7 +90,7 @@ def _row(task: 'tasks.Task', people: bool) -> Sequence[Any]:
         configured.one_line(task.message or ''))
 
 
-class _OfTask(of_tasks.OfTasks, command.Command):
+class _OfTask(acting.Acting, of_tasks.OfTasks, command.Command):
     """The base of commands that steer one task."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -106,16 +107,11 @@ class TaskCancel(_OfTask):
     up, and the steps before it are rolled back.
     """
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        parser = super().get_parser(prog_name)
-        parser.add_argument(
-            '--why', default='', metavar='TEXT',
-            help='the reason, for those who look at the task later')
-        return parser
-
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.client(parsed) as client:
+        with (self.client(parsed) as client,
+              self.audited(parsed, parsed.task) as record):
             status = client.cancel(parsed.task, parsed.why)
+            record.outcome = f'it is {status.replace("_", " ")}'
         self.print(f'{_CANCELLED[status]} {parsed.task}{_LATER[status]}')
 
 
@@ -149,7 +145,9 @@ class TaskRetry(_OfTask):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:
-        with self.client(parsed) as client:
+        with (self.client(parsed) as client,
+              self.audited(parsed, parsed.task, back=parsed.back) as record):
             status = client.retry(parsed.task, parsed.back)
+            record.outcome = f'it is {status.replace("_", " ")}'
         self.print(f'retried {parsed.task}; it is '
                    f'{status.replace("_", " ")}')

@@ -43,8 +43,9 @@ class Context:
         #: Number of this attempt at the tick, from 1.
         self.attempt = attempt
         #: True once the result of the run will not count: the run exceeded
-        #: the timeout of its job, or the process stops. A long handler should
-        #: check it and return early.
+        #: the timeout of its job, or the process stops. In a handler process
+        #: it is also true once the lease was lost. A long handler should check
+        #: it and return early.
         self.cancelled = False
         self._step = step
         self._progress = progress
@@ -125,6 +126,14 @@ class Context:
         text, self._unsaved = self._unsaved, None
         return text
 
+    def receive_progress(self, text: str) -> None:
+        """Record the progress that the handler has assigned in another
+        process.
+
+        :param text: The progress as JSON.
+        """
+        self._progress, self._unsaved = json.loads(text), text
+
     def is_current(self) -> bool:
         """Return whether no other process may run this object and tick now.
 
@@ -172,11 +181,14 @@ class Context:
         """Idempotency key: the same for all attempts of an object and tick.
 
         For a step, it is the same for all runs of its command, but the
-        rollback of the step has a key of its own.
+        rollback of the step has a key of its own. If an operator retries a
+        task after steps of it were rolled back, its steps get other keys.
         """
         if self._step is not None:
             direction = 'rollback' if self._step.rollback else 'normal'
-            return f'{self._step.task}/{self._step.step}/{direction}'
+            again = (f'/retry-{self._step.restarts}'
+                     if self._step.restarts else '')
+            return f'{self._step.task}/{self._step.step}/{direction}{again}'
         return f'{self.job}/{self.object}/{self._tick}'
 
     def __repr__(self) -> str:

@@ -18,9 +18,20 @@ class Partition:
     name: str
     max_in_flight: int | None = None  # objects at once; None: no limit
     executor: str | None = None  # 'process'; None: threads of the service
+    mode: str | None = None  # 'standby'; None: shared
+    preferred: str | None = None  # host or member; None: none
+    pool_size: int | None = None  # None: that of the service
+    handler: str | None = None  # None: the class of the service
+    #: URL of its own broker. None means the broker of the service.
+    transport_url: str | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def standby(self) -> bool:
+        """True if at most one worker is active."""
+        return self.mode == 'standby'
 
 
-#: Partitions by name.
+#: Partitions by topic.
 Partitions = Mapping[str, Partition]
 #: No configured partitions.
 NONE: Partitions = types.MappingProxyType({})

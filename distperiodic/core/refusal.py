@@ -24,6 +24,8 @@ class Refusal(enum.StrEnum):
     JOB_LIMIT = 'job_limit'
     #: The run would exceed ``max_in_flight`` of the partition.
     PARTITION_LIMIT = 'partition_limit'
+    #: The worker is not the active one of its partition.
+    NOT_ACTIVE = 'not_active'
 
     @property
     def sentence(self) -> str:
@@ -38,6 +40,7 @@ _SENTENCES = {
     Refusal.LEASE_ENDED: 'its lease has ended',
     Refusal.JOB_LIMIT: 'max_in_flight of the job is reached',
     Refusal.PARTITION_LIMIT: 'max_in_flight of the partition is reached',
+    Refusal.NOT_ACTIVE: 'the worker is not active in its partition',
 }
 
 # Texts that workers of the previous release send instead of codes.

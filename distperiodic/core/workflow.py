@@ -121,6 +121,9 @@ class StepInput(NamedTuple):
     #: Seconds after which the run is cancelled and counts as failed.
     timeout: float
     parameters: dict[str, Any]
+    #: Number of times that an operator has let the task run forward again
+    #: after steps of it were rolled back.
+    restarts: int = 0
 
 
 class Position(NamedTuple):

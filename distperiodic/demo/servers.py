@@ -18,11 +18,10 @@ from distperiodic import ports
 from distperiodic import service
 from distperiodic.adapters.coordination.url import check_backend_url
 from distperiodic.adapters.messaging import bus
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.operator.activity import Activity
-from distperiodic.operator.broker_probe import BrokerProbe
-from distperiodic.operator.broker_probe import url_of
 from distperiodic.operator.coordination_probe import CoordinationProbe
 from distperiodic.operator.coordination_probe import directory
 
@@ -63,15 +62,13 @@ class Servers:
         self.workers_group = service.worker_group(self.group, 'default')
 
     @staticmethod
-    def _broker_of(url: str) -> BrokerProbe | None:
+    def _broker_of(url: str) -> ports.BrokerProbe | None:
         if not url:
             return None
         from oslo_config import cfg
         conf: Any = cfg.ConfigOpts()
         conf([], use_env=False, default_config_files=[])
-        url_of(conf)  # registers the option
-        conf.set_override('transport_url', url)
-        return BrokerProbe(conf)
+        return drivers.probe(conf, url)
 
     @property
     def lock(self) -> pathlib.Path | None:

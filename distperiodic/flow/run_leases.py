@@ -26,13 +26,13 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
+from typing import Protocol
 
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Failure
-from distperiodic.core.claim import Lease
 from distperiodic.core.claim import granted_lease
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
@@ -42,6 +42,7 @@ from distperiodic.core.partition import NONE
 from distperiodic.core.partition import Partitions
 from distperiodic.core.partition import limits_of
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.standby import Active
 from distperiodic.flow import leases
 from distperiodic.flow import log_throttle
 from distperiodic.flow.worker import admission
@@ -60,6 +61,23 @@ StoreCall = tuple[Callable[[ports.ClaimStore], Any], Callable[[Any], None]]
 Failed = tuple[int, str]
 
 
+class Elected(Protocol):
+    """Election of the active worker of a partition.
+
+    Threads that run the work call both methods, too.
+    """
+
+    def active(self) -> Active | None:
+        """Return what starts of runs must present. None means that this
+        worker must not start any.
+        """
+
+    def trusted(self) -> bool:
+        """Return whether this worker is certainly the active one. Its runs
+        may go on then, even if it must not start any more.
+        """
+
+
 class LeaseRequest(NamedTuple):
     """A request for a lease, or for its renewal."""
 
@@ -68,6 +86,14 @@ class LeaseRequest(NamedTuple):
     #: Whether this process was certainly in its group. If it joined later, the
     #: other processes may not see it there yet.
     sure: bool
+
+
+class _Loaded(NamedTuple):
+    """Input of the runs of steps of tasks, by task."""
+
+    steps: dict[str, workflow.StepInput]
+    #: Progress of earlier attempts.
+    progress: dict[str, str]
 
 
 class Grant:
@@ -148,23 +174,25 @@ class RunOutcomes:
         self._throttle = throttle
 
     def calls(self, grant: Grant, done: list[int], failed: list[Failed],
-              report: message.Report) -> list[StoreCall]:
+              report: message.Report, proceed: ports.Proceed | None
+              ) -> list[StoreCall]:
         """Return the store calls that record outcomes, and their callbacks.
 
         :param done: Runs that are done, by their indexes in the granted
             batch.
         :param failed: Runs that failed, in the same way.
         :param report: Report to which the callbacks add what counted.
+        :param proceed: Runs of next steps to request with the ends of steps.
         """
         if self._jobs[grant.batch.job].scope is Scope.TASK:
-            return [self._advance_call(grant, done, failed, report)]
+            return [self._advance_call(grant, done, failed, report, proceed)]
         calls = [self._finish_call(grant, done, report)] if done else []
         return calls + (
             self._fail_calls(grant, failed, report) if failed else [])
 
     def _advance_call(self, grant: Grant, done: list[int],
-                      failed: list[Failed], report: message.Report
-                      ) -> StoreCall:
+                      failed: list[Failed], report: message.Report,
+                      proceed: ports.Proceed | None) -> StoreCall:
         """Return the store call that ends runs of commands and moves their
         tasks, and its callback.
         """
@@ -178,7 +206,7 @@ class RunOutcomes:
             assert store.steps is not None
             return store.steps.advance(
                 batch.job, batch.tick, results, errors, lease=grant.lease,
-                into=into, pause=pauses)
+                into=into, pause=pauses, proceed=proceed)
 
         def then(advanced: ports.Advanced) -> None:
             late = []
@@ -330,6 +358,8 @@ class RunLeases:
     :param partitions: Configuration of the partitions, by name.
     :param proceeds: Whether the next steps of tasks run here at once, if
         their commands are among *jobs*. If False, a scheduler sends them.
+    :param elected: Election of the active worker of the partition. None means
+        that all workers of the partition start runs.
     """
 
     def __init__(self, jobs: Mapping[str, Job], *,
@@ -341,9 +371,12 @@ class RunLeases:
                  shared: bool = False,
                  silence_timeout: float | None = None,
                  random_: random.Random | None = None,
-                 partitions: Partitions = NONE, proceeds: bool = False):
+                 partitions: Partitions = NONE, proceeds: bool = False,
+                 elected: Elected | None = None):
         self._jobs = jobs
-        self._proceeds = proceeds
+        self._elected = elected
+        #: Whether the next steps of tasks run here at once.
+        self.proceeds = proceeds
         self._limits = limits_of(jobs, partitions)
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
@@ -388,6 +421,13 @@ class RunLeases:
         else:
             self._start(grant, now)
 
+    def _refuse(self, batch: message.Batch, refusal: Refusal) -> None:
+        """Report that no run of *batch* begins."""
+        self._report(message.Report(
+            batch.id, batch.worker,
+            refused=[(i, refusal) for i in range(len(batch.objects))]),
+            batch.sender)
+
     def _start(self, grant: Grant, now: float) -> None:
         """Start *grant* in the store, then count the running objects.
 
@@ -396,31 +436,64 @@ class RunLeases:
         and gives its own runs back.
         """
         batch = grant.batch
+        active = None if self._elected is None else self._elected.active()
+        if active is None and self._elected is not None:
+            self._forget(grant)
+            self._refuse(batch, Refusal.NOT_ACTIVE)
+            return
         grant.last_seen = now
         grant.request = LeaseRequest(now, self._sure(grant.batch.worker))
         self._gate.acquire(batch.job, len(batch.objects))
         jobs, snapshot = self._gate.jobs([batch.job]), self._gate.snapshot()
 
         def start(store: ports.ClaimStore) -> tuple[
-                list[Claim], dict[str, int]]:
+                list[Claim], dict[str, int], _Loaded | None] | None:
             granted = store.start(
                 batch.job, batch.tick, batch.objects, lease=batch.lease,
-                into=grant.lease, holder=grant.holder, seconds=self._lease)
+                into=grant.lease, holder=grant.holder, seconds=self._lease,
+                active=active)
+            if active is not None and not granted:
+                assert store.partitions is not None
+                if not store.partitions.is_in_force(active):
+                    return None
             # The start is committed before the count begins.
-            return granted, store.running(jobs) if jobs and granted else {}
+            return (granted, store.running(jobs) if jobs and granted else {},
+                    self._load(store, grant, granted))
 
         def started(answer: tuple[
-                list[Claim], dict[str, int]]) -> None:
-            granted, running = answer
+                list[Claim], dict[str, int], _Loaded | None] | None) -> None:
+            if answer is None:
+                # Another worker has taken over the partition.
+                self._forget(grant)
+                self._ended(batch.job, len(batch.objects))
+                self._refuse(batch, Refusal.NOT_ACTIVE)
+                return
+            granted, running, loaded = answer
             if not granted:
                 self._ended(batch.job, len(batch.objects))
-                self._begin(grant, [])
+                self._begin(grant, [], loaded)
             elif not jobs:
-                self._begin(grant, granted)
+                self._begin(grant, granted, loaded)
             else:
-                self._begin(grant, granted, *self._gate.record_count(
+                self._begin(grant, granted, loaded, *self._gate.record_count(
                     batch.job, running, snapshot, self._clock.monotonic()))
-        self._store.submit(start, started, lambda: started(([], {})))
+        self._store.submit(start, started, lambda: started(([], {}, None)))
+
+    def _load(self, store: ports.ClaimStore, grant: Grant,
+              granted: list[Claim]) -> _Loaded | None:
+        """Read what the granted steps of tasks receive.
+
+        :returns: None means that these are no steps of tasks.
+        """
+        job = grant.batch.job
+        if self._jobs[job].scope is not Scope.TASK or not granted:
+            return None
+        assert store.steps is not None
+        again = [claim.object for claim in granted if claim.attempt > 1]
+        return _Loaded(
+            store.steps.load([claim.object for claim in granted]),
+            store.load_progress(job, again, lease=grant.lease)
+            if again else {})
 
     def _ended(self, job: str, runs: int) -> None:
         """Free *runs* places of *job*, and start batches that wait for one."""
@@ -436,11 +509,8 @@ class RunLeases:
         Call this several times a second.
         """
         for grant, refusal in self._gate.expired(self._clock.monotonic()):
-            batch = grant.batch
             self._forget(grant)
-            refused = [(i, refusal) for i in range(len(batch.objects))]
-            self._report(message.Report(
-                batch.id, batch.worker, refused=refused), batch.sender)
+            self._refuse(grant.batch, refusal)
         waiting = self._gate.waiting
         if not waiting or self._counting:
             return
@@ -461,7 +531,8 @@ class RunLeases:
             lambda store: store.running(jobs), counted, failed)
 
     def _begin(self, grant: Grant, granted: list[Claim],
-               excess: int = 0, refusal: Refusal | None = None) -> None:
+               loaded: _Loaded | None, excess: int = 0,
+               refusal: Refusal | None = None) -> None:
         batch, total = grant.batch, len(granted)
         grant.until = grant.request.at + self._lease * (1.0 - _MARGIN)
         grant.open = bytearray(b'\1' * total)
@@ -485,82 +556,60 @@ class RunLeases:
         if not granted:
             self._forget(grant)
             return
-        if self._jobs[batch.job].scope is Scope.TASK:
-            self._run_steps(batch)
+        if loaded is not None:
+            self._run(dataclasses.replace(
+                batch, steps=loaded.steps, progress=loaded.progress))
             return
         retries = [c.object for c in granted if c.attempt > 1]
         if not retries:
             self._run(batch)
             return
 
-        def loaded(progress: dict[str, str]) -> None:
+        def run(progress: dict[str, str]) -> None:
             self._run(dataclasses.replace(batch, progress=progress))
         self._store.submit(
             lambda store: store.load_progress(
                 batch.job, retries, lease=grant.lease),
-            loaded, lambda: loaded({}))
+            run, lambda: run({}))
 
-    def _proceed(self, ended: message.Batch) -> None:
-        """Run the next steps of tasks here, if their commands are known.
+    def _request_next(self, ended: message.Batch) -> ports.Proceed | None:
+        """Return the request to run the next steps of tasks here.
 
         No message is needed then. Their runs take the places of the runs that
         have ended. If a limit applies to a command, a scheduler sends it.
+
+        :returns: None means that no next step runs here.
         """
-        commands = {name: len(ended.objects)
-                    for name, job in self._jobs.items()
-                    if job.scope is Scope.TASK and not self._limits[name]}
-        if not commands:
-            return
-        into, worker = self._new_lease(), ended.worker
-        now = self._clock.monotonic()
-        request = LeaseRequest(now, self._sure(worker))
+        commands = [name for name, job in self._jobs.items()
+                    if job.scope is Scope.TASK and not self._limits[name]]
+        if not (self.proceeds and commands
+                and self._jobs[ended.job].scope is Scope.TASK):
+            return None
+        active = None if self._elected is None else self._elected.active()
+        if active is None and self._elected is not None:
+            return None
+        return ports.Proceed(commands, self._new_lease(),
+                             holder_of(ended.worker), self._lease, active)
 
-        def proceed(store: ports.ClaimStore) -> list[tuple[
-                Lease, dict[str, workflow.StepInput]]]:
-            assert store.steps is not None
-            return store.steps.proceed(
-                commands, tasks=ended.objects, into=into,
-                holder=holder_of(worker), seconds=self._lease)
-
-        def granted(leases: list[tuple[
-                Lease, dict[str, workflow.StepInput]]]) -> None:
-            for lease, steps in leases:
-                batch = message.Batch(
-                    lease.id, lease.job, lease.tick,
-                    [one.object for one in lease.claims],
-                    [one.fence for one in lease.claims],
-                    [one.attempt for one in lease.claims], worker, worker,
-                    lease.id, self._jobs[lease.job].topic)
-                grant = Grant(batch, now, lease.id)
-                grant.request = request
-                grant.until = now + self._lease * (1.0 - _MARGIN)
-                grant.open = bytearray(b'\1' * len(lease.claims))
-                grant.indexes = range(len(lease.claims))
-                self._grants[_key(worker, batch.id)] = grant
-                self._gate.acquire(batch.job, len(batch.objects))
-                self._run(dataclasses.replace(batch, steps=steps))
-        self._store.submit(proceed, granted)
-
-    def _run_steps(self, batch: message.Batch) -> None:
-        """Read what the granted steps receive, and begin their runs."""
-        lease = granted_lease(batch.lease, batch.id)
-        again = [key for key, attempt in zip(
-            batch.objects, batch.attempts, strict=True) if attempt > 1]
-
-        def load(store: ports.ClaimStore) -> tuple[
-                dict[str, workflow.StepInput], dict[str, str]]:
-            assert store.steps is not None
-            return (store.steps.load(batch.objects), store.load_progress(
-                batch.job, again, lease=lease) if again else {})
-
-        def loaded(answer: tuple[
-                dict[str, workflow.StepInput], dict[str, str]]) -> None:
-            steps, progress = answer
-            self._run(dataclasses.replace(
-                batch, steps=steps, progress=progress))
-        # Without this input the runs cannot begin. Their lease then expires,
-        # and they run elsewhere.
-        self._store.submit(load, loaded)
+    def _proceed(self, ended: message.Batch, request: LeaseRequest,
+                 advanced: ports.Advanced) -> None:
+        """Run the next steps of tasks that were granted to this process."""
+        worker = ended.worker
+        for lease, steps in advanced.granted:
+            batch = message.Batch(
+                lease.id, lease.job, lease.tick,
+                [one.object for one in lease.claims],
+                [one.fence for one in lease.claims],
+                [one.attempt for one in lease.claims], worker, worker,
+                lease.id, self._jobs[lease.job].topic)
+            grant = Grant(batch, request.at, lease.id)
+            grant.request = request
+            grant.until = request.at + self._lease * (1.0 - _MARGIN)
+            grant.open = bytearray(b'\1' * len(lease.claims))
+            grant.indexes = range(len(lease.claims))
+            self._grants[_key(worker, batch.id)] = grant
+            self._gate.acquire(batch.job, len(batch.objects))
+            self._run(dataclasses.replace(batch, steps=steps))
 
     def _forget(self, grant: Grant) -> None:
         self._grants.pop(_key(grant.batch.sender, grant.batch.id), None)
@@ -571,6 +620,8 @@ class RunLeases:
 
         The threads that run the work call this.
         """
+        if self._elected is not None and not self._elected.trusted():
+            return Refusal.NOT_ACTIVE
         grant = self._grants.get(_key(batch.sender, batch.id))
         now = self._clock.monotonic()
         if grant is None or now >= grant.until:
@@ -621,8 +672,11 @@ class RunLeases:
         report.refused = [(grant.indexes[i], refusal)
                           for i, refusal in report.refused if i in put_back]
         calls: list[StoreCall] = []
+        proceed, request = None, LeaseRequest(
+            grant.last_seen, self._sure(report.worker))
         if done or failed:
-            calls = self._outcomes.calls(grant, done, failed, report)
+            proceed = self._request_next(grant.batch)
+            calls = self._outcomes.calls(grant, done, failed, report, proceed)
         if grant.over:
             # The grant may go: the requests keep what they need of it.
             self._forget(grant)
@@ -637,9 +691,8 @@ class RunLeases:
 
         def recorded(counted: Any) -> None:
             record_last(counted)
-            if self._proceeds and (
-                    self._jobs[grant.batch.job].scope is Scope.TASK):
-                self._proceed(grant.batch)
+            if proceed is not None:
+                self._proceed(grant.batch, request, counted)
             self._report(report, to_entry)
         # Results that cannot be recorded are not reported, either.
         self._store.submit(call, recorded)

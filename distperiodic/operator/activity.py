@@ -188,10 +188,13 @@ class Activity:
         return sorted(Failing(names[row.job], row.objects, row.example)
             for row in found)
 
-    def runs(self, job: str | None, limit: int) -> list[Run]:
+    def runs(self, job: str | None, limit: int, *,
+             older_than: float = 0.0) -> list[Run]:
         """Return runs in progress, the longest-running first.
 
         :param job: Name of the job. None means all jobs.
+        :param older_than: Seconds; leave out runs that were granted more
+            recently. A run whose grant has no time counts as old.
         :raises ConfigError: the store has no such job.
         """
         names = self.group.names(job)
@@ -206,7 +209,10 @@ class Activity:
                               (self.group.dialect.lease_now - _lease.c.made
                                ).label('age'))
                     .where(_lease.c.job.in_(list(names)),
-                           _lease.c.state == State.RUNNING)
+                           _lease.c.state == State.RUNNING,
+                           sa.func.coalesce(_lease.c.made, 0)
+                           <= self.group.dialect.lease_now
+                           - round(older_than * 1e6))
                     .order_by(sa.func.coalesce(_lease.c.made, 0),
                               _lease.c.id)).all():
                 keys = json.loads(lease.objects)

@@ -20,11 +20,14 @@ from distperiodic.core.workflow import ENDED
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
+_action = tables.action
+_answer = tables.answer
 _claim = tables.claim
 _failure = tables.failure
 _history = tables.history
 _job = tables.job
 _lease = tables.lease
+_member = tables.member
 _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
@@ -164,6 +167,32 @@ def prune_some(database: Database, namespace: str, history: float) -> int:
     return sum(database.write(functools.partial(
         _prune_some_history, number=number, before=before))
         for number in _with_commands(group))
+
+
+def prune_some_actions(database: Database, namespace: str,
+                       days: float) -> int:
+    """Delete some records of actions that are older than *days* days, with
+    their answers. The record of a drain stays while the member is drained.
+
+    :returns: Number of deleted records, at most about 1000.
+    """
+    group = GroupReader(database, namespace)
+    before = _before(group, days)
+
+    def work(connection: sa.Connection) -> int:
+        held = sa.select(_member.c.drained).where(
+            _member.c.space == namespace, _member.c.drained.is_not(None))
+        ids = connection.execute(
+            sa.select(_action.c.id).where(
+                _action.c.space == namespace, _action.c.at < before,
+                _action.c.id.not_in(held))
+            .order_by(_action.c.at, _action.c.id).limit(_AT_A_TIME)
+        ).scalars().all()
+        for table, column in ((_answer, _answer.c.action),
+                              (_action, _action.c.id)):
+            connection.execute(sa.delete(table).where(column.in_(ids)))
+        return len(ids)
+    return database.write(work)
 
 
 def prune_some_tasks(database: Database, namespace: str,

@@ -14,7 +14,7 @@ from distperiodic.core.waiting import Wait
 from distperiodic.core.waiting import Waiting
 from distperiodic.core.workflow import Position
 from distperiodic.core.workflow import Status
-from distperiodic.operator import tasks
+from distperiodic.operator import task_reader
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
@@ -32,7 +32,7 @@ class Look(NamedTuple):
 
     task: Task
     position: Position
-    #: Who asked to cancel it, and why. None means that nobody did.
+    #: Who asked to cancel it, and why. None means no request.
     cancelled_by: str | None
     #: None means that it runs, or has ended.
     waiting: Waiting | None
@@ -86,10 +86,10 @@ class TaskQueries:
         :raises UnknownTask: No task of the group has this id.
         """
         def read(connection: sa.Connection) -> Look:
-            found, running = tasks.read(
+            found, running = task_reader.read(
                 connection, self.group.namespace, task)
             return Look(
-                tasks.task_of(found, running), found.position,
+                task_reader.task_of(found, running), found.position,
                 found.row.cancelled_by,
                 self._waiting(connection, found, running))
         return self.group.read_snapshot(read)
@@ -139,7 +139,7 @@ class TaskQueries:
                     .order_by(_queue.c.name))]
 
     def _waiting(self, connection: sa.Connection, found: task_rows.Task,
-                 running: tasks.Running | None) -> Waiting | None:
+                 running: task_reader.Running | None) -> Waiting | None:
         position = found.position
         if position.status is Status.STUCK:
             return _wait(found, Wait.STUCK)
@@ -159,7 +159,7 @@ class TaskQueries:
         return None
 
     def _held(self, connection: sa.Connection, found: task_rows.Task,
-              running: tasks.Running) -> Waiting | None:
+              running: task_reader.Running) -> Waiting | None:
         if running.state is State.RETRY:
             return _wait(found, Wait.RETRY, until=running.until)
         now = connection.scalar(sa.select(self.group.dialect.lease_now)) or 0

@@ -11,6 +11,7 @@ from distperiodic import exceptions
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.url import check_backend_url
+from distperiodic.adapters.messaging import drivers
 from distperiodic.store import check_store
 
 
@@ -70,9 +71,7 @@ def check_service(conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
     with contextlib.suppress(exceptions.StoreUnavailable):
         check_store(settings, conf)
     if settings.dispatcher == 'messaging' or kind == 'worker':
-        from distperiodic.operator.broker_probe import BrokerProbe
-
-        BrokerProbe(conf)
+        drivers.probes(conf, settings.partitions)
     return settings
 
 

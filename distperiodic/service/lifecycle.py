@@ -6,6 +6,10 @@ options, start, connection, signals, health and stop.
 """
 
 import abc
+import collections
+import contextlib
+import functools
+import importlib.metadata
 import logging
 import os
 import queue
@@ -22,6 +26,7 @@ from oslo_service import backend
 from oslo_service.backend.base import ServiceBase
 
 from distperiodic import exceptions
+from distperiodic import loading
 from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.coordination.membership import Membership
@@ -33,10 +38,16 @@ from distperiodic.adapters.local.processes import Call
 from distperiodic.adapters.local.processes import Processes
 from distperiodic.adapters.local.store_thread import StoreThread
 from distperiodic.core import message
+from distperiodic.core.context import Context
+from distperiodic.core.control import Me
+from distperiodic.core.control import Outcome
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
+from distperiodic.core.member import process_of
 from distperiodic.core.schedule import Instant
+from distperiodic.core.workflow import ENDED
+from distperiodic.core.workflow import Status
 from distperiodic.flow import events
 from distperiodic.flow.log_throttle import LogThrottle
 from distperiodic.flow.run_leases import RunLeases
@@ -45,6 +56,8 @@ from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
+from distperiodic.service.control import Controls
+from distperiodic.service.control import StoreControl
 from distperiodic.store import check_store
 
 LOG = logging.getLogger(__name__)
@@ -54,13 +67,31 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
+# Number of names of leases that are drawn at a time, and their random bytes.
+_NAMES = 256
+_BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
 
+# Names of leases that were drawn in advance. Each read of the system's random
+# source lets another thread have the interpreter, which a burst of a thousand
+# ticks would pay for twice a tick.
+_names: list[str] = []
+# A forked child must not give out the names of its parent.
+os.register_at_fork(after_in_child=_names.clear)
+
+
 def new_lease() -> str:
     """Return a unique name for a lease that cannot be guessed."""
-    return os.urandom(10).hex()
+    try:
+        return _names.pop()
+    except IndexError:
+        drawn = os.urandom(_NAMES * _BYTES).hex()
+        name, *others = (drawn[at:at + 2 * _BYTES] for at in range(
+            0, len(drawn), 2 * _BYTES))
+        _names.extend(others)
+        return name
 
 
 def worker_group(group: str, partition: str) -> str:
@@ -94,6 +125,11 @@ def read_again(conf: cfg.ConfigOpts) -> None:
                   ' '.join(str(exc).split()))
 
 
+@functools.cache
+def _version() -> str:
+    return importlib.metadata.version('distperiodic')
+
+
 class Bus(Protocol):
     """The message bus, which a service connects before the store."""
 
@@ -111,6 +147,8 @@ class Lifecycle(ServiceBase):
         super().__init__()
         self._conf = conf
         self._tasks = tasks
+        #: Tasks of partitions that have a class of their own, by topic.
+        self._own_tasks: dict[str, periodic.PeriodicTasks] = {}
         check_backend()
         self._clear()
 
@@ -129,10 +167,16 @@ class Lifecycle(ServiceBase):
         self._member_id = ''
         #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
-        self._pool = Pools(0, '', [])
+        self._pool = Pools('', {})
         #: Monotonic seconds of the last pass of the main thread's loop.
         self._last_turn = 0.0
         self._store: StoreThread | None = None
+        #: Number of tasks that this process has ended, by status.
+        self._task_outcomes: collections.Counter[Status] = (
+            collections.Counter())
+        #: Control through the store. None means that there is no store, or
+        #: that it did not answer yet.
+        self._control: StoreControl | None = None
         #: Processes in which handlers run.
         self._processes: list[Processes] = []
         #: Events from other threads, for the main thread.
@@ -164,9 +208,11 @@ class Lifecycle(ServiceBase):
                 'commands without a store: commands=%s; tasks are kept in a '
                 'store, so none runs here; set [distperiodic] connection',
                 ', '.join(sorted(self._tasks.commands)))
+        self.load_handlers(self._settings)
         self._clock = SystemClock()
         self._last_turn = self._clock.monotonic()
         self._prepare()
+        self._controls = Controls(self, self._member_id)
         self._started.set()
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
@@ -175,21 +221,62 @@ class Lifecycle(ServiceBase):
         # Services may share a file, so an unknown partition need not be an
         # error.
         topics = sorted({job.topic for job in self._known_jobs().values()})
-        for name in sorted(set(self._settings.partitions) - set(topics)):
+        for topic in sorted(set(self._settings.partitions) - set(topics)):
             LOG.warning(
                 'partition of no job: section=%s topics=%s; its limit has no '
                 'effect here; it may belong to another service that reads '
                 'the same file; otherwise correct its name',
-                opts.PARTITION + name, ', '.join(topics))
+                opts.PARTITION + self._settings.partitions[topic].name,
+                ', '.join(topics))
 
-    def _known_jobs(self) -> dict[str, Job]:
+    def _known_jobs(self, tasks: periodic.PeriodicTasks | None = None
+                    ) -> dict[str, Job]:
         """Return the jobs that this service may run, by name. Commands need a
         store.
+
+        :param tasks: The tasks that have the jobs. None means those that the
+            service was started with.
         """
-        jobs = dict(self._tasks.jobs)
+        tasks = tasks or self._tasks
+        jobs = dict(tasks.jobs)
         if self._settings.connection:
-            jobs.update(self._tasks.commands)
+            jobs.update(tasks.commands)
         return jobs
+
+    def _runs(self, settings: opts.Settings) -> Iterable[str]:
+        """Return the topics whose jobs this service runs itself."""
+        return ()
+
+    def load_handlers(self, settings: opts.Settings) -> None:
+        """Load the classes of partitions that have one of their own.
+
+        A class that was loaded before the fork is not loaded again.
+
+        :param settings: Options of the service.
+        :raises ConfigError: A class cannot be loaded, or lacks a job.
+        """
+        for topic in sorted(set(self._runs(settings))):
+            if topic in self._own_tasks:
+                continue
+            tasks = loading.load_handler(
+                self._conf, settings, topic, self._tasks)
+            if tasks is None:
+                continue
+            self._own_tasks[topic] = tasks
+            for job in (*self._tasks.jobs.values(),
+                        *self._tasks.commands.values()):
+                if (job.topic == topic and job.scope is not Scope.MEMBER
+                        and job.name not in tasks.jobs
+                        and job.name not in tasks.commands):
+                    raise exceptions.ConfigError(
+                        f'{type(tasks).__name__}, the handler of partition '
+                        f'{topic!r}, has no job {job.name!r}, which '
+                        f'{type(self._tasks).__name__} schedules there; '
+                        'declare it, or give the job another topic')
+
+    def _tasks_of(self, topic: str) -> periodic.PeriodicTasks:
+        """Return the tasks whose handlers run the jobs of *topic*."""
+        return self._own_tasks.get(topic, self._tasks)
 
     @abc.abstractmethod
     def _prepare(self) -> None:
@@ -244,7 +331,10 @@ class Lifecycle(ServiceBase):
         does not run. ``problem`` then gives the reason in one line. ``pools``
         gives the number of threads of each partition: the maximum (``size``),
         those that run a handler (``busy``), and those that were replaced
-        because their handler did not return in time (``hanging``).
+        because their handler did not return in time (``hanging``). ``tasks``
+        gives, by status, the number of tasks whose end this process has
+        recorded since it started, and of those that became stuck. It is
+        missing if the service has no commands or no store.
         """
         problem: object = self._problem
         healthy = self._started.is_set() and not self._ended.is_set()
@@ -264,12 +354,17 @@ class Lifecycle(ServiceBase):
                 healthy = False
                 problem = (
                     f'the main thread has been stalled for {seconds:.0f} s')
-        return {
+        status: dict[str, Any] = {
             'member': self._member_id,
             'healthy': healthy,
             'problem': str(problem) if problem else None,
             'pools': self._pool.status(),
         }
+        if self._store is not None and self._tasks.commands:
+            status['tasks'] = {
+                str(one): self._task_outcomes[one]
+                for one in (*sorted(ENDED), Status.STUCK)}
+        return status
 
     def exit_if_unusable(self, processes: int) -> None:
         """End the program if this service cannot start.
@@ -280,6 +375,7 @@ class Lifecycle(ServiceBase):
         """
         try:
             settings = check_service(self._conf, self._tasks, self._kind)
+            self.load_handlers(settings)
             if processes > 1 and not settings.backend_url and any(
                     job.scope is not Scope.MEMBER
                     for job in (*self._tasks.jobs.values(),
@@ -379,7 +475,8 @@ class Lifecycle(ServiceBase):
         return StoreThread(
             lambda: SqlClaimStore(
                 self._settings.connection, namespace=self._settings.group,
-                late_after=self._settings.late_claim_after),
+                late_after=self._settings.late_claim_after,
+                task_outcomes=self._task_outcomes),
             lambda call: self._inbox.put(events.Called(call)))
 
     def _finisher(self, grants: Callable[[], RunLeases | None]) -> (
@@ -418,11 +515,11 @@ class Lifecycle(ServiceBase):
             partition = settings.partitions.get(topic)
             if partition is None or partition.executor != 'process':
                 continue
-            pool = Processes(self._tasks, opts.files(self._conf),
-                             settings.group, settings.pool_size)
+            pool = Processes(self._tasks_of(topic), opts.files(self._conf),
+                             settings.group, settings.pool_size_of(topic))
             self._processes.append(pool)
 
-            def run(batch: message.Batch, index: int,
+            def run(batch: message.Batch, index: int, context: Context,
                     arguments: tuple[Any, ...], deadline: Instant | None,
                     timeout: float | None, pool: Processes = pool
                     ) -> str | None:
@@ -433,12 +530,80 @@ class Lifecycle(ServiceBase):
                     (batch.progress or {}).get(key, 'null'),
                     batch.steps[key] if batch.steps else None,
                     (found and found.lease_of(batch)) or '', arguments),
-                    timeout)
+                    context, timeout)
             found[topic] = run
         return found
 
     def _check_store(self) -> None:
         check_store(self._settings, self._conf)
+        if self._store is not None:
+            self._begin_control(self._store)
+
+    def _begin_control(self, store: StoreThread) -> None:
+        """Read what operators want of this member, before it acquires work.
+        """
+        from distperiodic.adapters.sql import members
+        from distperiodic.operator.group_reader import connect
+        settings = self._settings
+        me = Me(settings.group, self._part, self._member_id)
+        with contextlib.closing(connect(settings.connection)) as database:
+            found = members.look(database, me)
+        self._control = StoreControl(
+            self, self._controls, me, process_of(self._entry()), store=store,
+            clock=self._clock, look_interval=settings.sweep_interval,
+            report_interval=settings.session_timeout / 3, found=found)
+
+    # Control by operators; see distperiodic.service.control.Controlled.
+
+    #: Partition of a worker. Empty means a scheduler.
+    _part = ''
+
+    @abc.abstractmethod
+    def _entry(self) -> str:
+        """Return the membership entry of this process."""
+
+    @abc.abstractmethod
+    def set_drained(self, drained: bool) -> None:
+        """Acquire no new work, or acquire it again.
+
+        :param drained: Whether to acquire none. What was acquired is finished.
+        """
+
+    @abc.abstractmethod
+    def open_runs(self) -> int:
+        """Return the number of objects that were acquired and have not ended.
+        """
+
+    def set_pool_size(self, size: int | None) -> Outcome:
+        """Set the number of threads for handlers.
+
+        :param size: None means the option ``pool_size``.
+        """
+        limits = {topic: self._settings.pool_size_of(topic)
+                  for topic in self._pool.status()}
+        sizes = limits if size is None else dict.fromkeys(limits, size)
+        if self._processes:
+            # A process pool cannot grow.
+            sizes = {topic: min(wanted, limits[topic])
+                     for topic, wanted in sizes.items()}
+        self._pool.resize(sizes)
+        text = 'pool_size is ' + ', '.join(
+            map(str, sorted(set(sizes.values()))))
+        if size is not None and min(sizes.values()) < size:
+            return Outcome(False, (
+                f'{text}, not {size}: handlers run in processes, of which '
+                'there are no more until a restart with a larger pool_size'))
+        return Outcome(True, text)
+
+    def report(self) -> dict[str, Any]:
+        """Return what this member does now, for operators."""
+        status = Lifecycle.status(self)
+        return {
+            'kind': self._kind, 'version': _version(), 'pid': os.getpid(),
+            'host': host_name(), 'healthy': status['healthy'],
+            'problem': status['problem'], 'pools': status['pools'],
+            'in_flight': self.open_runs(),
+            'drained': self._controls.desired.drained}
 
     def _connect(self, bus: Bus | None, what: str) -> bool:
         """Connect the bus and the store.

@@ -29,7 +29,9 @@ from distperiodic.adapters.local.inline_queue import InlineStoreQueue
 from distperiodic.adapters.local.memory import MemoryClaimStore
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.local.reader import ThreadReader
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
+from distperiodic.adapters.messaging.routes import PartitionBuses
 from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core import redaction
@@ -109,7 +111,7 @@ class SchedulerService(lifecycle.Lifecycle):
             name: dataclasses.replace(job, topic=_LOCAL)
             if (sends or shared) and job.scope is Scope.MEMBER else job
             for name, job in self._known_jobs().items()}
-        local = {name: (job, self._tasks.handler(name))
+        local = {name: (job, self._tasks_of(job.topic).handler(name))
                  for name, job in self._jobs.items()
                  if not sends or job.topic == _LOCAL}
         self._member_id = self._identity(settings.group)
@@ -138,8 +140,9 @@ class SchedulerService(lifecycle.Lifecycle):
                 jobs=sign_of(self._tasks.jobs))
             membership.join(settings.group, self._put_view)
         self._pool = Pools(
-            settings.pool_size, 'distperiodic-run',
-            {job.topic for job, _ in local.values()})
+            'distperiodic-run',
+            {job.topic: settings.pool_size_of(job.topic)
+             for job, _ in local.values()})
         self._executor = runs.Executor(
             local, clock=self._clock, pool=self._pool,
             report=self._put_report, may_start=self._may_start,
@@ -147,20 +150,11 @@ class SchedulerService(lifecycle.Lifecycle):
                 lambda: self._flow.grants_of(Authority.STORE)),
             isolated=self._isolate(
                 {job.topic for job, _ in local.values()},
-                lambda: self._flow.grants_of(Authority.STORE)))
-        self._bus: MessagingWorkBus | None = None
+                lambda: self._flow.grants_of(Authority.STORE)),
+            lease=settings.lease)
+        self._bus: PartitionBuses | None = None
         if sends:
-            entry = membership.me.entry
-            self._bus = MessagingWorkBus(
-                self._conf, None, group=settings.group, me=entry,
-                on_report=lambda reports: self._inbox.put(
-                    events.Reported(reports)),
-                on_sent=lambda batch: self._inbox.put(events.Sent(batch)),
-                on_unsent=lambda batch, reason: self._inbox.put(
-                    events.Unsent(batch, reason)),
-                on_notice=self._put_notice,
-                keys=settings.signing_key, quorum=settings.quorum_queues,
-                patience=settings.send_timeout)
+            self._bus = self._buses(membership.me.entry)
             for topic in {j.topic for j in self._jobs.values()} - {_LOCAL}:
                 name = lifecycle.worker_group(settings.group, topic)
                 self._partitions[name] = topic
@@ -183,7 +177,6 @@ class SchedulerService(lifecycle.Lifecycle):
             self._flow.dispatcher.schedulers_changed([self._solo_member])
         if shared and self._tasks.commands:
             self._board = settings.connection, settings.group
-            notices.listen(self._board, self._put_notice)
         self._conf.register_mutate_hook(self._mutated)
         LOG.info(
             'scheduler: member=%s group=%s jobs=%d backend=%s dispatcher=%s '
@@ -191,6 +184,39 @@ class SchedulerService(lifecycle.Lifecycle):
             len(self._jobs),
             redaction.redact(settings.backend_url) or 'none',
             settings.dispatcher, self._guarantee())
+
+    def _runs(self, settings: opts.Settings) -> set[str]:
+        if settings.dispatcher == 'messaging':
+            return set()
+        return {job.topic for job in (
+            *self._tasks.jobs.values(), *self._tasks.commands.values())
+            if job.scope is not Scope.MEMBER}
+
+    def _buses(self, me: str) -> PartitionBuses:
+        """Return the buses of all partitions, one for each broker."""
+        settings = self._settings
+
+        def bus_of(url: str) -> MessagingWorkBus:
+            return MessagingWorkBus(
+                self._conf, url, group=settings.group, me=me,
+                on_report=lambda reports: self._inbox.put(
+                    events.Reported(reports)),
+                on_sent=lambda batch: self._inbox.put(events.Sent(batch)),
+                on_unsent=lambda batch, reason: self._inbox.put(
+                    events.Unsent(batch, reason)),
+                on_notice=self._put_notice,
+                keys=settings.signing_key, quorum=settings.quorum_queues,
+                patience=settings.send_timeout)
+
+        main = drivers.url_of(self._conf)
+        topics = {job.topic for job in self._jobs.values()}
+        own = {name: partition.transport_url
+               for name, partition in settings.partitions.items()
+               if partition.transport_url and name in topics}
+        buses = {url: bus_of(url) for url in {main, *own.values()}}
+        return PartitionBuses(
+            buses[main], {name: buses[url] for name, url in own.items()
+                          if url != main}, self._clock.monotonic)
 
     def _guarantee(self) -> str:
         settings = self._settings
@@ -253,6 +279,21 @@ class SchedulerService(lifecycle.Lifecycle):
             return self._solo_member.entry
         return self._group_member.me.entry
 
+    def open_runs(self) -> int:
+        """Return the number of objects that are claimed here and not ended."""
+        dispatcher = self._flow.dispatcher
+        return dispatcher.waiting + dispatcher.outstanding
+
+    def set_drained(self, drained: bool) -> None:
+        """Leave the ring, but stay in the group, or join the ring again.
+
+        :param drained: Whether to leave it.
+        """
+        self._flow.set_drained(drained)
+        if self._group_member is not None:
+            self._group_member.publish(points=0 if drained else opts.value(
+                self._conf, 'hash_ring_replicas_count'))
+
     def _put_notice(self, tasks: Sequence[str]) -> None:
         """Queue the notice of tasks that this member looks at.
 
@@ -266,7 +307,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._settings.group)
         except exceptions.ViewUnknown:
             view = None
-        ours = [task for task in tasks if not view or not view.members
+        ours = [task for task in tasks if not view or not view.ring.members
                 or view.ring.owner_of(task) == self._member_id]
         if ours:
             self._inbox.put(events.Submitted(ours))
@@ -326,13 +367,18 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return
         points = opts.reloaded(conf, 'hash_ring_replicas_count')
-        if points is not None:
+        if points is not None and not self._controls.desired.drained:
             LOG.info('points: member=%s points=%d', self._member_id, points)
             self._group_member.publish(points=points)
 
     def _work(self) -> None:
         if not self._connect(self._bus, 'the way to the workers'):
             return
+        # Notices of other processes need the directory of the store.
+        if self._board is not None:
+            notices.listen(self._board, self._put_notice)
+            if self._stopping.is_set():
+                notices.unlisten(self._board, self._put_notice)
         # Join the ring only now: a member must be able to dispatch the objects
         # that it owns.
         if self._group_member is not None:
@@ -349,6 +395,8 @@ class SchedulerService(lifecycle.Lifecycle):
                 next_sweep = now + lifecycle.SWEEP
                 self._flow.sweep()
                 self._executor.watch()
+                if self._control is not None:
+                    self._control.sweep()
                 if now >= next_prune:
                     next_prune = now + _PRUNE
                     self._prune()
@@ -378,6 +426,8 @@ class SchedulerService(lifecycle.Lifecycle):
             from distperiodic.adapters.sql.store import SqlClaimStore
             from distperiodic.operator import pruning
             assert isinstance(store, SqlClaimStore)
+            if days:
+                pruning.prune_some_actions(store.database, group, days)
             return (
                 pruning.prune_some(store.database, group, days) if days else 0,
                 pruning.prune_some_tasks(store.database, group, days_of_tasks)
@@ -538,9 +588,11 @@ class SchedulerService(lifecycle.Lifecycle):
         ``problem`` then gives the reason in one line. ``pools`` gives the
         number of threads of each partition: the maximum (``size``), those that
         run a handler (``busy``), and those that were replaced because their
-        handler did not return in time (``hanging``). ``members`` lists the
-        identities in its group, and ``counts`` gives the number of objects by
-        job and outcome.
+        handler did not return in time (``hanging``). ``tasks`` gives, by
+        status, the number of tasks whose end this process has recorded, and of
+        those that became stuck; it is missing without commands or a store.
+        ``members`` lists the identities in its group, and ``counts`` gives the
+        number of objects by job and outcome.
         """
         status = super().status()
         member = self._group_member
@@ -589,6 +641,8 @@ class SchedulerService(lifecycle.Lifecycle):
                     max(0.0, end - self._clock.monotonic()))):
             self._warn_unfinished('the time for stopping has expired')
         if self._store is not None:
+            if self._control is not None:
+                self._control.stopped()
             self._store.stop(max(0.0, min(
                 lifecycle.CLOSING, end - self._clock.monotonic())))
         self._flow.dispatcher.close()
@@ -598,14 +652,14 @@ class SchedulerService(lifecycle.Lifecycle):
             lifecycle.CLOSING, end - self._clock.monotonic())))
         self._executor.drain()
         self._executor.cancel()
-        for processes in self._processes:
-            processes.close()
         self._pool.stop()
         self._inbox.put(events.Stopped())
         if self._bus is not None:
             self._bus.close(timeout=lifecycle.CLOSING)
         self._ended.wait(1.0)
         self._ended.set()
+        for processes in self._processes:
+            processes.close()
         if self._slot is not None:
             self._slot.leave()
         LOG.info('scheduler stopped: member=%s', self._member_id)

@@ -16,17 +16,22 @@ from typing import Any
 from oslo_config import cfg
 
 from distperiodic import exceptions
+from distperiodic import opts
 from distperiodic import periodic
 from distperiodic.adapters.local.pool import Pools
 from distperiodic.adapters.messaging.bus import MessagingReportBus
 from distperiodic.core import message
 from distperiodic.core import redaction
+from distperiodic.core.control import Outcome
 from distperiodic.core.job import Scope
+from distperiodic.core.member import View
 from distperiodic.core.member import parse_entry
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.standby import Role
 from distperiodic.flow import events
 from distperiodic.flow.run_leases import RunLeases
 from distperiodic.flow.worker import runs
+from distperiodic.flow.worker.standby import Standby
 from distperiodic.service import lifecycle
 
 LOG = logging.getLogger(__name__)
@@ -51,31 +56,47 @@ class WorkerService(lifecycle.Lifecycle):
     def __init__(self, conf: cfg.ConfigOpts, tasks: periodic.PeriodicTasks,
                  partition: str = 'default'):
         super().__init__(conf, tasks)
-        self._partition = partition
+        self._partition = self._part = partition
 
     def _prepare(self) -> None:
         settings = self._settings
-        self._group = lifecycle.worker_group(settings.group, self._partition)
+        self._topic = settings.topic_of(self._partition)
+        self._slots = settings.pool_size_of(self._topic)
+        partition = settings.partitions.get(self._topic)
+        standby = partition is not None and partition.standby
+        self._group = lifecycle.worker_group(settings.group, self._topic)
         self._member_id = self._identity(self._group)
         self._tenures: dict[str, int] = {}
+        # Schedulers send nothing to a worker without slots.
         self._member = self._group_member = self._membership(
-            self._member_id, slots=settings.pool_size)
-        self._member.join(self._group)
-        self._pool = Pools(
-            settings.pool_size, 'distperiodic-run', [self._partition])
+            self._member_id, slots=0 if standby else self._slots)
+        self._member.join(self._group, self._put_view if standby else None)
+        self._pool = Pools('distperiodic-run', {self._topic: self._slots})
         self._bus = MessagingReportBus(
-            self._conf, None, group=settings.group,
-            partition=self._partition, me=self._member.me.entry,
+            self._conf, partition.transport_url if partition else None,
+            group=settings.group, partition=self._topic,
+            me=self._member.me.entry,
             on_batch=lambda batch: self._accept(batch),
             keys=settings.signing_key, quorum=settings.quorum_queues)
-        jobs = {n: (j, self._tasks.handler(n))
-                for n, j in self._known_jobs().items()
-                if j.topic == self._partition
+        tasks = self._tasks_of(self._topic)
+        jobs = {n: (j, tasks.handler(n))
+                for n, j in self._known_jobs(tasks).items()
+                if j.topic == self._topic
                 and j.scope is not Scope.MEMBER}
         self._run_leases: RunLeases | None = None
+        self._standby: Standby | None = None
         report, may_start = self._bus.report, self._may_start
         if settings.connection:
             self._store = self._store_thread()
+            if partition is not None and standby:
+                self._standby = Standby(
+                    self._topic, self._member.me, store=self._store,
+                    clock=self._clock, members=self._members,
+                    busy=lambda: bool(self._executor.busy),
+                    changed=self._role_changed,
+                    lost=lambda: self._executor.cancel(),
+                    lease=settings.session_timeout,
+                    preferred=partition.preferred or '')
             self._run_leases = RunLeases(
                 {n: j for n, (j, _) in jobs.items()}, store=self._store,
                 clock=self._clock, lease=settings.lease,
@@ -83,14 +104,16 @@ class WorkerService(lifecycle.Lifecycle):
                 report=self._bus.report, new_lease=lifecycle.new_lease,
                 sure=lambda entry: self._trusted(entry) is None,
                 shared=True, silence_timeout=settings.session_timeout,
-                partitions=settings.partitions, proceeds=True)
+                partitions=settings.partitions, proceeds=True,
+                elected=self._standby)
             report, may_start = self._put_report, self._run_leases.may_start
         self._executor = runs.Executor(
             jobs, clock=self._clock, pool=self._pool, report=report,
             may_start=may_start,
             finish=self._finisher(lambda: self._run_leases),
-            isolated=self._isolate([self._partition],
-                                   lambda: self._run_leases))
+            isolated=self._isolate([self._topic],
+                                   lambda: self._run_leases),
+            lease=settings.lease)
         if settings.dispatcher == 'local':
             LOG.warning(
                 'no work expected: dispatcher=local; schedulers run the work '
@@ -98,8 +121,11 @@ class WorkerService(lifecycle.Lifecycle):
                 'the file that schedulers and workers read')
         LOG.info('worker: member=%s group=%s partition=%s slots=%d '
                  'backend=%s', self._member_id, settings.group,
-                 self._partition, settings.pool_size,
+                 self._topic, self._slots,
                  redaction.redact(settings.backend_url))
+
+    def _runs(self, settings: opts.Settings) -> list[str]:
+        return [settings.topic_of(self._partition)]
 
     @property
     def title(self) -> str:
@@ -110,6 +136,30 @@ class WorkerService(lifecycle.Lifecycle):
             self._executor.accept(batch)
         else:
             self._inbox.put(events.Accepted(batch))
+
+    def _put_view(self, view: View) -> None:
+        self._inbox.put(events.Viewed(view))
+
+    def _members(self) -> dict[str, str] | None:
+        """Return the identities of the workers in the group, by process.
+
+        None means that they are not known for certain.
+        """
+        try:
+            view = self._member.view(self._group)
+        except exceptions.ViewUnknown:
+            return None
+        if not view.trusted(self._clock.monotonic()):
+            return None
+        return {one.process: one.identity for one in view.members}
+
+    def _role_changed(self, role: Role) -> None:
+        """Let the schedulers send work to this worker, or to another."""
+        if self._stopping.is_set():
+            return
+        self._set_slots()
+        if role is not Role.ACTIVE:
+            self._executor.return_unstarted(Refusal.NOT_ACTIVE)
 
     def _put_report(self, report: message.Report, to_entry: str) -> None:
         """Queue a report; the pool's threads call this after each run."""
@@ -123,6 +173,8 @@ class WorkerService(lifecycle.Lifecycle):
                 self._run_leases.accept(batch)
             case events.Ran(report, to_entry) if self._run_leases is not None:
                 self._run_leases.reported(report, to_entry)
+            case events.Viewed() if self._standby is not None:
+                self._standby.viewed()
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Return why a run must not start, or None if it may.
@@ -152,6 +204,45 @@ class WorkerService(lifecycle.Lifecycle):
         # The schedulers may have given the run to another worker.
         return Refusal.NOT_A_MEMBER
 
+    def _entry(self) -> str:
+        return self._member.me.entry
+
+    def open_runs(self) -> int:
+        """Return the number of objects whose runs have not ended."""
+        return self._executor.busy
+
+    def set_drained(self, drained: bool) -> None:
+        """Tell schedulers that there is no room here, or that there is again.
+
+        :param drained: Whether there is no room.
+        """
+        if self._standby is not None:
+            # Another worker takes over the partition.
+            if drained:
+                self._standby.leave()
+            else:
+                self._standby.rejoin()
+        self._set_slots()
+        if self._run_leases is not None:
+            self._run_leases.proceeds = not drained
+
+    def set_pool_size(self, size: int | None) -> Outcome:
+        """Set the number of threads, and the slots that schedulers see.
+
+        :param size: None means the option ``pool_size``.
+        """
+        outcome = super().set_pool_size(size)
+        self._set_slots()
+        return outcome
+
+    def _set_slots(self) -> None:
+        closed = (
+            self._stopping.is_set() or self._controls.desired.drained
+            or self._standby is not None
+            and self._standby.role is not Role.ACTIVE)
+        self._member.publish(
+            slots=0 if closed else self._pool.status()[self._topic]['size'])
+
     def _work(self) -> None:
         # Listen before joining: schedulers may send as soon as they see this
         # worker.
@@ -167,8 +258,12 @@ class WorkerService(lifecycle.Lifecycle):
                 continue
             next_sweep = now + lifecycle.SWEEP
             self._executor.watch()
+            if self._control is not None:
+                self._control.sweep()
             if self._run_leases is not None:
                 self._run_leases.sweep()
+            if self._standby is not None:
+                self._standby.sweep()
             if now >= next_heartbeat:
                 interval = self._settings.lease
                 if self._run_leases is not None:
@@ -178,6 +273,27 @@ class WorkerService(lifecycle.Lifecycle):
                 if self._run_leases is not None:
                     self._run_leases.renew()
 
+    def _check_store(self) -> None:
+        super()._check_store()
+        settings = self._settings
+        if self._store is None or self._standby is not None:
+            return
+        from distperiodic.operator.partitions import PartitionQueries
+
+        with contextlib.closing(PartitionQueries(
+                settings.connection,
+                namespace=settings.group)) as queries:
+            others = [worker.identity for one in queries.partitions()
+                      if one.name == self._topic
+                      for worker in one.present(settings.session_timeout)]
+        if others:
+            # This worker would run jobs beside the active one.
+            raise exceptions.ConfigError(
+                f'partition {self._topic!r} has mode = standby for '
+                f'{", ".join(others)}, but not for this worker; set the same '
+                f'mode in [{opts.PARTITION}{self._partition}] of all '
+                'processes, or stop the others first')
+
     def _leave(self, timeout: float = lifecycle.CLOSING) -> None:
         self._member.stop(timeout)
 
@@ -185,12 +301,18 @@ class WorkerService(lifecycle.Lifecycle):
         """Return the state of this worker for a health check.
 
         It can be written as JSON. The keys ``member``, ``healthy``,
-        ``problem`` and ``pools`` are those of a scheduler. ``partition`` is
-        the name of the partition that this worker serves, and ``runs`` the
-        number of its objects whose runs have not ended.
+        ``problem``, ``pools`` and ``tasks`` are those of a scheduler.
+        ``partition`` is the name of the partition that this worker serves, and
+        ``runs`` the number of its objects whose runs have not ended. ``role``
+        is the role of this worker in a partition with one active worker:
+        ``starting``, ``standby``, ``active`` or ``stopping``. In other
+        partitions it is None.
         """
         return super().status() | {
             'partition': self._partition,
+            'role': str(self._standby.role) if (
+                self._started.is_set() and self._standby is not None
+            ) else None,
             'runs': self._executor.busy if self._started.is_set() else 0,
         }
 
@@ -225,6 +347,8 @@ class WorkerService(lifecycle.Lifecycle):
         # Publish zero slots, but stay visible: schedulers then send nothing
         # more, and do not repeat the runs that are still in progress here.
         self._member.publish(slots=0)
+        if self._standby is not None:
+            self._inbox.put(events.Called(self._standby.leave))
         self._executor.drain()
         end = self._clock.monotonic() + self._grace()
         while self._executor.busy and self._clock.monotonic() < end:
@@ -236,10 +360,13 @@ class WorkerService(lifecycle.Lifecycle):
                 'schedulers send these objects to other workers',
                 self._member_id, self._executor.busy)
             self._executor.cancel()
-        for processes in self._processes:
-            processes.close()
         self._pool.stop()
+        if self._standby is not None and not self._executor.busy:
+            # Other workers then need not wait for the end of the lease.
+            self._inbox.put(events.Called(self._standby.depart))
         if self._store is not None and self._serving.is_set():
+            if self._control is not None:
+                self._control.stopped()
             self._flush(end)
         # Send the reports before leaving: schedulers treat a worker that left
         # as dead. Reserve a part of the time for leaving.
@@ -249,6 +376,8 @@ class WorkerService(lifecycle.Lifecycle):
         self._drained.set()
         self._inbox.put(events.Woken())
         self._ended.wait(1.0)
+        for processes in self._processes:
+            processes.close()
         if self._slot is not None:
             self._slot.leave()
         LOG.info('worker stopped: member=%s', self._member_id)

@@ -7,6 +7,9 @@ from typing import Any
 from distperiodic import exceptions
 from distperiodic.core.claim import first_fence
 from distperiodic.core.context import Context
+from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.workflow import DEFAULT_TIMEOUT
+from distperiodic.core.workflow import StepInput
 from distperiodic.testing.clock import instant_of
 
 _TICK = datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC)
@@ -16,11 +19,15 @@ def make_context(job: str, object_id: str | int = '', *,
                  tick: datetime.datetime = _TICK, attempt: int = 1,
                  fence: int | None = None,
                  deadline: datetime.datetime | None = None,
-                 current: bool = True, progress: Any = None) -> Context:
+                 current: bool = True, progress: Any = None,
+                 task: str | None = None, step: int = 0,
+                 rollback: bool = False) -> Context:
     """Return a context as a handler receives it.
 
-    :param job: Name of the job.
-    :param object_id: Id of the object. Empty for a job without objects.
+    :param job: Name of the job. For a step of a task, its command as
+        ``module.command``.
+    :param object_id: Id of the object. Empty for a job without objects, and
+        for a step.
     :param tick: Aware datetime of the tick.
     :param attempt: Number of the attempt, from 1.
     :param fence: Fencing token. None means the first fence of *tick*.
@@ -30,17 +37,31 @@ def make_context(job: str, object_id: str | int = '', *,
         process that was frozen and replaced; ``finish()`` then raises
         RunReplaced.
     :param progress: Progress that an earlier attempt saved.
-    :raises ValueError: *tick* or *deadline* has no time zone.
+    :param task: Id of the task whose step runs. None means that the job is
+        periodic.
+    :param step: Index of the step, from 0.
+    :param rollback: Whether the rollback of the step runs.
+    :raises ValueError: *tick* or *deadline* has no time zone, or both
+        *object_id* and *task* are given.
     """
     instant = instant_of('tick', tick)
+    name, object_name = job, str(object_id)
+    of_step: StepInput | None = None
+    if task is not None:
+        if object_name:
+            raise ValueError(f'object_id is {object_id!r}, but the object of '
+                             f'a step is its task, {task!r}; omit object_id')
+        name, object_name = f'{COMMAND_PREFIX}{job}', task
+        of_step = StepInput(task, step, rollback, DEFAULT_TIMEOUT, {})
 
     def finish(key: str, session: Any, result: str | None) -> None:
         if not current:
             raise exceptions.RunReplaced(
-                f'job {job!r} object {key!r}: another process has taken over '
+                f'job {name!r} object {key!r}: another process has taken over '
                 'the run')
     return Context(
-        job, str(object_id), instant,
+        name, object_name, instant,
         first_fence(instant) if fence is None else fence, attempt,
         None if deadline is None else instant_of('deadline', deadline),
-        held=lambda: current, finish=finish, progress=progress)
+        held=lambda: current, finish=finish, progress=progress,
+        step=of_step)

@@ -77,14 +77,15 @@ class SharedMemoryStore(MemoryClaimStore):
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '') -> int:
-        if not self._may_skip(job, tick, schedule):
+             schedule: str = '', due_at: int | None = None) -> int:
+        if not self._may_skip(
+                job, tick if due_at is None else due_at, schedule):
             return 0
         return super().skip(job, tick, objects, holder=holder, by=by,
                             reason=reason, missed=missed, schedule=schedule)
 
-    def _may_skip(self, job: str, tick: int, schedule: str) -> bool:
-        return (tick - EARLIEST <= self.now()
+    def _may_skip(self, job: str, due_at: int, schedule: str) -> bool:
+        return (due_at - EARLIEST <= self.now()
                 and self._in_force(job, schedule))
 
     def _end(self, objects: Sequence[str], lease: str,

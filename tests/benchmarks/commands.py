@@ -8,6 +8,14 @@ from distperiodic import PeriodicTasks
 from distperiodic import tasks
 
 
+def tell(path, n):
+    """Append to the file *path* that run *n* was entered now."""
+    entered = time.time()
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(handle, f'{n} {entered}\n'.encode())
+    os.close(handle)
+
+
 class Commands(PeriodicTasks):
 
     @tasks.command('bench', 'nothing')
@@ -16,11 +24,7 @@ class Commands(PeriodicTasks):
 
     @tasks.command('bench', 'tell')
     def tell(self, context, parameters):
-        entered = time.time()
-        handle = os.open(parameters['path'],
-                         os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        os.write(handle, f'{parameters["n"]} {entered}\n'.encode())
-        os.close(handle)
+        tell(parameters['path'], parameters['n'])
 
 
 NOTHING = {'normal': {'module': 'bench', 'command': 'nothing'}}

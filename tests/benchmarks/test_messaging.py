@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects per second through RabbitMQ, against bare oslo.messaging.
+"""Objects per second through RabbitMQ and Redis, against bare oslo.messaging.
 
 One process sends, another one receives and answers; durable queues, every
-message confirmed. An object counts when the sender knows that it was done.
+message confirmed, an append-only file in Redis. An object counts when the
+sender knows that it was done.
 
     pytest -s -o timeout=0 tests/benchmarks/test_messaging.py
 """
@@ -183,15 +184,16 @@ def bare_rounds(url, objects, size, rounds):
         transport.cleanup()
 
 
-def test_objects_per_second(rabbitmq):
+def test_objects_per_second(rabbitmq, redis):
     rows = {}
     rows['bare cast, one per object', OBJECTS] = bare_rounds(
         rabbitmq.url, OBJECTS, 1, 2)
     for objects in (OBJECTS, MANY):
         rows[f'bare cast, {BATCH} per message', objects] = bare_rounds(
             rabbitmq.url, objects, BATCH, ROUNDS)
-        rows['distperiodic', objects] = our_rounds(
-            rabbitmq.url, objects, ROUNDS)
+        for name, url in ('RabbitMQ', rabbitmq.url), ('Redis', redis.url):
+            rows[f'distperiodic, {name}', objects] = our_rounds(
+                url, objects, ROUNDS)
     print()
     print('objects/s, sent to known done   objects     median        least'
           '         most  to one cast each')

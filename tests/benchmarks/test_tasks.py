@@ -9,6 +9,8 @@ last end that is known.
     pytest -s -o timeout=0 tests/benchmarks/test_tasks.py
 """
 
+import asyncio
+import contextlib
 import statistics
 import time
 import uuid
@@ -21,6 +23,7 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
 from tests import programs
 from tests import waiting
 from tests.benchmarks import commands as ours
@@ -34,6 +37,7 @@ IN_A_BATCH = 500
 ALONE = 1_000
 LATENCIES = 200
 QUEUED = 1_000
+MILLION = 1_000_000
 
 
 class Service:
@@ -219,24 +223,122 @@ def test_submissions(tmp_path, postgresql):
                 measuring.times(mine / bare))
 
 
-def test_seconds_from_submission_to_handler(service):
-    path = service.place / 'entered'
+def entered(path, began):
+    """Milliseconds from each submission to its handler, in order of size."""
+    return sorted(
+        1000 * (float(at) - began[int(n)]) for n, at in (
+            line.split() for line in path.read_text().splitlines()))
+
+
+def one_at_a_time(path, submit):
+    """Milliseconds of submissions, each made when the last one has run."""
     path.touch()
     began = {}
     for n in range(LATENCIES):
         began[n] = time.time()
-        service.client.submit('bench.tell', {'path': str(path), 'n': n})
+        submit(n)
         waiting.wait_until(
             lambda n=n: len(path.read_text().splitlines()) > n, 30,
             interval=0.002)
-    taken = sorted(
-        1000 * (float(at) - began[int(n)]) for n, at in (
-            line.split() for line in path.read_text().splitlines()))
+    return entered(path, began)
+
+
+def celery_teller(url, name):
+    app = test_claimed.celery_app(url, name)
+
+    @app.task(name='tell')
+    def tell(path, n):
+        ours.tell(path, n)
+
+    app.worker_main(['worker', '--pool', 'threads', '-c', '10',
+                     '--without-gossip', '--without-mingle',
+                     '--loglevel', 'ERROR'])
+
+
+def celery_latencies(url, path):
+    name = f'celery-{uuid.uuid4().hex[:8]}'
+    worker = measuring.SPAWN.Process(
+        target=celery_teller, args=(url, name), daemon=True)
+    worker.start()
+    app = test_claimed.celery_app(url, name)
+    warm = path.with_suffix('.warm')
+    warm.touch()
+    app.send_task('tell', (str(warm), 0))
+    waiting.wait_until(lambda: warm.read_text(), 60)
+    found = one_at_a_time(
+        path, lambda n: app.send_task('tell', (str(path), n)))
+    worker.terminate()
+    worker.join()
+    return found
+
+
+def procrastinate_app(url, connector):
+    import procrastinate
+
+    app = procrastinate.App(connector=connector(conninfo=url))
+
+    @app.task(name='tell')
+    def tell(path, n):
+        ours.tell(path, n)
+    return app
+
+
+async def _procrastinate(url, answers):
+    import procrastinate
+
+    app = procrastinate_app(url, procrastinate.PsycopgConnector)
+    async with app.open_async():
+        with contextlib.suppress(Exception):
+            # It exists if another benchmark came first.
+            await app.schema_manager.apply_schema_async()
+        answers.put(None)
+        await app.run_worker_async(
+            concurrency=10, wait=True, install_signal_handlers=False)
+
+
+def procrastinate_teller(url, answers):
+    asyncio.run(_procrastinate(url, answers))
+
+
+def procrastinate_latencies(url, path):
+    import procrastinate
+
+    answers = measuring.SPAWN.SimpleQueue()
+    worker = measuring.SPAWN.Process(
+        target=procrastinate_teller, args=(url, answers), daemon=True)
+    worker.start()
+    answers.get()
+    app = procrastinate_app(url, procrastinate.SyncPsycopgConnector)
+    with app.open():
+        warm = path.with_suffix('.warm')
+        warm.touch()
+        app.tasks['tell'].defer(path=str(warm), n=0)
+        waiting.wait_until(lambda: warm.read_text(), 60)
+        found = one_at_a_time(
+            path, lambda n: app.tasks['tell'].defer(path=str(path), n=n))
+    worker.terminate()
+    worker.join()
+    return found
+
+
+def test_seconds_from_submission_to_handler(
+        service, rabbitmq, postgresql, tmp_path):
+    paths = iter(tmp_path / f'entered-{n}' for n in range(3))
+    path = next(paths)
+    found = {
+        'distperiodic': one_at_a_time(path, lambda n: service.client.submit(
+            'bench.tell', {'path': str(path), 'n': n})),
+        'Celery, acks_late': celery_latencies(rabbitmq.url, next(paths)),
+        'procrastinate': procrastinate_latencies(
+            postgresql.url, next(paths)),
+    }
     with measuring.table(
-            'from submit() to the handler, ms', 'p50', 'p99',
-            file=__file__) as row:
-        row(f'{statistics.median(taken):.1f}',
-            f'{taken[len(taken) * 99 // 100]:.1f}')
+            'from submission to handler, one task at a time, ms', 'what',
+            'p50', 'p99', file=__file__,
+            versions=('celery', 'procrastinate')) as row:
+        for name, taken in found.items():
+            row(name, f'{statistics.median(taken):.1f}',
+                f'{taken[len(taken) * 99 // 100]:.1f}')
 
 
 def test_an_ordered_queue(service):
@@ -252,3 +354,85 @@ def test_an_ordered_queue(service):
             'least', 'most', file=__file__) as row:
         row(f'{statistics.median(speeds):,.0f}', f'{min(speeds):,.0f}',
             f'{max(speeds):,.0f}')
+
+
+def fill(connection, client, number, group, count):
+    """Let *count* tasks wait, as if they had been submitted."""
+    first = client.submit('one')
+    connection.execute(sa.text(
+        'INSERT INTO distperiodic_task (id, space, type, status, cursor, '
+        'step, back, move, priority, created, definition, parameters, '
+        "records) SELECT :prefix || lpad(i::text, 9, '0'), space, 'three', "
+        '1, 0, 0, 0, 0, 0, created + i, definition, parameters, records '
+        'FROM distperiodic_task, generate_series(1, :count) i '
+        'WHERE id = :first'),
+        {'prefix': group, 'count': count, 'first': first})
+    connection.execute(sa.text(
+        'INSERT INTO distperiodic_ready SELECT id, :number, 0, 0, created, '
+        '0, 0, 1 FROM distperiodic_task WHERE id LIKE :like'),
+        {'number': number, 'like': f'{group}%'})
+    connection.commit()
+    # As the server does by itself within a minute.
+    connection.execute(sa.text('ANALYZE distperiodic_task'))
+    connection.execute(sa.text('ANALYZE distperiodic_ready'))
+    connection.commit()
+
+
+def costs(postgresql, place, count):
+    """Median seconds of each operation beside *count* tasks that wait."""
+    group = f'w{uuid.uuid4().hex[:8]}'
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(programs.write_config(
+        place / f'{group}.conf', distperiodic={
+            'group': group, 'connection': postgresql.url}))])
+    client = tasks.Client(conf, workflows=ours.WORKFLOWS)
+    store = SqlClaimStore(postgresql.url, namespace=group)
+    client.submit('one')
+    engine = database.make_engine(postgresql.url, bounded=False)
+    with engine.connect() as connection:
+        number = connection.scalar(sa.select(tables.job.c.id).where(
+            tables.job.c.space == group))
+        fill(connection, client, number, group, count)
+    engine.dispose()
+    middle = f'{group}{count // 2:09d}'
+
+    def take(ids):
+        return store.steps.take(
+            {'task:bench.nothing': 1}, tasks=ids, into=uuid.uuid4().hex,
+            holder='h', seconds=60.0)
+    cases = {
+        'list': client.list,
+        'list --status': lambda: client.list(status='waiting'),
+        'list --type': lambda: client.list(type='three'),
+        'list --type, two of them': lambda: client.list(type='one'),
+        'list --queue': lambda: client.list(queue='q'),
+        'list after the middle': lambda: client.list(after=middle),
+        'submit': lambda: client.submit('one'),
+        'submit, key': lambda: client.submit('one', key=uuid.uuid4().hex),
+        'submit, queue': lambda: client.submit('one', queue=uuid.uuid4().hex),
+        'next step, any': lambda: take(None),
+        'submit, and its step': lambda: take([client.submit('one')]),
+        'wake': store.steps.wake,
+    }
+    found = {}
+    for name, act in cases.items():
+        act()
+        found[name] = statistics.median(
+            measuring.seconds_of(act) for _ in range(15))
+    store.forget()
+    store.close()
+    client.close()
+    return found
+
+
+def test_a_million_tasks_that_wait(tmp_path, postgresql):
+    schema.sync(postgresql.url)
+    few, many = (costs(postgresql, tmp_path, count)
+                 for count in (1_000, MILLION))
+    with measuring.table(
+            'milliseconds beside 1,000 and 1,000,000 tasks that wait',
+            'what', '1,000', '1,000,000', 'to the other',
+            file=__file__) as row:
+        for name, seconds in few.items():
+            row(name, measuring.ms(seconds), measuring.ms(many[name]),
+                measuring.times(many[name] / seconds))

@@ -32,6 +32,7 @@ class Point(NamedTuple):
 
 
 _STORE = 'distperiodic.adapters.sql.store', 'SqlClaimStore'
+_STEPS = 'distperiodic.adapters.sql.steps', 'SqlSteps'
 _MAKE = 'distperiodic.adapters.sql.transaction', 'Transaction', 'make'
 #: Each process gets messages of one kind only: reports, or batches.
 _DECODE = 'distperiodic.core.message', '', 'decode', True
@@ -56,6 +57,7 @@ SCHEDULER = {
         *_STORE, 'take_over_expired', True, fruitful=True),
     'after reclaim': Point(*_STORE, 'reclaim', True),
     'after skip': Point(*_STORE, 'skip', True),
+    'after take of a step': Point(*_STEPS, 'take', True, fruitful=True),
 }
 #: Of those who run.
 WORKER = {
@@ -69,6 +71,8 @@ WORKER = {
     'after finish': Point(*_STORE, 'finish', True),
     'before retry commit': Point(*_MAKE, True, ('value', 'retry')),
     'after retry': Point(*_STORE, 'fail', True),
+    'before end of a step': Point(*_STEPS, 'advance'),
+    'after end of a step': Point(*_STEPS, 'advance', True),
     'before report': Point(*_CAST, only=('kind', 'report')),
     'after report': Point(*_CAST, True, ('kind', 'report')),
 }

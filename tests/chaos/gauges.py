@@ -93,9 +93,12 @@ def _look(cluster, engine):
             found[name.removeprefix('zk_').replace('_count', '')] = int(
                 value)
     with engine.connect() as connection:
-        for table in 'lease', 'claim', 'job':
+        # Those of tasks are as many as were submitted.
+        ours = "SELECT id FROM distperiodic_job WHERE kind = 'job'"
+        for table, column in ('lease', 'job'), ('claim', 'job'), ('job', 'id'):
             found[f'rows of {table}'] = connection.scalar(sa.text(
-                f'SELECT count(*) FROM distperiodic_{table}'))  # noqa: S608
+                f'SELECT count(*) FROM distperiodic_{table} '  # noqa: S608
+                f'WHERE {column} IN ({ours})'))
     return found | _queues(cluster)
 
 

@@ -15,7 +15,9 @@ import time
 import sqlalchemy as sa
 
 from distperiodic import periodic
+from distperiodic import tasks
 from tests import checker
+from tests.chaos import tasks as own_tasks
 
 SECOND = checker.SECOND
 
@@ -108,6 +110,22 @@ class Hands:
         self._tell('effect', context)
         self.end(context, 'done')
 
+    def step(self, context, parameters):
+        """One run of a command; returns its result."""
+        self._tell('step', context, attempt=context.attempt,
+                   step=context.step, rollback=context.rollback,
+                   parameters=parameters)
+        back = 'r' if context.rollback else ''
+        outcome, result = 'failed', {f'{context.step}{back}': context.fence}
+        try:
+            self._while_mine(context, 0.4 * _draw(context, 'takes'))
+            if parameters.get('fails') == context.step and not back:
+                raise RuntimeError('to be rolled back')
+            outcome = 'done'
+        finally:
+            self._tell('step end', context, outcome=outcome, result=result)
+        return result
+
     def book(self, context):
         """One run whose effect is committed with its end, or not at all."""
         self.begin(context)
@@ -174,7 +192,17 @@ def _catalogue(job):
         for key in objects_of(job)]
 
 
-_Catalogues = type('_Catalogues', (periodic.PeriodicTasks,), {
+def _command(name):
+    def run(self, context, parameters):
+        return self.hands.step(context, parameters)
+    return tasks.command(own_tasks.MODULE, name)(run)
+
+
+_Commands = type('_Commands', (periodic.PeriodicTasks,), {
+    name: _command(name)
+    for name in own_tasks.COMMANDS + own_tasks.ROLLBACKS})
+
+_Catalogues = type('_Catalogues', (_Commands,), {
     f'list_{job}': _catalogue(job) for job in OBJECTS})
 
 
@@ -182,6 +210,9 @@ def make_tasks(conf, hands):
     """The tasks, as a service would declare them."""
 
     class Tasks(_Catalogues):
+
+        #: What its commands run with, too.
+        hands = None
 
         @periodic.periodic_task(spacing=2, objects='list_poll')
         def poll(self, context, key):
@@ -239,4 +270,6 @@ def make_tasks(conf, hands):
         def group(self, context):
             hands.work(context, 0.1)
 
-    return Tasks(conf)
+    made = Tasks(conf)
+    made.hands = hands
+    return made

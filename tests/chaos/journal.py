@@ -8,6 +8,7 @@ what was rolled back is not, whatever the one that asked for it believes.
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql.tables import KIND
 from distperiodic.adapters.sql.tables import SKIPPED_CODES
 from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import State
@@ -30,6 +31,23 @@ BEGIN
 END $$;
 CREATE TRIGGER chaos_note AFTER INSERT OR UPDATE ON distperiodic_claim
     FOR EACH ROW EXECUTE FUNCTION chaos_note();
+CREATE TABLE chaos_task (
+    n bigserial PRIMARY KEY, task text NOT NULL, status smallint NOT NULL,
+    step int NOT NULL, back smallint NOT NULL, cursor int NOT NULL,
+    queue text, created bigint NOT NULL, cancelling boolean NOT NULL,
+    parameters text NOT NULL, due bigint,
+    by xid NOT NULL DEFAULT pg_current_xact_id()::xid);
+CREATE FUNCTION chaos_note_task() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO chaos_task (task, status, step, back, cursor, queue, created,
+                            cancelling, parameters, due)
+    VALUES (NEW.id, NEW.status, NEW.step, NEW.back, NEW.cursor, NEW.queue,
+            NEW.created, NEW.cancelled_by IS NOT NULL, NEW.parameters,
+            NEW.due);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER chaos_note_task AFTER INSERT OR UPDATE ON distperiodic_task
+    FOR EACH ROW EXECUTE FUNCTION chaos_note_task();
 CREATE TABLE chaos_effect (
     object text NOT NULL, tick bigint NOT NULL, fence bigint NOT NULL);
 '''
@@ -49,10 +67,12 @@ def keep(url):
     engine.dispose()
 
 
-def read(connection, since=0):
+def read(connection, since=0, kind=KIND):
     """All rows after number *since*, in the order in which each claim went
     through them; jobs by their names. A move is made ``at`` one instant, and
     others see it from when it was ``committed``.
+
+    :param kind: of periodic jobs, or of commands.
     """
     return connection.execute(sa.text(
         'SELECT n, at, name AS job, object, tick, settled, state, fence, '
@@ -60,7 +80,16 @@ def read(connection, since=0):
         'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
         'AS bigint) AS committed FROM chaos_journal '
         'JOIN distperiodic_job ON distperiodic_job.id = job '
-        'WHERE n > :since ORDER BY n'), {'since': since}).all()
+        'WHERE n > :since AND kind = :kind ORDER BY n'), {
+            'since': since, 'kind': kind}).all()
+
+
+def tasks(connection):
+    """Each committed version of each task."""
+    return connection.execute(sa.text(
+        'SELECT chaos_task.*, '
+        'CAST(extract(epoch FROM pg_xact_commit_timestamp(by)) * 1000000 '
+        'AS bigint) AS committed FROM chaos_task ORDER BY n')).all()
 
 
 def effects(connection):

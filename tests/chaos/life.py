@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from distperiodic.adapters.sql.tables import COMMAND
 from tests import checker
 from tests import waiting
 from tests.chaos import books
@@ -23,6 +24,7 @@ from tests.chaos import gauges
 from tests.chaos import jobs
 from tests.chaos import journal
 from tests.chaos import promises
+from tests.chaos import tasks
 from tests.chaos import times
 from tests.chaos.cluster import SERVERS
 from tests.chaos.cluster import SESSION
@@ -76,6 +78,9 @@ class Lived:
     fates: collections.Counter[str]
     #: What the store's account has of each job; see :mod:`tests.chaos.books`.
     due: dict[str, tuple[int, int]]
+    #: Tasks by their last status, and runs of commands by their outcome.
+    tasks: collections.Counter[str]
+    steps: collections.Counter[str]
 
 
 def live(place, seed, seconds, only=(), pause=LOOSE,
@@ -101,6 +106,8 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         engine = journal.connect(cluster.postgresql.url)
         cluster.start()
         waiting.wait_until(lambda: _all_run(cluster), 60)
+        client = tasks.Client(cluster, seed)
+        client.start()
         told('calm')
         calm = time.monotonic()
         begin = time.time_ns() // 1000
@@ -110,6 +117,7 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         first = time.monotonic()
         driver.live(plan, rates.look)
         healed = time.time_ns() // 1000
+        client.stop()
         told('healed')
         caught_up = _until_caught_up(engine, rates)
         _wait(AFTERWARDS, rates)
@@ -119,6 +127,8 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
         with engine.connect().execution_options(
                 isolation_level='REPEATABLE READ') as connection:
             moves = journal.read(connection)
+            steps = journal.read(connection, kind=COMMAND)
+            task_rows = journal.tasks(connection)
             booked = journal.effects(connection)
             history = _history(connection)
         engine.dispose()
@@ -135,10 +145,13 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
     judged = promises.judge(
         record, moves,
         {line['pid']: line['host'] for line in lines})
+    facts, of_tasks = tasks.judge(
+        client, lines, task_rows, steps, driver.stalls, begin, end,
+        books.PATIENCE)
     lived = Lived(
         seed, plan, record, healed, moves, driver.windows,
         _deaths(lines, driver),
-        [*driver.findings, *judged.findings,
+        [*driver.findings, *judged.findings, *of_tasks,
          *books.check(record, booked, history, driver.strangers)],
         collections.Counter(window.kind for window in driver.windows),
         {line['name'] for line in lines if line['what'] == 'point'},
@@ -149,7 +162,10 @@ def live(place, seed, seconds, only=(), pause=LOOSE,
                   max(wild_rates[server], default=0.0))
          for server in SERVERS}, (before, after),
         caught_up, judged.fates,
-        books.due(record, moves, history))
+        books.due(record, moves, history),
+        collections.Counter({row.task: row.status
+                             for row in facts.rows}.values()),
+        collections.Counter(run.outcome or 'going on' for run in facts.runs))
     lived.findings += [*_growth(lived), *books.beyond(lived.due)]
     lived.findings += times.check(
         moves, lived.deaths, lived.windows, record, healed)
@@ -173,7 +189,7 @@ def _until_caught_up(engine, rates):
                 'SELECT name, extract(epoch FROM clock_timestamp()) '
                 '* 1000000 - min(settled) AS behind FROM distperiodic_claim '
                 'JOIN distperiodic_job ON distperiodic_job.id = job '
-                'GROUP BY name')).all()
+                "WHERE kind = 'job' GROUP BY name")).all()
         if all(row.behind < 2 * jobs.POLICIES[row.name].period + SECOND
                for row in behind):
             break
@@ -211,7 +227,8 @@ def _history(connection):
         'sum(dead) AS dead, sum(skipped) AS skipped, '
         'sum(superseded) AS superseded, sum(cancelled) AS cancelled '
         'FROM distperiodic_history JOIN distperiodic_job '
-        'ON distperiodic_job.id = job GROUP BY name, tick')).mappings()
+        "ON distperiodic_job.id = job WHERE kind = 'job' "
+        'GROUP BY name, tick')).mappings()
     return {(row['name'], row['tick']): collections.Counter(
         {name: int(value) for name, value in row.items()
          if name not in ('name', 'tick')}) for row in rows}
@@ -240,6 +257,7 @@ def _vacuity(lived, lines):
         'step': set(failpoints.POINTS) - lived.passed,
         'job': set(jobs.POLICIES) - ran,
         'ending': {one for one in ENDINGS if not lived.endings[one]},
+        'task': {'succeeded', 'failed'} - set(lived.tasks),
     }
     return [checker.Finding('vacuous', f'{what} {name!r} did not occur')
             for what, names in missing.items() for name in sorted(names)]

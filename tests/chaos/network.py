@@ -176,6 +176,10 @@ def forge(fault):
                         for i, _ in report[kind]} | {*report['lost']}
                 report['done'] = sorted({*report['done'], 0, 1, 2} - told)
             return
+        if message['kind'] == 'notice':
+            message['tasks'] = [f'{random.getrandbits(128):032x}'
+                                for _ in message['tasks']]
+            return
         what = random.choice(['id', 'lease', 'fences', 'job'])
         if what != 'fences':
             message['id'] = f's{random.randrange(10 ** 9)}'

@@ -28,6 +28,7 @@ def report(lived):
         _counts('effects', collections.Counter(
             'accepted' if effect.accepted else 'refused for their fence'
             for effect in record.effects)),
+        _counts('tasks', lived.tasks), _counts('their runs', lived.steps),
         _counts('faults', lived.happened),
         f'steps passed: {len(lived.passed)}; struck at: '
         + (', '.join(f'{name} {number}' for name, number

@@ -7,6 +7,8 @@ repeats calls whose answers were lost, and tells results too late.
 """
 
 import collections
+import datetime
+import itertools
 import json
 import threading
 import uuid
@@ -19,6 +21,7 @@ from oslo_config import cfg
 
 from distperiodic import exceptions
 from distperiodic import opts
+from distperiodic import ports
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
@@ -26,6 +29,9 @@ from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.steps import MOST_LOSSES
 from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.context import Context
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Role
 
 LONG, OVER = 600.0, -1.0
 A, B = 'task:a.run', 'task:b.run'
@@ -56,6 +62,7 @@ class Board:
     def __init__(self, url):
         self.url = url
         self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self.outcomes = collections.Counter()
         self.store = self.another_store()
         conf = cfg.ConfigOpts()
         conf([])
@@ -65,7 +72,8 @@ class Board:
         self.client = tasks.Client(conf, workflows=WORKFLOWS)
 
     def another_store(self):
-        return SqlClaimStore(self.url, namespace=self.group)
+        return SqlClaimStore(self.url, namespace=self.group,
+                             task_outcomes=self.outcomes)
 
     def take(self, ids=None, store=None, into=None, **jobs):
         return (store or self.store).steps.take(
@@ -80,7 +88,8 @@ class Board:
             lease=lease.id, into=granted, holder='worker-1', seconds=seconds)
         return granted
 
-    def end(self, lease, granted, *, result=None, error=None, into=None):
+    def end(self, lease, granted, *, result=None, error=None, into=None,
+            proceed=None):
         keys = [one.object for one in lease.claims]
         return self.store.steps.advance(
             lease.job, lease.tick,
@@ -88,7 +97,7 @@ class Board:
                 keys, None if result is None else json.dumps(result)),
             dict.fromkeys(keys, error) if error else {},
             lease=granted, into=into or uuid.uuid4().hex,
-            pause=lambda attempt: 0.0)
+            pause=lambda attempt: 0.0, proceed=proceed)
 
     def retake(self, gone=()):
         return self.store.take_over_expired(
@@ -143,28 +152,109 @@ def test_a_step_that_is_ready_is_claimed_once(board):
     assert board.client.get(id_).status == 'running'
 
 
-def proceed(board, ids, into=None):
-    return board.store.steps.proceed(
-        JOBS, tasks=ids, into=into or uuid.uuid4().hex, holder='worker-1',
-        seconds=LONG)
+def here(*jobs):
+    """What a worker says that runs the next steps itself."""
+    return ports.Proceed(jobs or JOBS, uuid.uuid4().hex, 'worker-1', LONG)
 
 
-def test_the_next_step_is_granted_to_the_worker_that_asks_for_it(board):
+def test_the_next_step_is_granted_to_the_worker_that_ends_one(board):
     id_ = board.client.submit('same', {'n': 1})
-    board.run()
+    [first] = board.take()
 
-    [(lease, inputs)] = proceed(board, [id_], into='next')
+    ended = board.end(first, board.begin(first), result={'m': 2},
+                      proceed=here())
 
+    [(lease, inputs)] = ended.granted
     assert inputs[id_].step == 1
-    assert inputs[id_].parameters == {'n': 1}
+    assert inputs[id_].parameters == {'n': 1, 'm': 2}
+    assert lease.claims[0].fence > first.claims[0].fence
     assert board.take() == []
-    assert proceed(board, [id_], into='next') == [(lease, inputs)]
-    assert proceed(board, [id_]) == []
     assert board.store.renew(
         [lease.id], holder='worker-1', seconds=LONG) == {lease.id}
-    assert board.store.steps.advance(
-        lease.job, lease.tick, {id_: None}, {}, lease=lease.id, into='retry',
-        pause=lambda attempt: 0.0).done == {id_}
+    assert board.end(lease, lease.id).done == {id_}
+
+
+def test_what_was_granted_with_a_lost_answer_is_granted_again(board):
+    board.client.submit_many([{'type': 'to and fro'}, {'type': 'same'}])
+    [first] = board.take()
+    granted, proceed = board.begin(first), here()
+
+    answers = [board.end(first, granted, proceed=proceed) for _ in range(2)]
+
+    assert answers[0] == answers[1]
+    assert {lease.job for lease, _ in answers[0].granted} == {A, B}
+
+
+def test_only_steps_of_the_commands_of_a_worker_are_granted_to_it(board):
+    board.client.submit('two')
+    [first] = board.take()
+
+    ended = board.end(first, board.begin(first), proceed=here(A))
+
+    assert list(ended.granted) == []
+    [lease] = board.take()
+    assert lease.job == B
+
+
+def test_a_step_whose_worker_comes_too_late_grants_nothing(board):
+    board.client.submit('same')
+    [first] = board.take()
+    granted = board.begin(first, OVER)
+    [again] = board.retake()
+
+    ended = board.end(first, granted, proceed=here())
+
+    assert list(ended.granted) == []
+    assert board.end(again, board.begin(again)).done
+
+
+def test_the_next_task_of_a_queue_is_granted_with_the_end_of_its_head(board):
+    ids = [board.client.submit('patient', queue='q') for _ in range(3)]
+    [lease] = board.take()
+    granted, ran = board.begin(lease), []
+
+    while True:
+        ran += [one.object for one in lease.claims]
+        ended = board.end(lease, granted, proceed=here())
+        if not ended.granted:
+            break
+        assert board.take() == []
+        [(lease, _)] = ended.granted
+        granted = lease.id
+
+    assert ran == ids
+    found = [board.client.get(id_) for id_ in ids]
+    assert {task.status for task in found} == {'succeeded'}
+    assert all(before.ended_at <= task.started_at
+               for before, task in itertools.pairwise(found))
+
+
+def test_a_task_of_a_queue_that_is_delayed_is_not_granted(board):
+    board.client.submit('patient', queue='q')
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+    board.client.submit('patient', queue='q', at=later)
+    [lease] = board.take()
+
+    ended = board.end(lease, board.begin(lease), proceed=here())
+
+    assert list(ended.granted) == []
+    assert board.take() == []
+
+
+def test_the_next_step_is_granted_to_the_active_worker_only(board):
+    board.store.partitions.beat('a', 'w~1', Role.STANDBY, seconds=LONG)
+    board.store.partitions.acquire('a', 'w~1', fence=0, seconds=LONG)
+
+    def granted_to(*active):
+        board.client.submit('same')
+        [lease] = board.take()
+        ended = board.end(lease, board.begin(lease), proceed=here()._replace(
+            active=Active('a', *active)))
+        assert len(ended.done) == 1
+        board.take()
+        return [one.job for one, _ in ended.granted]
+    assert granted_to('w~2', 1) == granted_to('w~1', 2) == []
+    assert granted_to('w~1', 1) == [A]
 
 
 def test_a_claim_whose_answer_was_lost_is_answered_again(board):
@@ -406,6 +496,119 @@ def test_a_task_that_is_retried_forward_forgets_how_it_was_rolled_back(board):
         (0, None), (0, None)]
 
 
+def test_a_store_counts_the_tasks_that_end_or_become_stuck(board):
+    for _ in 'abc':
+        board.client.submit('once')
+    while board.run():
+        pass
+    board.client.submit('two')
+    board.run()
+    board.run(error='ill')
+    board.run(error='very ill')
+    board.client.submit('same')
+    [lease] = board.take()
+    granted = board.begin(lease)
+    answers = [board.end(lease, granted, error='ill', into='x')
+               for _ in range(2)]
+    assert answers[0] == answers[1]
+    while board.run():
+        pass
+
+    assert board.outcomes == {'succeeded': 3, 'stuck': 1, 'failed': 1}
+
+
+def test_a_store_counts_the_tasks_whose_runs_are_lost_too_often(board):
+    board.client.submit('once')
+    [lease] = board.take()
+    board.begin(lease, OVER)
+    board.retake()
+    while board.run():
+        pass
+    board.client.submit('same')
+    [lease] = board.take()
+    for _ in range(MOST_LOSSES + 1):
+        board.begin(lease, OVER)
+        lease = next(iter(board.retake()), None)
+
+    assert board.outcomes == {'failed': 1, 'stuck': 1}
+
+
+def key_of(board, id_):
+    [found] = board.store.steps.load([id_]).values()
+    return Context('', id_, 0, 1, 1, step=found).key
+
+
+def test_what_was_rolled_back_runs_again_under_other_keys(board):
+    id_ = board.client.submit('two')
+    normal = key_of(board, id_)
+    board.run(error='ill')
+    undone = key_of(board, id_)
+    board.run()
+    assert board.client.get(id_).status == 'failed'
+
+    board.client.retry(id_)
+
+    again = key_of(board, id_)
+    assert again.startswith(normal)
+    assert len({normal, undone, again}) == 3
+    board.run(error='ill')
+    assert key_of(board, id_) not in (normal, undone, again)
+    board.run()
+    board.client.retry(id_)
+    assert key_of(board, id_) not in (normal, again)
+
+
+def test_a_stuck_task_that_runs_forward_again_has_other_keys(board):
+    id_ = board.client.submit('two')
+    board.run()
+    normal = key_of(board, id_)
+    board.run(error='ill')
+    undone = key_of(board, id_)
+    board.run(error='very ill')
+
+    board.client.retry(id_)
+    assert key_of(board, id_) == undone
+    board.run(error='very ill')
+    board.client.retry(id_, back=False)
+
+    assert key_of(board, id_) not in (normal, undone)
+    board.run(error='ill')
+    assert key_of(board, id_) != undone
+
+
+def test_a_run_that_is_repeated_keeps_its_key(board):
+    id_ = board.client.submit('stubborn')
+    key = key_of(board, id_)
+    [lease] = board.take()
+    board.begin(lease, OVER)
+    [lease] = board.retake()
+    assert key_of(board, id_) == key
+    board.end(lease, board.begin(lease), error='ill')
+    [lease] = board.retake()
+
+    assert key_of(board, id_) == key
+
+
+def test_tasks_that_fail_together_wait_for_the_longest_of_their_pauses(board):
+    ids = [board.client.submit('stubborn') for _ in 'ab']
+    [lease] = board.take()
+    board.begin(lease._replace(claims=lease.claims[:1]), OVER)
+    [repeated] = board.retake()
+    into = uuid.uuid4().hex
+    claims = board.store.reclaim(
+        A, lease.tick, ids, leases=[lease.id, repeated.id], into=into,
+        holder='api-1', seconds=LONG)
+    both = lease._replace(id=into, claims=claims)
+    assert sorted(one.attempt for one in claims) == [1, 2]
+
+    answer = board.store.steps.advance(
+        A, lease.tick, {}, dict.fromkeys(ids, 'ill'), lease=board.begin(both),
+        into=uuid.uuid4().hex, pause={1: OVER, 2: LONG}.get)
+
+    assert answer.retried == set(ids)
+    assert board.retake() == []
+
+
 def test_a_key_names_one_task(board):
     first = board.client.submit('two', {'n': 1}, key='键')
 
@@ -572,6 +775,40 @@ def test_a_cancelled_head_makes_room_for_the_next_task(board):
     assert [one.object for one in lease.claims] == [third]
 
 
+def test_a_task_that_is_retried_takes_its_old_place(board):
+    """Also before the head of the queue, if that has not started."""
+    board.client.set_queue('q', on_failure='go_on')
+    first = board.client.submit('same', queue='q')
+    board.run(error='ill')
+    board.run()
+    assert board.client.get(first).status == 'failed'
+    second = board.client.submit('once', queue='q')
+
+    board.client.retry(first)
+
+    assert board.client.queues('q')[0].head == first
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [first]
+    assert board.client.get(second).status == 'waiting'
+
+
+def test_a_task_that_is_retried_waits_for_one_that_has_started(board):
+    board.client.set_queue('q', on_failure='go_on')
+    first = board.client.submit('same', queue='q')
+    board.run(error='ill')
+    board.run()
+    second = board.client.submit('once', queue='q')
+    [lease] = board.take()
+
+    board.client.retry(first)
+
+    assert board.take() == []
+    board.end(lease, board.begin(lease))
+    assert board.client.get(second).status == 'succeeded'
+    [lease] = board.take()
+    assert [one.object for one in lease.claims] == [first]
+
+
 def test_a_stuck_task_holds_its_queue(board):
     first, second = (board.client.submit('two', queue='q') for _ in 'ab')
     board.run(error='ill')
@@ -614,43 +851,51 @@ FATES = st.sampled_from(
 
 
 @hypothesis.given(fates=st.lists(FATES, max_size=14),
-                  type_=st.sampled_from(sorted(WORKFLOWS)))
+                  type_=st.sampled_from(sorted(WORKFLOWS)),
+                  proceeds=st.booleans())
 @hypothesis.settings(max_examples=25, deadline=None,
                      suppress_health_check=list(hypothesis.HealthCheck))
 def test_a_task_ends_as_its_model_whatever_happens_to_its_runs(
-        board, fates, type_):
+        board, fates, type_, proceeds):
     id_ = board.client.submit(type_)
     fates = iter(fates)
     model = Model(WORKFLOWS[type_])
-    leases = board.take([id_])
+    #: Leases of claims, each with the lease of its runs or None.
+    leases = [(lease, None) for lease in board.take([id_])]
     while leases:
-        [lease] = leases
+        [(lease, granted)] = leases
         fate = next(fates, 'done')
+        proceed = here() if proceeds else None
+        ended = ports.Advanced(set(), set(), set())
         assert lease.job == model.job
-        if fate == 'lost':
-            board.begin(lease, OVER)
+        if fate in ('lost', 'late'):
+            if granted is None:
+                granted = board.begin(lease, OVER)
+            else:
+                board.store.renew([granted], holder='worker-1', seconds=OVER)
             model.lost()
-        elif fate == 'failed':
-            board.end(lease, board.begin(lease), error='ill')
+        else:
+            granted = granted or board.begin(lease)
+        if fate == 'failed':
+            ended = board.end(lease, granted, error='ill', proceed=proceed)
             model.failed()
         elif fate == 'late':
-            late = board.begin(lease, OVER)
-            model.lost()
-            leases = board.retake()
-            assert not any(board.end(lease, late))
-            if leases:
+            again = board.retake()
+            assert not any(board.end(lease, granted, proceed=proceed))
+            if again:
+                leases = [(lease, None) for lease in again]
                 continue
         elif fate == 'session':
-            granted = board.begin(lease)
             in_a_session(board, lease, granted, {})
-            board.end(lease, granted)
+            ended = board.end(lease, granted, proceed=proceed)
             model.done()
-        else:
-            granted = board.begin(lease)
+        elif fate in ('done', 'repeated'):
             for _ in range(1 + (fate == 'repeated')):
-                assert board.end(lease, granted).done == {id_}
+                ended = board.end(lease, granted, proceed=proceed)
+                assert ended.done == {id_}
             model.done()
-        leases = board.retake() or board.take([id_])
+        leases = [(lease, lease.id) for lease, _ in ended.granted] or [
+            (lease, None) for lease in board.retake() or board.take([id_])]
     task = board.client.get(id_)
 
     assert (task.status, task.cursor) == (model.status, model.cursor)

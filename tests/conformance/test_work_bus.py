@@ -70,12 +70,14 @@ class BrokerWay:
         self.back.close(3)
 
 
-@pytest.fixture(params=['local', 'messaging'])
+def url_of(kind, request):
+    return 'fake://' if kind == 'fake' else request.getfixturevalue(kind).url
+
+
+@pytest.fixture(params=['local', 'fake', 'rabbitmq', 'redis'])
 def way(request):
-    if request.param == 'local':
-        way = LocalWay()
-    else:
-        way = BrokerWay(request.getfixturevalue('rabbitmq').url)
+    way = (LocalWay() if request.param == 'local'
+           else BrokerWay(url_of(request.param, request)))
     yield way
     way.close()
 

@@ -58,6 +58,14 @@ def _until(context, parameters):
         time.sleep(0.01)
 
 
+def _late(context, parameters):
+    """Go on for some seconds after the timeout, in the first attempt."""
+    if context.attempt == 1:
+        time.sleep(parameters['late'])
+        return {'late': True}
+    return {'attempt': context.attempt}
+
+
 def _continue(context, parameters):
     if context.attempt == 1:
         context.progress = {'half': True}
@@ -65,10 +73,30 @@ def _continue(context, parameters):
     return {'progress': context.progress}
 
 
+def _continue_after_timeout(context, parameters):
+    if context.attempt == 1:
+        context.progress = {'half': True}
+        threading.Event().wait()
+    return {'progress': context.progress}
+
+
+def _watch(context, parameters):
+    """Record when the run is not current, and when it is cancelled."""
+    gate = pathlib.Path(parameters['gate'])
+    if context.attempt == 1:
+        while context.is_current():
+            time.sleep(0.05)
+        gate.with_suffix('.silent').touch()
+        while not context.cancelled:
+            time.sleep(0.05)
+        gate.with_suffix('.cancelled').touch()
+
+
 BEHAVIOURS = {
+    'continue_after_timeout': _continue_after_timeout, 'watch': _watch,
     'continue': _continue,
     'fail': _fail, 'fail_once': _fail_once, 'hang': _hang, 'exit': _exit,
-    'exit_once': _exit_once, 'junk': _junk,
+    'exit_once': _exit_once, 'junk': _junk, 'late': _late,
     'unserialisable': _unserialisable, 'hoard': _hoard, 'until': _until}
 
 
@@ -119,6 +147,9 @@ WORKFLOWS = {
     'three': [step('a'), step('b', retry=1), step('a', rollback=False)],
     'once': [step('a'), step('a', delivery='at_most_once')],
     'short': [step('a'), step('b', timeout=0.5)],
+    'hasty': [step('b', timeout=0.5, retry=1)],
+    'patient': [step('b', timeout=30, rollback=False)],
+    'repeated': [step('b', timeout=4, retry=1, rollback=False)],
     'killed': [step('a'), step('b', timeout=2, rollback=False)],
     'single': [step('a', rollback=False)],
 }

@@ -239,7 +239,7 @@ def test_a_worker_tells_how_it_stands(host, zookeeper, rabbitmq):
         assert json.loads(json.dumps(worker.status())) == {
             'member': worker.member_id, 'healthy': True, 'problem': None,
             'pools': {'default': {'size': 10, 'busy': 0, 'hanging': 0}},
-            'partition': 'default', 'runs': 0}
+            'partition': 'default', 'runs': 0, 'role': None}
     finally:
         worker.stop()
     worker.wait()

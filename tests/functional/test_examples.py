@@ -369,6 +369,17 @@ def test_an_example_of_tasks_survives_its_kills(example, told):
     assert told in ran.stdout
 
 
+def test_the_standby_example_has_one_active_worker_at_a_time(redis):
+    ran = subprocess.run(
+        [*PYTHON, 'run.py'], cwd=ROOT / 'examples' / 'standby',
+        env=commands.ENVIRONMENT | {
+            'TRANSPORT_URL': redis.url, 'BACKEND_URL': redis.url},
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert 'by 3 workers one after the other' in ran.stdout
+
+
 def test_three_reviewers_review_each_document_once(tmp_path):
     for _ in range(2):
         told = subprocess.run(

@@ -2,146 +2,33 @@
 """Work and reports over a real RabbitMQ, and what happens when it breaks."""
 
 import contextlib
-import dataclasses
 import gzip
 import json
 import logging
 import os
 import pickle
 import re
-import socket
 import subprocess
 import sys
 import threading
 import time
-import uuid
 
 import amqp
 import pytest
-from oslo_config import cfg
 
 from distperiodic import exceptions
-from distperiodic.adapters.messaging import bus as messaging
-from distperiodic.adapters.messaging.transport import EXAMPLE
+from distperiodic.adapters.messaging.drivers import EXAMPLE
 from distperiodic.core import message
 from tests import services
+from tests.ends import LATE
+from tests.ends import PATIENCE
+from tests.ends import Ends
+from tests.ends import connected
+from tests.ends import entry
+from tests.ends import run_in_child
+from tests.ends import took_at_most
 from tests.logged import lines
 from tests.waiting import wait_until
-
-PATIENCE = 2.0
-LATE = PATIENCE + 1.0
-
-
-def entry(identity, generation=1):
-    return f'{identity}~{uuid.uuid4().hex[:16]}~{generation}~f1.s10'
-
-
-class Ends:
-    """A scheduler's bus and a worker's, and what they were told.
-
-    :param patience: Seconds after which the scheduler's gives a batch up.
-    """
-
-    def __init__(self, url, patience=PATIENCE, **options):
-        self.group = options.pop('group', None) or uuid.uuid4().hex[:8]
-        self.partition = options.pop('partition', 'default')
-        self.scheduler = entry('api-1')
-        self.worker = entry('worker.1')
-        self.conf = cfg.ConfigOpts()
-        self.conf([])
-        self.batches, self.reports = [], []
-        self.sent, self.unsent = [], {}
-        worker_keys = options.pop('worker_keys', options.get('keys', ()))
-        self.work = messaging.MessagingWorkBus(
-            self.conf, url, group=self.group, me=self.scheduler,
-            on_report=self.reports.extend, on_sent=self._on_sent,
-            on_unsent=self._on_unsent, patience=patience, **options)
-        options.pop('capacity', None)
-        self.back = messaging.MessagingReportBus(
-            self.conf, url, group=self.group, partition=self.partition,
-            me=self.worker, on_batch=self.batches.append,
-            **options | {'keys': worker_keys})
-
-    def _on_sent(self, batch):
-        self.sent.append(batch.id)
-
-    def _on_unsent(self, batch, reason):
-        assert batch.id not in self.unsent, 'told twice'
-        self.unsent[batch.id] = reason
-
-    @property
-    def got(self):
-        return [batch.id for batch in self.batches]
-
-    @property
-    def reported(self):
-        return [report.batch for report in self.reports]
-
-    @property
-    def work_queue(self):
-        return (messaging.work_topic(self.group, self.partition)
-                + '.' + self.worker.rpartition('~')[0].rpartition('~')[0])
-
-    @property
-    def reports_queue(self):
-        return messaging.reports_topic(self.group) + (
-            '.' + self.scheduler.rpartition('~')[0].rpartition('~')[0])
-
-    def send(self, number, **changes):
-        batch = message.Batch(
-            str(number), 'poll', 1_700_000_000_000_000, ['a', 'b'], [1, 1],
-            [1, 1], self.scheduler, self.worker, 'lease-1', self.partition)
-        self.work.send(dataclasses.replace(batch, **changes))
-
-    def report(self, number, to=None):
-        self.back.report(
-            message.Report(str(number), self.worker, [0, 1]),
-            to or self.scheduler)
-
-    def talk(self, number, timeout=10.0):
-        """One batch there, one report back, however often it takes."""
-        def answered():
-            if self.reported.count(str(number)):
-                return True
-            if not self.got.count(str(number)):
-                self.unsent.pop(str(number), None)
-                self.send(number)
-                with contextlib.suppress(TimeoutError):
-                    soon(lambda: str(number) in self.got
-                         or str(number) in self.unsent, PATIENCE)
-            if str(number) in self.got:
-                self.report(number)
-                time.sleep(0.05)
-            return self.reported.count(str(number))
-        wait_until(answered, timeout, f'{number} was not answered',
-                   interval=0.2)
-
-
-def soon(condition, timeout):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError
-        time.sleep(0.01)
-
-
-@contextlib.contextmanager
-def connected(url, **options):
-    ends = Ends(url, **options)
-    try:
-        ends.back.start(20)
-        ends.work.start(20)
-        yield ends
-    finally:
-        ends.work.close(3)
-        ends.back.close(3)
-
-
-@contextlib.contextmanager
-def took_at_most(seconds):
-    began = time.monotonic()
-    yield
-    assert time.monotonic() - began < seconds
 
 
 @pytest.fixture
@@ -172,33 +59,6 @@ def by_hand(server):
 
 # There and back.
 
-@pytest.mark.parametrize('quorum', [False, True])
-def test_a_batch_arrives_and_its_report_comes_back(rabbitmq, quorum):
-    with connected(rabbitmq.url, quorum=quorum) as ends:
-        ends.send(1)
-        wait_until(lambda: ends.got == ['1'] and ends.sent == ['1'])
-        ends.report(1)
-        wait_until(lambda: ends.reported == ['1'])
-    assert ends.unsent == {}
-    assert ends.work.dropped == ends.back.dropped == {}
-    [batch] = ends.batches
-    assert batch.objects == ['a', 'b']
-    assert batch.sender == ends.scheduler
-    assert ends.reports == [message.Report('1', ends.worker, [0, 1])]
-
-
-def test_many_batches_keep_their_order(ends):
-    """Each arrives; one whose confirm is late may arrive twice, and then the
-    worker drops the second.
-    """
-    for number in range(200):
-        ends.send(number)
-    numbers = [str(n) for n in range(200)]
-    wait_until(lambda: set(ends.got) >= set(numbers)
-               and len(ends.sent) == 200)
-    assert list(dict.fromkeys(ends.got)) == ends.sent == numbers
-
-
 def test_reports_of_many_small_runs_share_messages(rabbitmq, ends):
     with by_hand(rabbitmq) as connection, connection.channel() as channel:
         channel.queue_declare('spy' + ends.group, auto_delete=True)
@@ -210,18 +70,6 @@ def test_reports_of_many_small_runs_share_messages(rabbitmq, ends):
         assert ends.reported == [str(n) for n in range(1000)]
         told = channel.queue_declare('spy' + ends.group, passive=True)
         assert told.message_count < 20
-
-
-@pytest.mark.parametrize('partition', ['a.b', '#', 'ü x', '*.*'])
-def test_any_name_of_a_partition_is_one_word_of_the_topic(
-        rabbitmq, partition):
-    """Else a partition '#' would be sent everybody's work."""
-    with (connected(rabbitmq.url, group='g.*', partition=partition) as odd,
-          connected(rabbitmq.url, group='g.*', partition='a') as other):
-        other.talk(1)
-        odd.talk(2)
-        assert odd.got == ['2']
-        assert odd.back.dropped == {}
 
 
 def test_a_name_too_long_for_amqp_is_refused_at_once():
@@ -281,39 +129,7 @@ def test_the_queues_are_durable(mortal, quorum, kind):
             assert line + kind in listed or f'{line}rabbit_{kind}' in listed
 
 
-def test_a_bus_that_is_closed_removes_its_queue(mortal):
-    with connected(mortal.url) as ends:
-        ends.talk(1)
-    listed = mortal.ctl('-q', 'list_queues', 'name')
-    assert ends.work_queue not in listed
-    assert ends.reports_queue not in listed
-
-
 # Who is not there, or not any more.
-
-def test_a_batch_for_nobody_is_told_unsent_at_once(ends):
-    with took_at_most(PATIENCE):
-        ends.send(1, worker=entry('worker-9'))
-        wait_until(lambda: ends.unsent)
-    # The name of the missing queue.
-    assert '.worker-9~' in ends.unsent['1']
-    assert ends.sent == []
-
-
-@pytest.mark.parametrize('quorum', [False, True])
-def test_two_processes_of_one_name_do_not_share_a_queue(rabbitmq, quorum):
-    with (connected(rabbitmq.url, quorum=quorum) as ends,
-          connected(rabbitmq.url, quorum=quorum, group=ends.group) as others):
-        for number in range(20):
-            ends.send(number)
-            ends.report(number)
-        ends.talk('last')
-        wait_until(lambda: len(ends.reported) == 21)
-
-    assert ends.got == [*map(str, range(20)), 'last']
-    assert others.got == others.reported == []
-    assert others.work.dropped == others.back.dropped == {}
-
 
 def test_no_queue_is_made_but_one_for_each_process(mortal):
     with connected(mortal.url) as ends:
@@ -326,13 +142,6 @@ def test_no_queue_is_made_but_one_for_each_process(mortal):
         ends.work_queue, ends.reports_queue}
     # Who is killed cannot delete it.
     assert all('x-expires' in arguments for _, arguments in lines)
-
-
-def test_a_process_changes_to_quorum_queues_beside_classic_ones(rabbitmq):
-    with (connected(rabbitmq.url) as ends,
-          connected(rabbitmq.url, quorum=True, group=ends.group) as others):
-        ends.talk(1)
-        others.talk(2)
 
 
 def test_what_is_meant_for_another_process_is_dropped_aloud(
@@ -577,42 +386,17 @@ def test_signed_messages_are_heard_and_others_are_not(rabbitmq):
 
 # The broker breaks.
 
-def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
+def test_a_new_connection_is_as_proof_against_garbage_as_the_first(
         mortal, fragile, caplog):
-    mortal.kill()
-    try:
-        with took_at_most(1):
-            for number in range(100):
-                fragile.send(number)
-        with took_at_most(LATE):
-            wait_until(lambda: len(fragile.unsent) == 100)
-        assert 'Connection refused' in fragile.unsent['99']
-        fragile.report('late')
-    finally:
-        mortal.start()
+    mortal.ctl('close_all_connections', 'test')
     fragile.talk('after', 20)
-    wait_until(lambda: 'late' in fragile.reported)
-    # And the new connection is as proof against garbage as the old one.
+
     for body in GARBAGE.values():
         publish(mortal, fragile.work_queue, body)
     fragile.talk('after-garbage')
+
     assert [r for r in caplog.records if r.exc_info
             and r.name.startswith('oslo')] == []
-
-
-def test_a_broker_killed_and_back_in_time_loses_nothing(mortal):
-    """The queues are durable: what was confirmed is delivered."""
-    with connected(mortal.url, patience=60.0) as ends:
-        ends.talk('before')
-        mortal.kill()
-        for number in range(50):
-            ends.send(number)
-            ends.report(number)
-        mortal.start()
-        numbers = {str(n) for n in range(50)}
-        wait_until(lambda: numbers <= set(ends.got), 30)
-        wait_until(lambda: numbers <= set(ends.reported), 30)
-        assert ends.unsent == {}
 
 
 def test_a_broker_application_stopped_and_started(mortal, fragile):
@@ -623,13 +407,6 @@ def test_a_broker_application_stopped_and_started(mortal, fragile):
             wait_until(lambda: fragile.unsent)
     finally:
         mortal.ctl('start_app')
-    fragile.talk('after', 20)
-
-
-def test_a_broker_that_lost_its_data(mortal, fragile):
-    mortal.kill()
-    mortal.wipe()
-    mortal.start()
     fragile.talk('after', 20)
 
 
@@ -671,18 +448,6 @@ def test_closing_while_the_broker_is_out_of_memory_is_bounded(mortal):
         assert 'closed' in ends.unsent['1']
 
 
-def test_a_broker_that_stands_still_is_told_in_time(mortal, fragile):
-    mortal.freeze()
-    try:
-        for number in range(10):
-            fragile.send(number)
-        with took_at_most(LATE):
-            wait_until(lambda: len(fragile.unsent) == 10)
-    finally:
-        mortal.thaw()
-    fragile.talk('after', 20)
-
-
 def test_queues_that_were_deleted_are_declared_again(mortal, fragile):
     with by_hand(mortal) as connection, connection.channel() as channel:
         channel.queue_delete(fragile.work_queue)
@@ -700,35 +465,6 @@ def test_an_exchange_that_was_deleted_is_declared_again(mortal, fragile):
     fragile.talk('after', 20)
 
 
-def test_closing_while_the_broker_is_away_is_bounded(mortal):
-    ends = Ends(mortal.url)
-    ends.back.start(20)
-    ends.work.start(20)
-    mortal.kill()
-    try:
-        ends.send(1)
-        ends.report(1)
-        with took_at_most(1.5):
-            ends.work.close(1)
-        with took_at_most(1.5):
-            ends.back.close(1)
-        assert 'closed' in ends.unsent['1']
-        assert sum(ends.back.dropped.values()) == 1
-    finally:
-        mortal.start()
-
-
-def test_closing_sends_what_waits(ends):
-    ends.report('first')
-    for number in range(10):
-        ends.send(number)
-        ends.report(number)
-    ends.back.close(3)
-    wait_until(lambda: len(ends.reported) == 11)
-    ends.work.close(3)
-    assert len(ends.sent) + len(ends.unsent) == 10
-
-
 def test_an_idle_bus_closes_at_once(ends):
     """A listener of oslo.messaging looks up every five seconds only."""
     ends.talk(1)
@@ -736,26 +472,6 @@ def test_an_idle_bus_closes_at_once(ends):
     with took_at_most(1):
         ends.work.close(10)
         ends.back.close(10)
-
-
-def test_no_thread_is_left_after_closing(rabbitmq):
-    before = set(threading.enumerate())
-    with connected(rabbitmq.url) as ends:
-        ends.talk(1)
-    wait_until(lambda: not [t for t in set(threading.enumerate()) - before
-                            if t.is_alive()])
-
-
-def test_a_closed_bus_can_be_started_again(ends):
-    ends.talk(1)
-    ends.work.close(3)
-    ends.back.close(3)
-    ends.send(2)
-    # The reason is no error of the broker.
-    assert 'start' in ends.unsent['2']
-    ends.back.start(20)
-    ends.work.start(20)
-    ends.talk(3)
 
 
 def test_a_report_after_closing_is_dropped_and_counted():
@@ -839,14 +555,6 @@ def test_a_wrong_password_is_told_at_once(rabbitmq, caplog):
     assert 's3cr' not in str(refusal.value) + caplog.text
 
 
-def test_a_host_that_never_answers_does_not_hold_up_the_start():
-    with socket.create_server(('127.0.0.1', 0)) as silent:
-        port = silent.getsockname()[1]
-        ends = Ends(f'rabbit://u:p@127.0.0.1:{port}/')
-        with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
-            ends.work.start(0.5)
-
-
 def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
     ends = Ends(mortal.url)
     before = set(threading.enumerate())
@@ -865,39 +573,7 @@ def test_a_broker_out_of_memory_does_not_hold_up_the_start(mortal):
     ends.back.close()
 
 
-def test_a_start_that_failed_can_be_tried_again(mortal):
-    mortal.kill()
-    ends = Ends(mortal.url)
-    try:
-        with pytest.raises(exceptions.BusUnavailable):
-            ends.work.start(0.5)
-        ends.send(1)
-        assert 'start' in ends.unsent['1']
-        with pytest.raises(exceptions.BusUnavailable):
-            ends.report(1)
-    finally:
-        mortal.start()
-    ends.back.start(20)
-    ends.work.start(20)
-    ends.talk(1)
-    ends.work.close()
-    ends.back.close()
-
-
 # Processes.
-
-def run_in_child(act):
-    """Fork; the exit code of the child is 0 if *act* returns true."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if act() else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
-
 
 def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
     ends.talk(1)
@@ -921,16 +597,6 @@ def test_a_forked_child_is_told_and_can_start_anew(rabbitmq, ends):
     ends.talk(2)
 
 
-def test_a_forked_child_that_ends_does_not_close_its_parents_bus(ends):
-    def child():
-        ends.work.close(1)
-        ends.back.close(1)
-        return True
-
-    assert run_in_child(child) == 0
-    ends.talk(1)
-
-
 def test_importing_the_adapter_imports_no_messaging():
     """The first import of it fixes oslo.service's backend for good."""
     code = ('import sys, distperiodic.adapters.messaging.bus; '
@@ -938,12 +604,3 @@ def test_importing_the_adapter_imports_no_messaging():
             '"kombu")) for m in sys.modules))')
     assert subprocess.run([sys.executable, '-c', code],
                           check=False).returncode == 0
-
-
-def test_the_fake_driver_carries_work_within_one_process():
-    with connected('fake://') as ends, connected('fake://') as others:
-        ends.talk(1)
-        others.talk(2)
-        others.work.close(1)
-        ends.talk(3)
-        assert ends.got == ['1', '3']

@@ -44,6 +44,8 @@ def test_what_runs_is_told_with_worker_age_attempt_and_progress(place):
     assert told[0]['lease_ends'] > told[0]['tick']
     assert [row['object'] for row in place.tell('running', 'sync')[1]] == [
         'c']
+    assert len(place.tell('running', '--older-than', '0.1s')[1]) >= 2
+    assert place.tell('running', '--older-than', '1h')[1] == []
     place.store.finish('poll', place.now - 65 * SECOND, ['a', 'b'],
                        lease=lease)
     assert 'host-1:2' not in place.show('running', 'poll')

@@ -17,7 +17,9 @@ from cliff import commandmanager
 from oslo_config import cfg
 
 from distperiodic import coordinator
+from distperiodic import exceptions
 from distperiodic.adapters.messaging.bus import MessagingWorkBus
+from tests import services
 from tests import waiting
 from tests.functional import commands
 from tests.functional import test_cmd
@@ -49,8 +51,14 @@ COMMANDS = {
     'task retry': ['none'], 'queue list': [], 'queue show': ['q'],
     'queue halt': ['q'], 'queue resume': ['q'],
     'queue set': ['q', '--on-failure', 'go_on'],
+    'partition list': [], 'partition show': ['none'],
+    'partition promote': ['none', 'none'],
     'pool list': [], 'pool show': ['none'],
     'pool reset': ['none', '--yes'],
+    'events': [], 'member list': [], 'member show': ['none'],
+    'member drain': ['none'], 'member undrain': ['none'],
+    'member set': ['pool_size', '4', 'none'],
+    'member unset': ['pool_size', 'none'],
 }
 LOUDLY = ['--debug', '-v', '-v']
 GO_ON = {'demo', 'scheduler', 'worker'}
@@ -163,6 +171,12 @@ MISTAKES = {
         'backend_url': 'file:///tmp/distperiodic-secrets',
         'transport_url': f'rabbit://me:{SERVER}@127.0.0.1/?x=y',
         'connection': f'postgresql://me:{SERVER}@127.0.0.1:1/db?x=y'},
+    'no Redis': {
+        'backend_url': 'file:///tmp/distperiodic-secrets',
+        'transport_url': f'redis://me:{SERVER}@127.0.0.1:1/0'},
+    'a Redis that cannot be': {
+        'backend_url': 'file:///tmp/distperiodic-secrets',
+        'transport_url': f'rediss://me:{SERVER}@127.0.0.1:1/x?y=z'},
     'an option that cannot be': {'send_timeout': 'nan'},
 }
 
@@ -187,6 +201,25 @@ def test_no_mistake_has_a_secret_told(tmp_path, mistake):
     assert all(said.values())
     assert {name: found(text) for name, text in said.items()
             if found(text)} == {}
+
+
+@pytest.mark.parametrize('level', [logging.DEBUG, 1])
+@pytest.mark.parametrize('password', [SERVER, 'wrong'])
+def test_redis_tells_no_secret_at_any_level(caplog, level, password):
+    caplog.set_level(level)
+    with services.redis('--requirepass', SERVER, its_own=True) as server:
+        bus = MessagingWorkBus(
+            cfg.ConfigOpts(), server.url.replace('//', f'//:{password}@'),
+            group='g', me='a~1~1~f1', keys=[KEY], on_report=print,
+            on_unsent=print, on_sent=print)
+        with contextlib.suppress(exceptions.BusUnavailable):
+            bus.start(20)
+            server.kill()
+            waiting.wait_until(lambda: 'cannot be reached' in caplog.text)
+        bus.close()
+
+    assert found(caplog.text) == []
+    assert 'wrong' not in caplog.text
 
 
 @pytest.mark.parametrize('level', [logging.DEBUG, 1])

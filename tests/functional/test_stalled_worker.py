@@ -178,5 +178,11 @@ def assert_effects_once(cluster, ledger, first, last):
     expected = sorted((f'192.168.10.{n}', tick) for tick in ticks
                       for n in range(cluster.default['objects']))
 
-    assert sorted((key, tick) for key, tick, _ in ledger.effects()
-                  if first <= tick <= last) == expected
+    def found():
+        return sorted((key, tick) for key, tick, _ in ledger.effects()
+                      if first <= tick <= last)
+
+    # All runs of the last tick have begun; some may not have ended yet.
+    waiting.wait_until(lambda: set(expected) <= set(found()), 20,
+                       'effects are missing')
+    assert found() == expected

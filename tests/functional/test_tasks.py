@@ -8,6 +8,7 @@ is told by the commands' own records.
 import collections
 import os
 import signal
+import time
 import uuid
 
 import psutil
@@ -15,6 +16,7 @@ import pytest
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from distperiodic import service
 from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
@@ -176,6 +178,29 @@ def test_a_step_that_fails_is_rolled_back_with_those_before_it(alone):
     assert len({r['key'] for r in alone.runs()}) == 4
 
 
+def test_a_process_counts_the_tasks_that_it_ends(tmp_path, monkeypatch):
+    monkeypatch.setenv('RECORD', str(tmp_path / 'record.jsonl'))
+    group = Group(tmp_path)
+    conf = cfg.ConfigOpts()
+    conf(['--config-file', str(group.config)])
+    scheduler = service.SchedulerService(conf, modules.Modules(conf))
+    scheduler.start()
+    try:
+        group.ended(group.submit('single'))
+        group.ended(group.submit('single', behaves={'0': 'fail'}), 'failed')
+        group.ended(group.submit(
+            'three', behaves={'1': 'fail', '1r': 'fail'}), 'stuck')
+
+        def counted():
+            return scheduler.status()['tasks'] == {
+                'cancelled': 0, 'failed': 1, 'succeeded': 1, 'stuck': 1}
+        assert waiting.wait_until(counted)
+    finally:
+        scheduler.stop()
+        scheduler.wait()
+        group.close()
+
+
 def test_a_rollback_that_fails_leaves_the_task_stuck_until_a_retry(alone):
     alone.start('scheduler')
     id_ = alone.submit('three', behaves={'1': 'fail', '1r': 'fail'})
@@ -216,13 +241,66 @@ def test_an_attempt_goes_on_from_the_progress_of_the_one_before(alone):
     assert task.steps[1].normal.attempts == 2
 
 
-def test_a_step_that_takes_too_long_fails(alone):
+def test_nothing_runs_beside_a_step_that_goes_on_after_its_timeout(group):
+    group.start_all()
+    group.client.set_queue('q', on_failure='go_on')
+    first = group.client.submit(
+        'short', {'behaves': {'1': 'late'}, 'late': 2.5}, queue='q')
+    second = group.client.submit('single', {}, queue='q')
+
+    task = group.ended(first, 'failed')
+    group.ended(second)
+
+    assert task.message == 'b.run: timeout after 0.5 s'
+    assert task.parameters['late'] == 2.5
+    check(group, [first, second])
+    over = [r['at'] for r in group.runs('end') if r['task'] == first]
+    [began] = [r['at'] for r in group.runs() if r['task'] == second]
+    assert max(over) <= began
+
+
+def test_a_worker_that_dies_while_it_waits_for_a_step_leaves_it_to_others(
+        group):
+    _, workers = group.start_all()
+    id_ = group.submit('short', behaves={'1': 'hang'})
+    first = waiting.wait_until(
+        lambda: [r for r in group.runs() if r['step'] == 1], SOON)[0]
+    worker = next(one for one in workers if first['pid'] in {
+        child.pid for child in one.family()})
+    waiting.wait_until(lambda: 'run timed out' in worker.said(), SOON)
+
+    dead = [*worker.kill(), worker.process.pid]
+
+    task = group.ended(id_, 'failed')
+    assert task.message == 'b.run: timeout after 0.5 s'
+    runs = [r for r in group.runs() if r['step'] == 1]
+    assert [r['back'] for r in runs] == [False, False, True]
+    assert runs[2]['at'] - runs[1]['at'] >= 0.5 + group.options['lease']
+    assert first['pid'] in dead
+
+
+def test_a_retry_waits_for_the_attempt_that_goes_on_after_its_timeout(alone):
+    alone.start('scheduler')
+
+    task = alone.ended(alone.submit(
+        'hasty', behaves={'0': 'late'}, late=2))
+
+    assert task.parameters['attempt'] == task.steps[0].normal.attempts == 2
+    assert task.parameters['late'] == 2
+    check(alone, [task.id])
+
+
+def test_the_rollback_of_a_step_that_hangs_waits_for_its_lease(alone):
     alone.start('scheduler')
 
     task = alone.ended(alone.submit('short', behaves={'1': 'hang'}),
                        'failed')
 
+    began, back = (next(
+        r['at'] for r in alone.runs() if (r['step'], r['back']) == (1, which))
+        for which in (False, True))
     assert task.message == 'b.run: timeout after 0.5 s'
+    assert back - began >= 0.5 + alone.options['lease']
 
 
 def test_a_command_in_a_process_does_what_it_does_in_a_thread(isolated):
@@ -257,6 +335,37 @@ def test_a_command_in_a_process_fails_alone(isolated, behaviour, message):
     assert psutil.pid_exists(run['pid']) is (behaviour in ('fail', 'junk'))
     assert program.running
     isolated.ended(isolated.submit('killed'))
+
+
+@pytest.mark.parametrize(('type_', 'behaviour'), [
+    ('three', 'continue'), ('repeated', 'continue_after_timeout')])
+def test_a_command_in_a_process_hands_its_progress_to_the_next_attempt(
+        isolated, type_, behaviour):
+    isolated.start('scheduler')
+
+    task = isolated.ended(isolated.submit(
+        type_, behaves={'1' if type_ == 'three' else '0': behaviour}))
+
+    assert task.parameters['progress'] == {'half': True}
+
+
+def test_a_command_in_a_process_learns_that_its_run_was_lost(isolated):
+    program = isolated.start('scheduler')
+    gate = isolated.place / 'gate'
+    id_ = isolated.submit('patient', behaves={'0': 'watch'}, gate=str(gate))
+    [run] = waiting.wait_until(isolated.runs, SOON)
+    service_ = psutil.Process(run['pid']).parent()
+
+    service_.suspend()
+    waiting.wait_until(gate.with_suffix('.silent').exists, SOON)
+    waiting.wait_until(
+        lambda: time.time() - run['at'] > isolated.options['lease'] + 1, SOON)
+    assert not gate.with_suffix('.cancelled').exists()
+    service_.resume()
+
+    waiting.wait_until(gate.with_suffix('.cancelled').exists, SOON)
+    isolated.ended(id_)
+    assert program.running
 
 
 def test_the_processes_of_a_service_that_is_killed_end_with_it(isolated):
@@ -467,10 +576,26 @@ def test_a_notice_reaches_a_scheduler_long_before_its_sweep(
     assert sorted(waits)[2] < 3
 
 
+def test_a_submission_wakes_the_process_that_shares_the_file(tmp_path):
+    group = Group(tmp_path, session_timeout=20, lease=60,
+                  late_claim_after=5, sweep_interval=9)
+    try:
+        group.start('scheduler')
+        group.ended(group.submit('single'))
+        waits = []
+        for _ in range(7):
+            task = group.ended(group.submit('single'))
+            waits.append((task.started_at - task.created_at).total_seconds())
+    finally:
+        group.close()
+
+    assert sorted(waits)[3] < 1
+
+
 def test_a_lost_notice_is_made_good_by_the_sweep(group, monkeypatch):
     group.start_all()
     group.ended(group.submit('single'))
-    monkeypatch.setattr(group.client, '_tell', lambda tasks: None)
+    monkeypatch.setattr(group.client, '_notify', lambda tasks: None)
 
     group.ended(group.submit('single'), timeout=10)
 

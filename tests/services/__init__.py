@@ -25,6 +25,7 @@ from tests.services.postgresql import postgresql
 from tests.services.rabbitmq import RabbitMQ
 from tests.services.rabbitmq import rabbitmq
 from tests.services.redis import redis
+from tests.services.redis import redis_failover
 from tests.services.server import ExternalServer
 from tests.services.server import Server
 from tests.services.zookeeper import Ensemble
@@ -49,6 +50,7 @@ __all__ = [
     'postgresql',
     'rabbitmq',
     'redis',
+    'redis_failover',
     'zookeeper',
     'zookeeper_divided',
     'zookeeper_ensemble',

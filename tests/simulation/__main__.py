@@ -11,7 +11,7 @@ import sys
 import time
 
 from tests import checker
-from tests.simulation import bugs
+from tests.simulation import planted
 from tests.simulation.cluster import SECOND
 from tests.simulation.cluster import Cluster
 
@@ -21,18 +21,23 @@ def live(seed, bug=None, log=None, **given):
     cluster = Cluster(seed, bug=bug, log=log, **given)
     record = cluster.run()
     oracle = cluster.judge()
+    tasks = cluster.tasks
+    found = [] if tasks is None else tasks.judge()
     text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
     setup = cluster.setup
     return {
         'seed': seed,
         'findings': [str(one) for one in [
-            *checker.check(record), *oracle.findings]],
+            *checker.check(record), *oracle.findings, *found]],
         'fates': oracle.fates,
         'runs': collections.Counter(run.job for run in record.runs),
         'faults': cluster.world.faults,
+        'tasks': collections.Counter(
+            {} if tasks is None else tasks.endings()),
         'worlds': collections.Counter([
             'long' if setup.long else 'short',
-            'SQLite' if setup.sql else 'in memory']),
+            'SQLite' if setup.sql else 'in memory',
+            *(['with tasks'] if tasks else [])]),
         'seconds': cluster.world.t / SECOND,
         'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
     }
@@ -62,7 +67,7 @@ def main(arguments=None):
     parser.add_argument('--seeds', type=int, default=1000)
     parser.add_argument('--from', type=int, default=1, dest='first')
     parser.add_argument('--log', action='store_true')
-    parser.add_argument('--bug', choices=sorted(bugs.BUGS))
+    parser.add_argument('--bug', choices=sorted(planted.BUGS))
     parser.add_argument('--processes', type=int)
     parser.add_argument('--without', action='append', default=[],
                         help='leave out a fault, such as: cut')
@@ -70,19 +75,22 @@ def main(arguments=None):
                         help='only worlds with the store in SQLite')
     parser.add_argument('--long', action='store_true', default=None,
                         help='only worlds that live for hours')
+    parser.add_argument('--tasks', action='store_true', default=None,
+                        help='only worlds with tasks')
     options = parser.parse_args(arguments)
     began = time.perf_counter()
     seeds = range(options.first, options.first + options.seeds)
     log = print if options.log else None
     given = {name: value for name, value in (
-        ('sql', options.sql), ('long', options.long),
+        ('sql', options.sql or options.tasks), ('long', options.long),
+        ('tasks', options.tasks),
         ('without', options.without)) if value}
     results = ((live(seed, options.bug, log, **given) for seed in seeds)
                if log else many(
                    seeds, options.bug, options.processes, **given))
     broken, seconds = 0, 0.0
     sums = {name: collections.Counter()
-            for name in ('fates', 'runs', 'faults', 'worlds')}
+            for name in ('fates', 'runs', 'faults', 'tasks', 'worlds')}
     kinds = collections.Counter()
     for result in results:
         seconds += result['seconds']

@@ -34,6 +34,10 @@ class Bug:
         """The class of the store in SQLite, from the right one."""
         return kind
 
+    def task_store(self, kind):
+        """The class of the store of clients, from the right one."""
+        return kind
+
     def queue(self, queue, process):
         """What a process has for its way to the store."""
         return queue
@@ -128,7 +132,7 @@ class NoCompareAtStart(Bug):
     def store(self, kind):
         class Store(kind):
             def start(self, job, tick, objects, *, lease, into, holder,
-                      seconds):
+                      seconds, active=None):
                 rows = self._rows.get(job, {})
                 for key in objects:
                     row = rows.get(key)
@@ -140,7 +144,7 @@ class NoCompareAtStart(Bug):
                             key, row)
                 return super().start(
                     job, tick, objects, lease=lease, into=into,
-                    holder=holder, seconds=seconds)
+                    holder=holder, seconds=seconds, active=active)
         return Store
 
 

@@ -28,8 +28,10 @@ from tests.simulation import draws
 from tests.simulation import ensemble
 from tests.simulation import faults
 from tests.simulation import members
+from tests.simulation import planted
 from tests.simulation import reading
 from tests.simulation import stores
+from tests.simulation import tasks
 from tests.simulation import wires
 from tests.simulation.world import BEGINS
 from tests.simulation.world import SECOND
@@ -50,8 +52,14 @@ class Cluster:
         self.world = World(
             seed, log, BEGINS[seed % len(BEGINS)])
         random = self.world.random
-        self.bug = bugs.BUGS[bug] if bug else bugs.Bug()
+        self.bug = planted.BUGS[bug] if bug else bugs.Bug()
+        has_tasks = given.pop('tasks', None)
         self.setup = setup = draws.draw(random, **given)
+        if has_tasks is None:
+            has_tasks = setup.sql and tasks.have(seed)
+        #: Jobs of the commands of tasks, by name.
+        self.commands = tasks.commands() if has_tasks else {}
+        self.healed = False
         # As many rows make a large job here, and as long it is left alone
         # after a look that took its time.
         pipeline._PAGE = setup.page
@@ -87,8 +95,9 @@ class Cluster:
             setup.rules or setup.life.rules)
         #: How many reads of a catalogue fail.
         self.catalogue_fails = 0.1 if 'catalogue fails' in noise else 0.0
-        self._fails = 0.1 if 'handlers fail' in noise else 0.0
-        self._slow = 0.02 if 'handlers slow' in noise else 0.0
+        #: The shares of the runs that fail, and that take long.
+        self.fails = 0.1 if 'handlers fail' in noise else 0.0
+        self.slow = 0.02 if 'handlers slow' in noise else 0.0
         #: (job, object, tick) to the seconds of each of its runs, where these
         #: are many.
         self._long = {}
@@ -112,6 +121,7 @@ class Cluster:
             self.world.after(2 * random.random(), self.boot, name)
         self.faults = faults.Faults(self)
         self.faults.plan()
+        self.tasks = tasks.Tasks(self, seed) if has_tasks else None
 
     # -- processes
 
@@ -123,6 +133,10 @@ class Cluster:
 
     def jobs_of(self, identity):
         return self._installed[identity]
+
+    def with_commands(self, jobs):
+        """*jobs*, and the commands of tasks if there are any."""
+        return {**jobs, **self.commands} if self.commands else jobs
 
     def boot(self, name, nonce=None):
         kind = members.Scheduler if name[0] == 's' else members.Worker
@@ -163,11 +177,11 @@ class Cluster:
         random = self.world.random
         seconds = 0.01 + 0.1 * random.random()
         claim = run.job, run.object, run.tick
-        if self._slow and (
-                claim in self._long or random.random() < self._slow):
+        if self.slow and (
+                claim in self._long or random.random() < self.slow):
             seconds = self._long.setdefault(
                 claim, 1.5 * self.setup.lease * random.random())
-        return seconds, random.random() < self._fails
+        return seconds, random.random() < self.fails
 
     def began(self, run):
         """*run* begins; who else runs that object, and why may it?"""
@@ -214,7 +228,8 @@ class Cluster:
         broker.away = False
         line.lost = line.slow = 0.0
         broker.lost = broker.doubled = broker.unsent = 0.0
-        self._fails = self._slow = 0.0
+        self.fails = self.slow = 0.0
+        self.healed = True
         self.catalogue_fails = 0.0
         self.ensemble.lag = 0.05
         self.stores.heal()
@@ -230,6 +245,8 @@ class Cluster:
                 if process.group == ensemble.SCHEDULERS:
                     process.reader.fails = 0.0
                     process.reader.go_on()
+        if self.tasks is not None:
+            self.tasks.heal()
 
     # -- what came of it
 
@@ -262,7 +279,7 @@ class Cluster:
         journal = self.stores.journal
         return checker.Record(
             self.world.begin, self.world.now, policies, self.runs,
-            journal.claims, self.effects, self.world.stalls, self._patience,
+            journal.claims, self.effects, self.world.stalls, self.patience,
             requeues=self.stores.requeues)
 
     def judge(self):
@@ -280,7 +297,8 @@ class Cluster:
                 for name, changes in found.items()}
 
     @property
-    def _patience(self):
+    def patience(self):
+        """Microseconds within which what is claimed ends."""
         return int((2 * self.setup.lease + 2 * self.setup.session + 10)
                    * SECOND)
 

@@ -54,15 +54,16 @@ class Worker(_Member):
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
+        jobs = cluster.with_commands(cluster.newest_jobs)
         self.grants = RunLeases(
-            cluster.newest_jobs, store=cluster.queue(self), clock=self.clock,
+            jobs, store=cluster.queue(self), clock=self.clock,
             lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
             shared=True, silence_timeout=cluster.setup.session,
-            partitions=cluster.partitions)
+            partitions=cluster.partitions, proceeds=bool(cluster.commands))
         self.pool = Pool(
-            self, cluster, cluster.newest_jobs, slots,
+            self, cluster, jobs, slots,
             may_start=self.grants.may_start, report=self._tell,
             lease_of=self.grants.lease_of)
         self._signs = 0.0
@@ -124,8 +125,9 @@ class Scheduler(_Member):
             self, cluster.catalogues, cluster.catalogue_fails)
         local = setup.local
         self._events = collections.deque()
+        jobs = cluster.with_commands(self.jobs)
         book = leases.Book(
-            Authority.STORE, self.jobs, self.store, grants_here=local,
+            Authority.STORE, jobs, self.store, grants_here=local,
             silence_timeout=setup.session)
         self.flow = pipeline.Pipeline(
             [book], clock=self.clock,
@@ -144,7 +146,7 @@ class Scheduler(_Member):
         if local:
             grants = self.flow.grants_of(Authority.STORE)
             self.pool = Pool(
-                self, cluster, self.jobs, setup.slots,
+                self, cluster, jobs, setup.slots,
                 may_start=grants.may_start, report=self._tell,
                 lease_of=grants.lease_of)
             self._work_here()
@@ -178,6 +180,13 @@ class Scheduler(_Member):
 
     def reported(self, report):
         self.flow.reported(report)
+
+    def noticed(self, task):
+        """Look at a task that may have a step to run, if it is ours."""
+        view = self.views.get(self.group)
+        if view is None or not view.members or (
+                view.ring.owner_of(task) == self.identity):
+            self._events.append(events.Submitted([task]))
 
     # -- the main thread
 

@@ -53,17 +53,23 @@ class Pool(runs.Executor):
             self._settle(batch_run, 0, 0.0, self._clock.monotonic())
             return
         self._free -= 1
-        run = checker.Run(
-            batch.job, batch.objects[index], batch.tick, batch.fences[index],
-            batch.attempts[index], process.name, process.world.now)
+        if batch.steps is None:
+            teller = self._cluster
+            run = checker.Run(
+                batch.job, batch.objects[index], batch.tick,
+                batch.fences[index], batch.attempts[index], process.name,
+                process.world.now)
+        else:
+            teller = self._cluster.tasks
+            run = teller.run_of(batch, index, process)
         process.runs.append(run)
         self._batches[id(run)] = batch
-        self._cluster.began(run)
+        teller.began(run)
         process.world.tell(
             'RUN %s %s tick=%.0f fence=%d attempt=%d on %s', run.job,
             run.object, (run.tick - process.world.begin) / SECOND, run.fence,
             run.attempt, process.name)
-        seconds, fails = self._cluster.behaviour(run)
+        seconds, fails = teller.behaviour(run)
         process.later(seconds, self._end, batch_run, index, run, seconds,
                       fails, stream=f'run {id(run)}')
 
@@ -73,17 +79,24 @@ class Pool(runs.Executor):
         process.runs.remove(run)
         batch = self._batches.pop(id(run))
         stores = self._cluster.stores
+        result = None if batch.steps is None else run.result
+        unknown = False
         if not fails and stores.sessions and process.world.chance(
                 stores.sessions):
             lease = self._lease_of(batch)
             if lease is not None and self._cluster.reaches_store(process):
-                fails = not stores.finish(run, lease)
+                committed = stores.finish(run, lease, result)
+                unknown = committed is None
+                fails = not committed
         run.end = process.world.now
         run.outcome = 'failed' if fails else 'done'
-        if not fails:
+        if batch.steps is not None and unknown:
+            run.outcome = 'unknown'
+        if batch.steps is None and not fails:
             self._cluster.effect(run)
         batch_run.outcomes.append(
-            runs.Failed(index, 'Boom: it failed') if fails else index)
+            runs.Failed(index, 'Boom: it failed') if fails
+            else index if result is None else runs.Done(index, result))
         self._settle(batch_run, 1, seconds, self._clock.monotonic())
         self._begin()
 

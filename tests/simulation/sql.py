@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The real store as one of a world's, and the operator who uses it."""
 
+import contextlib
+
 import sqlalchemy as sa
 from sqlalchemy import pool
 
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.jobs import kind_and_name
 from distperiodic.adapters.sql.session import finish_in
 from distperiodic.adapters.sql.store import SqlClaimStore
 from distperiodic.adapters.sql.tables import SKIPPED_CODES
 from distperiodic.adapters.sql.tables import STATE_CODES
 from distperiodic.core.claim import ENDINGS
 from distperiodic.core.claim import State
+from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.workflow import CODES
 from distperiodic.operator.admin import StoreAdmin
 from distperiodic.operator.pruning import Pruner
+from distperiodic.operator.tasks import TaskStore
+from tests.oracle.tasks import Row
 from tests.simulation import sqlite
 from tests.simulation import stores
 from tests.simulation.journal import Journal
@@ -20,6 +28,7 @@ _SPACE = 'group'
 _STATES = {code: state for state, code in STATE_CODES.items()}
 # What its handler has ended ran to its end, whenever that is counted.
 _STATES[STATE_CODES[State.COMMITTED]] = State.DONE
+_STATUSES = {code: str(status) for status, code in CODES.items()}
 _BY = {code: by.value for by, code in SKIPPED_CODES.items()}
 
 
@@ -45,9 +54,10 @@ class InSqlite:
         self.operator = Operator(url, self)
         self._own = sqlite.directory().open(self._path)
         self._sessions = sa.create_engine(url, poolclass=pool.NullPool)
-        self._jobs = {}
+        self.tasks = cluster.bug.task_store(TaskStore)(url, namespace=_SPACE)
         #: Set at the end.
-        self.journal = None
+        self.journal = self.steps_journal = None
+        self.task_rows = self.grants = ()
 
     def store_of(self, process):
         return self._store
@@ -62,31 +72,50 @@ class InSqlite:
         found = self._own.execute(
             'SELECT fence FROM distperiodic_claim WHERE object = ? AND '
             'state = ? AND job = (SELECT id FROM distperiodic_job WHERE '
-            'name = ?)', (
+            'kind = ? AND name = ?)', (
                 name, STATE_CODES[State.RUNNING],
-                job)).fetchone()
+                *kind_and_name(job))).fetchone()
         return found and found[0]
 
-    def finish(self, run, lease):
+    def due_of(self, task):
+        """The earliest start of a task. None: at once."""
+        found = self._own.execute(
+            'SELECT due FROM distperiodic_task WHERE id = ?',
+            (task,)).fetchone()
+        return found and found[0]
+
+    @contextlib.contextmanager
+    def no_trouble(self):
+        """Whoever typed it may be told to do so again later."""
+        trouble, share = self._trouble, self._trouble.share
+        trouble.share = 0.0
+        try:
+            yield
+        finally:
+            trouble.share = share
+
+    def finish(self, run, lease, result=None):
         """End *run* in a session of its handler's; whether that was
-        committed.
+        committed. None: nobody knows.
+
+        :param result: what a command returns, as JSON.
         """
         try:
             with self._sessions.connect() as session:
                 counted = finish_in(
                     session, namespace=_SPACE, job=run.job, key=run.object,
-                    lease=lease)
+                    lease=lease, result=result)
                 if counted and self._world.random.random() < 0.9:
                     session.commit()
                     return True
         except sa.exc.SQLAlchemyError:
             # It ends the handler, too, whether it was committed or not.
-            pass
+            return None
         return False
 
     def close(self):
         """Read what was committed, and delete it."""
-        self.journal = self._read()
+        self._read()
         self.totals = self._own.execute(
             'SELECT name, sum(due), sum(done), sum(dead), sum(skipped) FROM '
             'distperiodic_history h JOIN distperiodic_job j ON j.id = h.job '
@@ -95,23 +124,39 @@ class InSqlite:
         self._trouble.close()
         self._store.close()
         self.operator.close()
+        self.tasks.close()
         self._sessions.dispose()
         sqlite.directory().delete(self._path)
 
     def _read(self):
-        jobs = dict(self._own.execute(
-            'SELECT id, name FROM distperiodic_job'))
+        jobs = {number: (COMMAND_PREFIX if kind == tables.COMMAND else '')
+                + name for number, kind, name in self._own.execute(
+                    'SELECT id, kind, name FROM distperiodic_job')}
         at = 0
-        journal = Journal(lambda: at)
+        self.journal = journal = Journal(lambda: at)
+        self.steps_journal = Journal(lambda: at)
+        self.grants = []
+        running = STATE_CODES[State.RUNNING]
         for row in self._own.execute(
                 'SELECT at, job, object, was_tick, tick, was_settled, '
                 'settled, was_state, state, was_fence, fence, was_lease, '
                 'lease, by, relisted FROM sim_journal ORDER BY n'):
-            at = row[0]
-            _note(journal, jobs[row[1]], *row[2:])
+            at, job = row[0], jobs[row[1]]
+            if not job.startswith(COMMAND_PREFIX):
+                _note(journal, job, *row[2:])
+                continue
+            _note(self.steps_journal, job, *row[2:])
+            before, after = row[7:9]
+            if after == running != before:
+                self.grants.append((row[2], at, row[10]))
+        self.task_rows = [Row(
+            at, task, _STATUSES[status], step, bool(back), *rest)
+            for at, task, status, step, back, *rest in self._own.execute(
+                'SELECT at, task, status, step, back, cursor, queue, '
+                'created, cancelling, parameters, due FROM sim_task '
+                'ORDER BY n')]
         journal.adopted = self._own.execute(
             'SELECT at, job, text FROM sim_adopted ORDER BY n').fetchall()
-        return journal
 
 
 def _note(journal, job, name, was_tick, tick, was_settled, settled, was_state,
@@ -153,13 +198,8 @@ class Operator:
         self._pruner.close()
 
     def _try(self, call, *arguments, **options):
-        """Whoever typed it may be told to do so again later."""
-        trouble, share = self._stores._trouble, self._stores._trouble.share
-        trouble.share = 0.0
-        try:
+        with self._stores.no_trouble():
             return call(*arguments, **options)
-        finally:
-            trouble.share = share
 
     def pause(self, job, why):
         self._try(self._admin.pause, job, by='somebody', why=why)

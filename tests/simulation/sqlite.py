@@ -42,6 +42,21 @@ WHEN (OLD.tick, OLD.settled, OLD.state, OLD.fence, OLD.lease) IS NOT (
         OLD.lease, NEW.lease, NEW.skipped_by,
         (OLD.since, OLD.rule) IS NOT (NEW.since, NEW.rule));
 END;
+CREATE TABLE sim_task (
+    n INTEGER PRIMARY KEY, at, task, status, step, back, cursor, queue,
+    created, cancelling, parameters, due);
+CREATE TRIGGER sim_submits AFTER INSERT ON distperiodic_task BEGIN
+    INSERT INTO sim_task VALUES (
+        NULL, sim_now(), NEW.id, NEW.status, NEW.step, NEW.back, NEW.cursor,
+        NEW.queue, NEW.created, NEW.cancelled_by IS NOT NULL, NEW.parameters,
+        NEW.due);
+END;
+CREATE TRIGGER sim_moves AFTER UPDATE ON distperiodic_task BEGIN
+    INSERT INTO sim_task VALUES (
+        NULL, sim_now(), NEW.id, NEW.status, NEW.step, NEW.back, NEW.cursor,
+        NEW.queue, NEW.created, NEW.cancelled_by IS NOT NULL, NEW.parameters,
+        NEW.due);
+END;
 CREATE TABLE sim_adopted (n INTEGER PRIMARY KEY, at, job, text);
 CREATE TRIGGER sim_adopts AFTER UPDATE ON distperiodic_job
 WHEN OLD.schedule IS NOT NEW.schedule BEGIN

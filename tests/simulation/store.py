@@ -50,21 +50,25 @@ class SharedStore(SharedMemoryStore):
         return super().take_over_expired(jobs, **options)
 
     def skip(self, job, tick, objects, *, holder, by, reason, missed=None,
-             schedule=''):
+             schedule='', due_at=None):
         objects = [key for key in objects if not self._locked(job, key)]
-        if self._may_skip(job, tick, schedule):
+        if self._may_skip(
+                job, tick if due_at is None else due_at, schedule):
             for row in self.rows_of(job, objects):
                 if row.settled < tick:
                     self.journal.skip(
                         job, row.object, row.settled, tick, by.value,
                         1 + (missed(row.settled) if missed else 0))
         return super().skip(job, tick, objects, holder=holder, by=by,
-                            reason=reason, missed=missed, schedule=schedule)
+                            reason=reason, missed=missed, schedule=schedule,
+                            due_at=due_at)
 
-    def start(self, job, tick, objects, *, lease, into, holder, seconds):
+    def start(self, job, tick, objects, *, lease, into, holder, seconds,
+              active=None):
         known = into in self._leases
         granted = super().start(job, tick, objects, lease=lease, into=into,
-                                holder=holder, seconds=seconds)
+                                holder=holder, seconds=seconds,
+                                active=active)
         if not known:
             for one in granted:
                 self.journal.grant(job, one.object, one.tick, one.fence, into)

@@ -12,6 +12,8 @@ class InMemory:
     triggered = frozenset()
     #: When what was dead was told to run once more.
     requeues = ()
+    #: It has no tasks.
+    tasks = None
     #: The share of the runs that end in a session of their handler's.
     sessions = 0.0
 

@@ -13,9 +13,10 @@ import sys
 import pytest
 
 from tests.simulation import __main__ as command
-from tests.simulation import bugs
 from tests.simulation import draws
+from tests.simulation import planted
 from tests.simulation import scenes
+from tests.simulation import tasks
 
 ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = 1000
@@ -43,12 +44,14 @@ def test_no_promise_is_broken_whatever_happens():
     runs = collections.Counter()
     fates = collections.Counter()
     worlds = collections.Counter()
+    endings = collections.Counter()
     broken = []
     for result in command.many(seeds()):
         faults.update(result['faults'])
         runs.update(result['runs'])
         fates.update(result['fates'])
         worlds.update(result['worlds'])
+        endings.update(result['tasks'])
         if result['findings']:
             broken.append(told(result))
 
@@ -59,7 +62,12 @@ def test_no_promise_is_broken_whatever_happens():
         'commit failed', 'commit not heard of'}
     assert set(runs) == set(draws.JOBS)
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
-    assert set(worlds) == {'short', 'long', 'in memory', 'SQLite'}
+    assert set(worlds) == {
+        'short', 'long', 'in memory', 'SQLite', 'with tasks'}
+    assert set(faults) >= {f'operator: {what}' for what in tasks.STEERS}
+    assert set(endings) >= {
+        'waiting', 'succeeded', 'failed', 'cancelled', 'stuck',
+        *(f'fate: {fate}' for fate in tasks.FATES)}
 
 
 @pytest.mark.parametrize('sql', [False, True], ids=['memory', 'SQLite'])
@@ -92,11 +100,11 @@ def test_a_seed_is_the_same_life_whatever_the_order_of_sets(seed):
     assert digest_of(seed, 1) == digest_of(seed, 2)
 
 
-@pytest.mark.parametrize('bug', sorted(bugs.BUGS))
+@pytest.mark.parametrize('bug', sorted(planted.BUGS))
 def test_a_planted_bug_is_found(bug):
     """Or the simulation would be blind to it in the product, too."""
     # Most are planted in the store in memory, and show within minutes.
-    given = dict(bugs.BUGS[bug].given, sql=False, long=False)
+    given = {'sql': False, 'long': False, **planted.BUGS[bug].given}
     assert any(
         command.live(seed, bug, **given)['findings']
         and not command.live(seed, **given)['findings']

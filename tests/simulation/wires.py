@@ -186,6 +186,11 @@ class Broker:
         self._deliver(process_of(batch.worker), _accept,
                       batch, _copy_of_batch)
 
+    def notify(self, process, task):
+        """Somebody tells *process*, a scheduler, of a task."""
+        if not self.away:
+            self._deliver(process.name, _noticed, task, str)
+
     def report(self, report, to_entry):
         if self.away:
             return
@@ -199,6 +204,10 @@ def _accept(process, batch):
 
 def _reported(process, report):
     process.look(process.reported, report)
+
+
+def _noticed(process, task):
+    process.look(process.noticed, task)
 
 
 def _copy_of_batch(batch):

@@ -150,3 +150,38 @@ def test_a_check_that_raises_our_error_found_something():
 
     assert found == findings.Finding(
         findings.Result.FAIL, 'it is away', 'start it')
+
+
+# -- partitions
+
+def test_a_partition_of_no_job_is_found(doctor, tmp_path, monkeypatch):
+    (tmp_path / 'of_doctor.py').write_text(
+        'import distperiodic\n\n\n'
+        'class Some(distperiodic.PeriodicTasks):\n'
+        '    @distperiodic.periodic_task(spacing=60, topic="bills")\n'
+        '    def bill(self, context):\n        pass\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    text = '[partition:bills]\npool_size = 2\n'
+
+    code, found = doctor(text, '', '--tasks', 'of_doctor:Some')
+    assert (code, found['partition_jobs']['result']) == (0, 'ok')
+    code, found = doctor(text + '[partition:bill]\npool_size = 2\n', '',
+                         '--tasks', 'of_doctor:Some')
+    assert (code, found['partition_jobs']['result']) == (1, 'warn')
+    assert '[partition:bill]' in found['partition_jobs']['finding']
+    assert 'bills' in found['partition_jobs']['finding']
+
+
+def test_a_class_of_handlers_that_cannot_be_loaded_is_found(doctor):
+    code, found = doctor('[partition:bills]\nhandler = nothing_here:Bills\n')
+
+    assert (code, found['partition_handlers']['result']) == (2, 'fail')
+    assert 'PYTHONPATH' in found['partition_handlers']['remedy']
+
+
+def test_a_contradiction_of_partitions_is_found(doctor):
+    code, found = doctor('[partition:bills]\nmode = standby\n')
+
+    assert (code, found['options_usable']['result']) == (2, 'fail')
+    assert 'needs dispatcher = messaging' in (
+        found['options_usable']['finding'])

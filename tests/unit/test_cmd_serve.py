@@ -4,7 +4,7 @@
 import pytest
 
 from distperiodic import exceptions
-from distperiodic.cmd import serve
+from distperiodic import loading
 from distperiodic.cmd import shell
 
 pytestmark = pytest.mark.usefixtures('logging_as_it_was')
@@ -182,7 +182,7 @@ def test_a_wrong_transport_url_is_one_line_without_its_password(
 def test_the_class_is_built_with_the_configuration_and_found_here():
     conf = object()
 
-    tasks = serve.load_tasks('good_tasks:Good', conf)
+    tasks = loading.load_tasks('good_tasks:Good', conf)
 
     assert tasks.conf is conf
     assert list(tasks.jobs) == ['poll']
@@ -190,6 +190,6 @@ def test_the_class_is_built_with_the_configuration_and_found_here():
 
 def test_an_error_keeps_what_caused_it():
     with pytest.raises(exceptions.ConfigError) as caught:
-        serve.load_class('broken_raises:T')
+        loading.load_class('broken_raises:T')
 
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

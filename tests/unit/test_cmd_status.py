@@ -14,6 +14,7 @@ from distperiodic.core.member import Member
 from distperiodic.core.member import ring_members
 from distperiodic.core.ring import Ring
 from distperiodic.operator.activity import Failing
+from distperiodic.operator.partitions import Partition
 
 
 def settings(**values):
@@ -188,3 +189,17 @@ def test_a_paused_job_is_named():
 
     assert code == status.FINE
     assert text.endswith('all is well; paused: poll.')
+
+
+@pytest.mark.parametrize(('active', 'fine'), [('w~1', True), ('', False)])
+def test_a_partition_without_an_active_worker_is_a_warning(active, fine):
+    """That no worker has slots at this moment is not another one."""
+    code, text = status.judge(
+        group([member('a', 400)], {'p': (worker('w', 0),)}),
+        settings(dispatcher='messaging', backend_url='file:///tmp/x'),
+        status.Book(partitions=[Partition(
+            'p', active, 1, 0, 5.0, '', '', ())]))
+
+    assert (code == status.FINE) is fine
+    assert ('partition p has no active worker' in text) is not fine
+    assert 'no worker accepts work' not in text

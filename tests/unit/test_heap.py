@@ -19,9 +19,11 @@ class Cycle:
 @pytest.fixture(autouse=True)
 def collector():
     """As it was, whatever a test does to it."""
+    before = gc.get_threshold()
     yield
     gc.enable()
     gc.unfreeze()
+    gc.set_threshold(*before)
 
 
 def test_garbage_is_collected_before_the_rest_is_frozen():
@@ -52,3 +54,26 @@ def test_a_collector_that_is_switched_off_is_left_alone():
 
     assert gc.get_freeze_count() == 0
     heap.unfreeze()
+
+
+def test_young_garbage_waits_while_a_service_works():
+    before = gc.get_threshold()
+
+    heap.freeze()
+    heap.freeze()
+    heap.unfreeze()
+    assert gc.get_threshold() == (heap.YOUNG, *before[1:])
+
+    heap.unfreeze()
+    assert gc.get_threshold() == before
+
+
+@pytest.mark.parametrize('young', [0, heap.YOUNG + 1])
+def test_a_higher_threshold_of_the_program_is_left_alone(young):
+    gc.set_threshold(young, 10, 10)
+
+    heap.freeze()
+
+    assert gc.get_threshold() == (young, 10, 10)
+    heap.unfreeze()
+    assert gc.get_threshold() == (young, 10, 10)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic.adapters.messaging.consumer import LONGEST
 from distperiodic.core import catalogue
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
+from distperiodic.ports import LONGEST_MESSAGE
 
 SCHEDULER = 'api-1~9f2c41d07be3a655~2~f1.r40'
 WORKER = 'worker-1~00c0ffee00c0ffee~1~f1.s10'
@@ -347,7 +347,7 @@ def test_a_refusal_is_sent_as_its_code_which_never_changes():
     encoded = over_the_wire(message.encode_reports([report], to=SCHEDULER))
     assert [code for _, code in encoded['reports'][0]['refused']] == [
         'unknown_job', 'draining', 'not_a_member', 'lease_ended',
-        'job_limit', 'partition_limit']
+        'job_limit', 'partition_limit', 'not_active']
 
 
 def test_each_refusal_has_a_sentence_of_its_own():
@@ -430,7 +430,7 @@ def test_the_longest_batch_is_heard():
         objects=objects, fences=[2 ** 62] * number,
         attempts=[1] * number), ['key'])
 
-    assert len(on_the_wire(sent)) < LONGEST
+    assert len(on_the_wire(sent)) < LONGEST_MESSAGE
     assert message.decode(sent, ['key']).objects == objects
 
 
@@ -441,7 +441,7 @@ def test_the_longest_reports_are_heard(number):
 
     sent = message.encode_reports(reports, to=SCHEDULER, keys=['key'])
 
-    assert len(on_the_wire(sent)) < LONGEST
+    assert len(on_the_wire(sent)) < LONGEST_MESSAGE
     told, = {len(why) for report in message.decode(sent, ['key']).reports
              for _, why in report.failed}
     assert told == min(1_000, 1_000_000 // number)

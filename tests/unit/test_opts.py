@@ -234,6 +234,22 @@ def test_a_partition_has_a_section_of_its_own(tmp_path):
         'Net.2': partition.Partition('Net.2', 7)}
 
 
+def test_a_partition_may_have_a_broker_of_its_own(tmp_path):
+    found = settings_of(tmp_path, '[partition:slow]\n'
+                        'transport_url = redis://:s3cr3t@h/0\n')
+
+    assert found.partitions['slow'].transport_url == 'redis://:s3cr3t@h/0'
+    assert 's3cr3t' not in repr(found)
+
+
+def test_an_unknown_option_of_a_partition_tells_no_password(tmp_path):
+    with pytest.raises(exceptions.ConfigError) as raised:
+        settings_of(tmp_path, '[partition:slow]\n'
+                    'transprt_url = redis://:s3cr3t@h/0\n')
+
+    assert 'transprt_url = redis://:***@h/0' in str(raised.value)
+
+
 def test_without_a_section_nothing_is_known_of_partitions(tmp_path):
     assert settings_of(tmp_path, '[distperiodic]\n').partitions == {}
 
@@ -250,6 +266,28 @@ def test_without_a_section_nothing_is_known_of_partitions(tmp_path):
     ('[partition:slow]\n[partition:Slow]\n',
      ['[partition:Slow] and [partition:slow]', 'rename one']),
     ('[Partition:slow]\nmax_in_flight = x\n', ['max_in_flight: ', "'x'"]),
+    ('[partition:slow]\npool_size = 0\n',
+     ['[partition:slow] pool_size: ', 'greater than or equal to 1']),
+    ('[partition:slow]\npool_size = -3\n',
+     ['[partition:slow] pool_size: ', 'greater than or equal to 1']),
+    ('[partition:slow]\nmode = alone\n',
+     ['[partition:slow] mode: ', "'alone'"]),
+    ('[partition:slow]\ntopic = a/b\n',
+     ["[partition:slow] topic = 'a/b'", 'give 1 to 100']),
+    ('[partition:slow]\npreferred = host-a\n',
+     ['[partition:slow] preferred = host-a', 'only with mode = standby']),
+    ('[partition:slow]\npool_size = 3\n[partition:slow]\npool_size = 4\n',
+     ['[partition:slow] pool_size has several values in ', '3, 4']),
+    ('[partition:slow]\npool_size = 3\n[partition:b]\ntopic = slow\n'
+     'max_in_flight = 4\n',
+     ["[partition:b] and [partition:slow] both describe topic 'slow'",
+      'max_in_flight is 4 in one and unset in the other']),
+    ('[partition:slow]\nmode = standby\n',
+     ['[partition:slow] mode = standby needs dispatcher = messaging',
+      'a backend_url']),
+    ('[distperiodic]\ndispatcher = messaging\nbackend_url = file:///tmp/x\n'
+     '[partition:slow]\nmode = standby\n',
+     ['[partition:slow] mode = standby needs a connection in']),
 ])
 def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
         tmp_path, text, told):
@@ -259,3 +297,23 @@ def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
     line = str(raised.value)
     assert [part for part in told if part not in line] == []
     assert '\n' not in line
+
+
+def test_two_sections_of_one_topic_may_say_the_same(tmp_path):
+    found = settings_of(tmp_path, '[partition:slow]\npool_size = 3\n'
+                           '[partition:b]\ntopic = slow\npool_size = 3\n')
+
+    assert list(found.partitions) == ['slow']
+    assert found.pool_size_of('slow') == 3
+    assert found.pool_size_of('other') == found.pool_size == 10
+    assert found.topic_of('b') == 'slow'
+
+
+def test_a_section_may_name_its_topic(tmp_path):
+    found = settings_of(
+        tmp_path, '[partition:bills]\ntopic = billing\npool_size = 2\n')
+
+    assert found.partitions == {
+        'billing': partition.Partition('bills', pool_size=2)}
+    assert found.topic_of('bills') == 'billing'
+    assert found.topic_of('billing') == 'billing'

@@ -8,7 +8,6 @@ import pytest
 
 from distperiodic import exceptions
 from distperiodic.adapters.messaging.outbox import BatchOutbox
-from distperiodic.adapters.messaging.outbox import NoConsumer
 from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import message
 from tests.logged import lines
@@ -113,7 +112,7 @@ def test_batches_are_sent_in_order_and_each_is_told(broker, box):
 
 
 @pytest.mark.parametrize('refusal', [
-    NoConsumer('no such queue'),
+    exceptions.NoConsumer('no such queue'),
     exceptions.InvalidMessage('too long')])
 def test_a_batch_that_is_refused_is_told_at_once_and_once(
         broker, box, refusal):
@@ -282,7 +281,7 @@ def test_a_message_is_not_larger_than_it_must_be(broker):
 def test_reports_for_one_scheduler_do_not_wait_for_anothers(broker):
     def publish(to, parcel):
         if to == 'gone':
-            raise NoConsumer('no queue')
+            raise exceptions.NoConsumer('no queue')
         broker.published.append((to, parcel))
 
     broker.publish = publish

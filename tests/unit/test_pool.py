@@ -342,3 +342,28 @@ def test_under_contention_nothing_is_lost_and_nothing_runs_twice(make, seed):
     assert set(ran.values()) == {1}
     waiting.wait_until(lambda: len(threads_of(pool)) <= pool.size, LIMIT,
                        'threads that were written off have not ended')
+
+
+def test_a_pool_that_is_made_larger_works_with_more_threads(make):
+    pool = make(1)
+    together, over = threading.Barrier(4), threading.Event()
+    pool.submit(0, Parts(4, lambda part: together.wait(LIMIT)))
+    pool.submit(-1, Parts(1, lambda part: over.set()))
+
+    pool.resize(4)
+
+    assert over.wait(LIMIT)
+    assert not together.broken
+
+
+def test_surplus_threads_of_a_pool_that_is_made_smaller_end(make):
+    pool = make(4)
+    together, over = threading.Barrier(4), threading.Event()
+    pool.submit(0, Parts(4, lambda part: together.wait(LIMIT)))
+    pool.submit(-1, Parts(1, lambda part: over.set()))
+    assert over.wait(LIMIT)
+
+    pool.resize(1)
+
+    waiting.wait_until(lambda: len(threads_of(pool)) == 1, LIMIT)
+    assert pool.status() == {'size': 1, 'busy': 0, 'hanging': 0}

@@ -30,6 +30,15 @@ class Service(lifecycle.Lifecycle):
     def _work(self):
         pass
 
+    def _entry(self):
+        return 'service'
+
+    def set_drained(self, drained):
+        pass
+
+    def open_runs(self):
+        return 0
+
     def _leave(self, timeout=0.0):
         pass
 

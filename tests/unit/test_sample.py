@@ -28,14 +28,15 @@ def generated():
 
 
 def options(text):
-    """Option to its help, type and default as a sample gives them.
+    """Section and option to help, type and default as a sample gives them.
 
     What the generator adds (limits, notes) and how it breaks lines differ
     from one release of oslo.config to the next, and are left out.
     """
-    found = {}
+    found, section = {}, 'distperiodic'
     for block in re.split(r'\n\n+', text.partition('[distperiodic]')[2]):
         *comment, last = block.strip().splitlines() or ['']
+        section = last[1:-1] if last.startswith('[') else section
         name, equals, default = last.removeprefix('#').partition('=')
         if not equals:
             continue
@@ -44,7 +45,7 @@ def options(text):
         # A line may end after the hyphen of a word.
         words = re.sub(r'(?<=\w)- (?=\w)', '-', words)
         told, kind = re.match(r'(.*?) \((\w[\w ]* ?valued?)\)', words).groups()
-        found[name.strip()] = told, kind, default.strip()
+        found[section, name.strip()] = told, kind, default.strip()
     return found
 
 
@@ -57,8 +58,8 @@ def test_it_has_every_option_with_its_help():
     sample = options(SAMPLE.read_text())
 
     assert {name: told for name, (told, _, _) in sample.items()} == {
-        opt.name: ' '.join(opt.help.split())
-        for opt in [*opts.OPTS, *opts.PARTITION_OPTS]}
+        (section, opt.name): ' '.join(opt.help.split())
+        for section, options in opts.list_opts() for opt in options}
 
 
 def test_it_can_be_used_as_it_is():

@@ -129,7 +129,7 @@ def test_a_sweep_comes_no_sooner_than_its_interval(scheduler):
 def test_a_notice_takes_the_steps_of_its_tasks_only(scheduler):
     scheduler.steps.ready[A.name] = ['t1', 't2']
 
-    scheduler.source.told(['t2'])
+    scheduler.source.notified(['t2'])
     scheduler.store.answer()
 
     assert scheduler.dispatcher.offered == [(A.name, 't2')]
@@ -138,9 +138,9 @@ def test_a_notice_takes_the_steps_of_its_tasks_only(scheduler):
 
 def test_notices_that_arrive_during_a_request_are_asked_for_together(
         scheduler):
-    scheduler.source.told(['t1'])
-    scheduler.source.told(['t2'])
-    scheduler.source.told(['t3', 't2'])
+    scheduler.source.notified(['t1'])
+    scheduler.source.notified(['t2'])
+    scheduler.source.notified(['t3', 't2'])
 
     scheduler.store.answer()
 
@@ -149,8 +149,8 @@ def test_notices_that_arrive_during_a_request_are_asked_for_together(
 
 
 def test_too_many_notices_are_one_look_at_all(scheduler):
-    scheduler.source.told(['t0'])
-    scheduler.source.told([f't{n}' for n in range(3000)])
+    scheduler.source.notified(['t0'])
+    scheduler.source.notified([f't{n}' for n in range(3000)])
 
     scheduler.store.answer()
 
@@ -167,7 +167,7 @@ def test_no_more_steps_are_taken_than_may_wait_here(scheduler):
     scheduler.sweep()
     assert len(scheduler.dispatcher.offered) == taken
     scheduler.dispatcher.waiting[A.name] = 0
-    scheduler.source.told([])
+    scheduler.source.notified([])
     scheduler.store.answer()
     assert len(scheduler.dispatcher.offered) > taken
 
@@ -194,7 +194,7 @@ def test_what_is_delayed_is_woken_until_there_is_no_more(scheduler):
 def test_nothing_is_asked_of_a_store_that_is_away(scheduler):
     scheduler.store.away = True
     scheduler.sweep()
-    scheduler.source.told(['t1'])
+    scheduler.source.notified(['t1'])
     assert not scheduler.store.calls
 
     scheduler.store.away = False
@@ -208,7 +208,20 @@ def test_a_scheduler_that_stops_takes_nothing_more(scheduler):
     scheduler.steps.ready[A.name] = ['t1']
     scheduler.source.close()
 
-    scheduler.source.told(['t1'])
+    scheduler.source.notified(['t1'])
     scheduler.sweep()
 
     assert scheduler.dispatcher.offered == []
+
+
+def test_a_drained_scheduler_takes_no_steps(scheduler):
+    scheduler.steps.ready[A.name] = ['t1']
+    scheduler.source.set_drained(True)
+
+    scheduler.source.notified(['t1'])
+    scheduler.sweep()
+    assert scheduler.dispatcher.offered == []
+
+    scheduler.source.set_drained(False)
+    scheduler.sweep()
+    assert scheduler.dispatcher.offered == [(A.name, 't1')]

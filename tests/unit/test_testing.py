@@ -173,6 +173,26 @@ def test_a_context_of_a_process_that_was_replaced_ends_nothing():
         testing.make_context('ping', 'a', current=False).finish(None)
 
 
+def test_a_context_of_a_step_knows_its_task():
+    context = testing.make_context(
+        'mysql.clean', task='t-1', step=2, rollback=True)
+
+    assert (context.task, context.step, context.rollback) == ('t-1', 2, True)
+    assert (context.job, context.object) == ('task:mysql.clean', 't-1')
+    assert context.key == 't-1/2/rollback'
+    with pytest.raises(ValueError, match='omit object_id'):
+        testing.make_context('mysql.clean', 'a', task='t-1')
+
+
+def test_a_context_of_a_step_takes_its_result_as_a_worker_does():
+    context = testing.make_context('mysql.init', task='t-1')
+    context.finish(None, {'Port': 3306})
+
+    assert not context.rollback
+    with pytest.raises(exceptions.InvalidTask, match='return a dictionary'):
+        context.finish(None, 3306)
+
+
 def test_a_clock_stands_still_and_can_be_set():
     clock = testing.FrozenClock(BEGIN)
     clock.advance(1.5)

@@ -9,9 +9,11 @@ import threading
 
 import pytest
 
+from distperiodic import exceptions
 from distperiodic.adapters.local.pool import Pool
 from distperiodic.core import message
 from distperiodic.core.refusal import Refusal
+from distperiodic.core.workflow import StepInput
 from distperiodic.flow.worker import runs
 from tests import waiting
 from tests.kept import kept
@@ -32,7 +34,7 @@ class Bench:
     :param jobs: (job, handler) pairs.
     """
 
-    def __init__(self, *jobs, pool=None):
+    def __init__(self, *jobs, pool=None, **options):
         self.clock = Clock()
         self.pool = ThreadlessPool() if pool is None else pool
         self.reports = []
@@ -40,7 +42,7 @@ class Bench:
         self.shop = runs.Executor(
             {j.name: (j, handler) for j, handler in jobs}, clock=self.clock,
             pool=self.pool, report=self._take,
-            may_start=lambda batch: self.may_start(batch))
+            may_start=lambda batch: self.may_start(batch), **options)
         self.numbers = iter(range(1, 10 ** 6))
 
     def may_start(self, batch):
@@ -376,6 +378,85 @@ def test_a_run_that_ends_at_its_timeout_counts_one_way_or_the_other():
 
         assert list(bench.told(batch)) == [0]
         assert bench.shop.busy == 0
+
+
+class Steps:
+    """One run of a step that hangs past its timeout of 5 s."""
+
+    def __init__(self, number=1):
+        self.until, self._began = threading.Event(), threading.Event()
+        self.finished = []
+        self.bench = Bench((objects_job(), self._run), lease=30.0, finish=(
+            lambda *arguments: self.finished.append(arguments)))
+        keys = [f'object-{n}' for n in range(number)]
+        self.batch = self.bench.accept(keys, steps={
+            key: StepInput(key, 1, False, 5.0, {'key': key})
+            for key in keys})
+        self.thread = self.bench.pool.run_aside()
+        assert self._began.wait(LIMIT)
+        self.bench.pass_time(5.25)
+
+    def _run(self, context, parameters):
+        if parameters['key'] != 'object-0':
+            return {'n': 1}
+        self.context = context
+        self._began.set()
+        assert self.until.wait(LIMIT)
+        context.progress = 'too late'
+        with pytest.raises(exceptions.RunReplaced, match='its timeout'):
+            context.finish(None)
+        return {'late': True}
+
+    def end(self):
+        self.until.set()
+        self.thread.join(LIMIT)
+
+    def told(self):
+        return self.bench.told(self.batch)
+
+
+def test_a_step_that_timed_out_fails_when_its_handler_returns(caplog):
+    steps = Steps()
+    steps.bench.pass_time(20)
+
+    assert steps.context.cancelled
+    assert steps.told() == {}
+    steps.end()
+    steps.bench.pass_time(0.25)
+
+    assert steps.told() == {0: 'timeout after 5 s'}
+    assert not any(report.results for report, _ in steps.bench.reports)
+    assert steps.finished == []
+    [line] = lines(caplog, 'run timed out')
+    assert line.has(waits=30.0)
+    steps.bench.pass_time(60)
+    assert steps.told() == {0: 'timeout after 5 s'}
+    assert steps.bench.shop.busy == 0
+
+
+def test_a_step_that_hangs_fails_a_lease_after_its_timeout():
+    steps = Steps()
+
+    steps.bench.pass_time(29.5)
+    assert steps.told() == {}
+    assert steps.bench.shop.busy == 1
+    steps.bench.pass_time(1)
+
+    assert steps.told() == {0: 'timeout after 5 s'}
+    assert steps.bench.shop.busy == 0
+    steps.end()
+    steps.bench.pass_time(1)
+    assert steps.told() == {0: 'timeout after 5 s'}
+
+
+def test_the_other_steps_of_a_batch_do_not_wait_for_one_that_hangs():
+    steps = Steps(number=4)
+
+    steps.bench.pool.run_all()
+    steps.bench.pass_time(0.5)
+
+    assert steps.told() == {n: 'done' for n in (1, 2, 3)}
+    steps.end()
 
 
 def test_nothing_waits_behind_a_short_handler_that_became_a_long_one():

@@ -43,6 +43,7 @@ from distperiodic.core.claim import first_fence
 from distperiodic.core.claim import names_of_leases
 from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
+from distperiodic.core.standby import Active
 
 _SUPERSEDED_FROM = MOVES[Move.SUPERSEDE][0]
 _RECLAIMED_FROM = MOVES[Move.RECLAIM][0]
@@ -75,6 +76,10 @@ class MemoryClaimStore:
 
     @property
     def steps(self) -> None:
+        return None
+
+    @property
+    def partitions(self) -> None:
         return None
 
     def close(self) -> None:
@@ -290,8 +295,11 @@ class MemoryClaimStore:
                     yield key, row
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str,
-              seconds: float) -> list[Claim]:
+              lease: str, into: str, holder: str, seconds: float,
+              active: Active | None = None) -> list[Claim]:
+        if active is not None:
+            # No other process shares this store, so no worker was elected.
+            return []
         target = self._leases.get(into)
         if target is not None:
             # Another holder has it, or the answer of an earlier call was lost.
@@ -327,8 +335,10 @@ class MemoryClaimStore:
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '') -> int:
-        """See the port. *missed* is not used, since there is no history."""
+             schedule: str = '', due_at: int | None = None) -> int:
+        """See the port. *missed* is not used, since there is no history, nor
+        is *due_at*, since members do not share this store.
+        """
         if not self._in_force(job, schedule):
             return 0
         rows = self._rows_of(job)

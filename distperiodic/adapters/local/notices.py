@@ -1,37 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of tasks to the schedulers of this process."""
+"""Notices of tasks to the schedulers of this process, and to those of other
+processes that share a SQLite file with it.
+"""
 
+import logging
 import threading
 from collections.abc import Callable
 from collections.abc import Sequence
+
+from distperiodic.adapters.local import notice_sockets
+
+LOG = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[str]], None]
 #: Connection URL and group of the tasks.
 Key = tuple[str, str]
 
 _lock = threading.Lock()
-_listeners: dict[Key, list[Listener]] = {}
+#: For each listener, its socket. None means that it has none.
+_listeners: dict[Key, list[tuple[
+    Listener, notice_sockets.Listener | None]]] = {}
 
 
 def listen(key: Key, listener: Listener) -> None:
-    """Call *listener* with the ids of tasks that this process submits or
-    changes. It must not block.
+    """Call *listener* with the ids of tasks that are submitted or changed.
+
+    These are the tasks of this process and, if they share a SQLite file with
+    it, of other processes. *listener* must not block.
     """
+    socket = None
+    place = notice_sockets.place_of(*key)
+    if place is not None:
+        try:
+            socket = notice_sockets.Listener(place, listener)
+        except OSError as exc:
+            LOG.warning(
+                'no notices from other processes: directory=%s reason=%s; the '
+                'tasks that they submit start at the next sweep',
+                place.directory, exc.strerror)
     with _lock:
-        _listeners.setdefault(key, []).append(listener)
+        _listeners.setdefault(key, []).append((listener, socket))
 
 
 def unlisten(key: Key, listener: Listener) -> None:
     """Undo :func:`listen`, if it was called."""
     with _lock:
-        if listener in _listeners.get(key, ()):
-            _listeners[key].remove(listener)
+        found = [pair for pair in _listeners.get(key, ())
+                 if pair[0] == listener][:1]
+        for pair in found:
+            _listeners[key].remove(pair)
+    for _, socket in found:
+        if socket is not None:
+            socket.close()
 
 
-def tell(key: Key, tasks: Sequence[str]) -> bool:
-    """Tell the listeners of *tasks*. Return whether there are any."""
+def notify(key: Key, tasks: Sequence[str]) -> bool:
+    """Notify the listeners of *tasks*. Return whether there are any."""
     with _lock:
         found = list(_listeners.get(key, ()))
-    for listener in found:
+    for listener, _ in found:
         listener(tasks)
-    return bool(found)
+    place = notice_sockets.place_of(*key)
+    elsewhere = 0 if place is None else notice_sockets.send(
+        place, tasks, [socket.name for _, socket in found if socket])
+    return bool(found or elsewhere)

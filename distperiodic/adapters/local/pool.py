@@ -15,7 +15,7 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 from typing import Protocol
 
@@ -101,6 +101,19 @@ class Pool:
                     self._wake_one()
             return len(self._hanging)
 
+    def resize(self, size: int) -> None:
+        """Set the maximum number of threads. Surplus threads end when they
+        are idle; no handler is interrupted.
+        """
+        with self._lock:
+            self.size = size
+            for _ in range(min(self._waiting, len(self._threads) - size)):
+                self._waiting -= 1
+                self._coming += 1
+                self._ready.notify()
+            if self._queue and not self._coming:
+                self._wake_one()
+
     def recheck(self) -> None:
         """Wake or start a thread if work is queued and no thread is about to
         take it.
@@ -181,6 +194,8 @@ class Pool:
         The source is None if this thread has to end.
         """
         while True:
+            if len(self._threads) > self.size:
+                self._threads.discard(me)
             if me not in self._threads:
                 # This thread was written off, but its handler returned. If the
                 # thread was woken meanwhile, another one has to take over.
@@ -213,12 +228,12 @@ class Pools:
 
     Hanging handlers of one partition take no threads from other partitions.
 
-    :param size: Maximum number of threads of each pool.
+    :param sizes: Maximum number of threads of each pool, by partition.
     """
 
-    def __init__(self, size: int, name: str, partitions: Iterable[str]):
+    def __init__(self, name: str, sizes: Mapping[str, int]):
         self._pools = {partition: Pool(size, name)
-                       for partition in sorted(partitions)}
+                       for partition, size in sorted(sizes.items())}
 
     def submit(self, priority: int, source: OfPartition) -> None:
         self._pools[source.job.topic].submit(priority, source)
@@ -229,6 +244,11 @@ class Pools:
     def recheck(self) -> None:
         for pool in self._pools.values():
             pool.recheck()
+
+    def resize(self, sizes: Mapping[str, int]) -> None:
+        """Set the maximum number of threads of each pool, by partition."""
+        for name, pool in self._pools.items():
+            pool.resize(sizes[name])
 
     def status(self) -> dict[str, dict[str, int]]:
         """Return the status of each pool, by partition."""

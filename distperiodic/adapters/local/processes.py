@@ -4,6 +4,7 @@
 A handler that takes too long is killed with its process, and another process
 replaces it. The processes are started by ``spawn``, so they share nothing
 with this one: each builds its own instance of the tasks, as ``CLASS(conf)``.
+Progress and cancellation cross a link of their own.
 
 This module starts the pool's threads, and its processes.
 """
@@ -23,6 +24,7 @@ from typing import Any
 from typing import NamedTuple
 
 from distperiodic import exceptions
+from distperiodic.adapters.local import process_links
 from distperiodic.core.context import Context
 from distperiodic.core.job import check_ended
 from distperiodic.core.workflow import StepInput
@@ -44,6 +46,9 @@ class Recipe(NamedTuple):
     files: Sequence[str]
     #: Group of the service.
     namespace: str
+    #: Address and key of the link to the service.
+    address: str
+    key: bytes
 
 
 class Call(NamedTuple):
@@ -70,6 +75,8 @@ class _Failed(NamedTuple):
     kind: str
     text: str
     traceback: str
+    #: JSON text of the last progress that the handler has assigned, if any.
+    progress: str | None
 
 
 class _HandlerTraceback(Exception):
@@ -98,30 +105,36 @@ class Processes:
                 "executor = process needs the package pebble; install it: "
                 "pip install 'distperiodic[process]'") from None
         cls = type(tasks)
-        recipe = Recipe(cls.__module__, cls.__qualname__, tuple(files),
-                        namespace)
-        if recipe.module == '__main__' or _found(recipe) is not cls:
+        module, name = cls.__module__, cls.__qualname__
+        if module == '__main__' or _found(module, name) is not cls:
             raise exceptions.ConfigError(
-                f'executor = process cannot import {recipe.module}.'
-                f'{recipe.name}; define the class in a module of its own, at '
+                f'executor = process cannot import {module}.'
+                f'{name}; define the class in a module of its own, at '
                 'the top level')
+        self._hub = process_links.Hub()
+        recipe = Recipe(module, name, tuple(files), namespace,
+                        self._hub.address, self._hub.key)
         self._pool = ProcessPool(
             size, initializer=_begin, initargs=(recipe,),
             context=multiprocessing.get_context('spawn'))
 
-    def run(self, call: Call, timeout: float | None) -> str | None:
+    def run(self, call: Call, context: Context, timeout: float | None
+            ) -> str | None:
         """Run a handler in a process.
 
-        :returns: For a command, the JSON text of what it returned.
-
+        :param context: Context of the run in this process. It receives the
+            progress of the handler. The handler learns when it is not current
+            any more.
         :param timeout: Seconds after which its process is killed.
+        :returns: For a command, the JSON text of what it returned.
         :raises Exception: The handler raised, took too long or ended its
             process, or a command returned what it must not.
         """
         from pebble import ProcessExpired
-        future = self._pool.schedule(_run, args=(call,), timeout=timeout)
         try:
-            result = future.result()
+            with self._hub.run(context) as number:
+                result = self._pool.schedule(
+                    _run, args=(call, number), timeout=timeout).result()
         except TimeoutError:
             raise TimeoutError(
                 f'timeout after {timeout:g} s; its process was killed'
@@ -130,6 +143,8 @@ class Processes:
             raise ChildProcessError(
                 f'its process ended with exit code {exc.exitcode}') from None
         if isinstance(result, _Failed):
+            if result.progress is not None:
+                context.receive_progress(result.progress)
             error = type(result.kind, (Exception,), {})
             raise error(result.text) from _HandlerTraceback(result.traceback)
         found: str | None = result
@@ -139,13 +154,14 @@ class Processes:
         """End all processes at once."""
         self._pool.stop()
         self._pool.join()
+        self._hub.close()
 
 
-def _found(recipe: Recipe) -> Any:
+def _found(module: str, name: str) -> Any:
     try:
-        found: Any = sys.modules.get(recipe.module) or (
-            importlib.import_module(recipe.module))
-        return functools.reduce(getattr, recipe.name.split('.'), found)
+        found: Any = sys.modules.get(module) or (
+            importlib.import_module(module))
+        return functools.reduce(getattr, name.split('.'), found)
     except (ImportError, AttributeError):
         return None
 
@@ -154,11 +170,12 @@ def _found(recipe: Recipe) -> Any:
 
 _tasks: Any = None
 _namespace = ''
+_link: process_links.Link | None = None
 
 
 def _begin(recipe: Recipe) -> None:
     """Prepare a new process."""
-    global _tasks, _namespace
+    global _tasks, _namespace, _link
     # Ctrl-C reaches all processes of a terminal. The service decides when
     # this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,24 +190,45 @@ def _begin(recipe: Recipe) -> None:
          default_config_dirs=[])
     log.setup(conf, 'distperiodic')
     _namespace = recipe.namespace
-    _tasks = _found(recipe)(conf)
+    _tasks = _found(recipe.module, recipe.name)(conf)
+    try:
+        _link = process_links.Link(recipe.address, recipe.key)
+    except (OSError, EOFError) as exc:
+        LOG.warning(
+            'process without a link: reason=%s: %s; its handlers save their '
+            'progress only when they fail, and do not learn that they are '
+            'cancelled', type(exc).__name__, exc)
 
 
-def _run(call: Call) -> str | _Failed | None:
+def _run(call: Call, number: int) -> str | _Failed | None:
     """Run a handler. Return the JSON text of what a command returned, or how
     the handler failed.
+
+    :param number: Number by which the service knows the run.
     """
     context = Context(
         call.job, call.object, call.tick, call.fence, call.attempt,
-        call.deadline, finish=_finisher(call) if call.lease else None,
-        progress=json.loads(call.progress), step=call.step)
+        call.deadline, _is_current,
+        _finisher(call) if call.lease else None, json.loads(call.progress),
+        call.step)
+    if _link is not None:
+        _link.begin(number, context)
+    result: str | _Failed | None
     try:
         returned = _tasks.handler(call.job)(context, *call.arguments)
         check_ended(call.job, returned)
-        return None if call.step is None else result_text(returned)
+        result = None if call.step is None else result_text(returned)
     except BaseException as exc:
-        return _Failed(type(exc).__name__, str(exc)[:10_000],
-                       traceback.format_exc()[-20_000:])
+        result = _Failed(type(exc).__name__, str(exc)[:10_000],
+                         traceback.format_exc()[-20_000:], None)
+    progress = context.take_unsaved() if _link is None else _link.end()
+    if isinstance(result, _Failed):
+        result = result._replace(progress=progress)
+    return result
+
+
+def _is_current() -> bool:
+    return _link is None or _link.is_current()
 
 
 def _finisher(call: Call) -> Callable[[str, Any, str | None], None]:

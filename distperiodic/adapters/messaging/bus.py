@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work and reports over oslo.messaging, on RabbitMQ.
+"""Work and reports over messages, on any broker that has a driver.
 
 Each worker process and each scheduler process has a queue of its own. A
 message is addressed to one process, so a scheduler knows exactly which batches
 each worker still holds, and no worker can hoard work::
 
-    exchange 'distperiodic' (topic, durable)
-        distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
-        distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
-          also bound to distperiodic.GROUP.notices.all  <- notices of tasks
+    distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
+    distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
+      also hears distperiodic.GROUP.notices.all  <- notices of tasks
 
 The nonce identifies the process, as in its membership entry. Two processes
 with the same member id therefore never receive each other's messages. That
 matters when the group rejects a second process, or when a process replaces
 one that hangs.
 
-The modules ``connection`` and ``outbox`` of this package handle failures of
-the broker. Nothing here imports oslo.messaging before ``start()``.
+This module encodes, signs and checks the messages. The driver that the scheme
+of ``transport_url`` names carries them (module ``drivers``). The modules
+``outbox`` and ``report_outbox`` handle failures of the broker. Nothing here
+imports the client of a broker before ``start()``.
 """
 
 import abc
@@ -29,8 +30,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.adapters.local.clock import SystemClock
-from distperiodic.adapters.messaging.connection import ROUTING_KEY_LIMIT
-from distperiodic.adapters.messaging.connection import BrokerConnection
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.outbox import BatchOutbox
 from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import member
@@ -42,13 +42,18 @@ from distperiodic.core.message import Reports
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import InvalidMessage
+from distperiodic.ports import Carrier
+from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
 
 # Number of distinct (origin, reason) pairs that are counted separately. The
 # limit is needed because a forger could invent any number of them.
 _MOST_ORIGINS = 200
-#: Last word of the routing key of messages to all processes of a kind.
+#: Maximum number of characters in the name of a queue, which is ASCII. It is
+#: AMQP's limit, and applies to all drivers, so that a group can change them.
+NAME_LIMIT = 255
+#: Last word of the name of messages to all processes of a kind.
 ALL = 'all'
 
 
@@ -114,20 +119,20 @@ class _Drops:
 class _Bus(abc.ABC):
     """Common base of both ends: address, keys, and dropped messages."""
 
-    _connection: BrokerConnection | None = None
+    _connection: Carrier | None = None
     # The last connection whose opening failed.
-    _failed_connection: BrokerConnection | None = None
+    _failed_connection: Carrier | None = None
     _pid = 0
 
     def __init__(self, conf: Any, transport_url: str | None, topic: str,
                  me: str, keys: Sequence[message.Key], quorum: bool,
                  monotonic: Callable[[], float] | None, hears: str = ''):
         queue = f'{topic}.{_server(me)}'
-        if len(queue) > ROUTING_KEY_LIMIT:
+        if len(queue) > NAME_LIMIT:
             raise ConfigError(
                 f'the name of the queue {queue!r:.80}... would have '
                 f'{len(queue)} characters, but AMQP allows '
-                f'{ROUTING_KEY_LIMIT}; shorten the group, the partition or '
+                f'{NAME_LIMIT}; shorten the group, the partition or '
                 'the member id')
         self._conf = conf
         self._transport_url = transport_url
@@ -165,22 +170,24 @@ class _Bus(abc.ABC):
                 'the broker accepted the login but accepts no messages; it '
                 'may be out of memory or disk space; see its log')
         timeout -= self._monotonic() - began
-        connection = BrokerConnection(
-            self._conf, self._transport_url, topic=self._topic,
-            server=_server(self.me), quorum=self._quorum,
-            on_message=self._receive, on_garbage=self._drops.note,
-            monotonic=self._monotonic, hears=self._hears)
+        url = self._transport_url or drivers.url_of(self._conf)
+        connection = drivers.driver_of(url).carrier(
+            self._conf, url, inbox=Inbox(
+                self._topic, _server(self.me), self._receive,
+                self._drops.note, self._hears),
+            replicated=self._quorum, monotonic=self._monotonic)
         # In a forked child, do not touch the parent's connection: its threads
         # do not run here, and its sockets are still in use.
         self._pid, self._connection = os.getpid(), None
         self._failed_connection = connection
-        connection.open(max(0.1, timeout))
+        # Rounded, so that the same failure has the same text in each attempt.
+        connection.open(max(0.1, round(timeout, 1)))
         self._failed_connection = None
         self._begin(connection)
         self._connection = connection
 
     @abc.abstractmethod
-    def _begin(self, connection: BrokerConnection) -> None:
+    def _begin(self, connection: Carrier) -> None:
         """Start to send through *connection*, which is open."""
 
     def _unusable(self) -> str | None:
@@ -231,7 +238,7 @@ class MessagingWorkBus(_Bus):
     Threads of the bus call the callbacks; :meth:`send` may also call
     *on_unsent*. The callbacks must not block.
 
-    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param conf: Configuration of the service; not changed.
     :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
     :param group: Group of the schedulers and workers.
     :param me: The scheduler's membership entry.
@@ -244,7 +251,8 @@ class MessagingWorkBus(_Bus):
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of them are accepted. If empty, messages are neither
         signed nor checked.
-    :param quorum: Use quorum queues instead of durable ones.
+    :param quorum: Use quorum queues instead of durable ones, where the broker
+        has both.
     :param patience: Seconds without any answer from the broker after which a
         batch is given up.
     :param capacity: Maximum number of batches that wait to be sent.
@@ -293,7 +301,7 @@ class MessagingWorkBus(_Bus):
         self._outbox.close(timeout)
         connection.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, connection: BrokerConnection) -> None:
+    def _begin(self, connection: Carrier) -> None:
         def publish(batch: Batch) -> None:
             connection.cast(work_topic(self._group, batch.partition),
                             _server(batch.worker),
@@ -325,7 +333,7 @@ class MessagingReportBus(_Bus):
 
     The listening thread calls *on_batch*, which must not block.
 
-    :param conf: Configuration with oslo.messaging's options; not changed.
+    :param conf: Configuration of the service; not changed.
     :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
     :param group: Group of the schedulers and workers.
     :param partition: Partition of this worker.
@@ -382,7 +390,7 @@ class MessagingReportBus(_Bus):
         self._outbox.close(timeout)
         connection.close(max(0.0, deadline - self._monotonic()))
 
-    def _begin(self, connection: BrokerConnection) -> None:
+    def _begin(self, connection: Carrier) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:
             connection.cast(reports_topic(self._group), _server(to_entry),
                             message.encode_reports(reports, to=to_entry,

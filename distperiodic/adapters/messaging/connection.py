@@ -19,6 +19,7 @@ the queue after half an hour without a consumer. A process that stops normally
 deletes its own queue.
 """
 
+import functools
 import logging
 import re
 import threading
@@ -26,19 +27,19 @@ from collections.abc import Callable
 from typing import Any
 
 from distperiodic.adapters.messaging import consumer
-from distperiodic.adapters.messaging.outbox import NoConsumer
-from distperiodic.adapters.messaging.transport import EXAMPLE
+from distperiodic.adapters.messaging.bus import NAME_LIMIT
+from distperiodic.adapters.messaging.drivers import EXAMPLE
+from distperiodic.adapters.messaging.probe import RabbitProbe
 from distperiodic.adapters.messaging.transport import EXCHANGE
 from distperiodic.adapters.messaging.transport import METHOD
 from distperiodic.adapters.messaging.transport import BrokerTransport
 from distperiodic.adapters.messaging.transport import sender
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
+from distperiodic.exceptions import NoConsumer
+from distperiodic.ports import Inbox
 
 LOG = logging.getLogger(__name__)
-
-#: AMQP's limit in characters. The keys used here are ASCII.
-ROUTING_KEY_LIMIT = 255
 
 # The broker's error for a queue or an exchange that exists with other options.
 _INEQUIVALENT = re.compile(
@@ -47,28 +48,32 @@ _INEQUIVALENT = re.compile(
     r"(?: of type '\w+')? but current is (?:the value )?"
     r"(?P<current>'[^']*'|\w+)")
 
+
+class OsloMessaging:
+    """The buses of oslo.messaging; see :class:`distperiodic.ports.BusDriver`.
+    """
+
+    def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
+                replicated: bool,
+                monotonic: Callable[[], float]) -> 'BrokerConnection':
+        return BrokerConnection(conf, url, inbox, replicated, monotonic)
+
+    def probe(self, conf: Any, url: str) -> RabbitProbe:
+        return RabbitProbe(conf, url)
+
+
 class BrokerConnection:
     """The connections of one process to the broker: one receives, one sends.
 
-    :param on_message: Called with each message's payload, parsed JSON, in
-        the listening thread. It must not block and must not raise.
-    :param on_garbage: Called with the origin and the reason for each message
-        that is not a valid oslo.messaging message.
-    :param hears: Routing key of messages to all processes of a kind, which
-        this one receives, too. Empty means none.
+    See :class:`distperiodic.ports.Carrier`.
+
+    :param quorum: Use quorum queues instead of durable ones.
     """
 
-    def __init__(self, conf: Any, transport_url: str | None, *, topic: str,
-                 server: str, quorum: bool,
-                 on_message: Callable[[Any], None],
-                 on_garbage: Callable[[str, str], None],
-                 monotonic: Callable[[], float], hears: str = ''):
-        self._hears = hears
-        self._broker = BrokerTransport(conf, transport_url, quorum)
-        self._topic = topic
-        self._server_name = server
-        self._on_message = on_message
-        self._on_garbage = on_garbage
+    def __init__(self, conf: Any, url: str, inbox: Inbox | None,
+                 quorum: bool, monotonic: Callable[[], float]):
+        self._inbox = inbox
+        self._broker = BrokerTransport(conf, url, quorum)
         self._monotonic = monotonic
         self._transport: Any = None
         self._server: Any = None
@@ -89,9 +94,13 @@ class BrokerConnection:
         :raises BusUnavailable: no login to the broker within *timeout* s.
         """
         self._transport = self._broker.open()
+        inbox = self._inbox
+        if inbox is None:
+            return
         deadline = self._monotonic() + timeout
         self._connecting, failure = _run_in_thread(
-            timeout, 'distperiodic-connect', lambda: self._connect(deadline))
+            timeout, 'distperiodic-connect',
+            lambda: self._connect(inbox, deadline))
         if failure is None and self._opened.is_set():
             return
         self.close(0)
@@ -140,7 +149,7 @@ class BrokerConnection:
             reason.
         """
         import oslo_messaging
-        if len(topic) + 1 + len(identity) > ROUTING_KEY_LIMIT:
+        if len(topic) + 1 + len(identity) > NAME_LIMIT:
             raise NoConsumer(f'no queue can have the name {topic}.{identity}')
         with self._casting:
             self._casts += 1
@@ -169,9 +178,10 @@ class BrokerConnection:
         """
         self._closed.set()
         deadline = self._monotonic() + timeout
-        if self._opened.is_set():
-            threading.Thread(target=self._wake, name='distperiodic-wake',
-                             daemon=True).start()
+        if self._inbox is not None and self._opened.is_set():
+            threading.Thread(
+                target=self._wake, args=(self._inbox,),
+                name='distperiodic-wake', daemon=True).start()
         _, failure = _run_in_thread(
             max(0.0, deadline - self._monotonic()), 'distperiodic-close',
             self._stop_listening)
@@ -181,19 +191,19 @@ class BrokerConnection:
 
     # Opening.
 
-    def _connect(self, deadline: float) -> None:
+    def _connect(self, inbox: Inbox, deadline: float) -> None:
         import oslo_messaging
-        self._reach(deadline)
+        self._reach(inbox, deadline)
         if self._closed.is_set():
             return
         server = oslo_messaging.get_rpc_server(
             self._transport,
-            oslo_messaging.Target(exchange=EXCHANGE, topic=self._topic,
-                                  server=self._server_name),
+            oslo_messaging.Target(exchange=EXCHANGE, topic=inbox.topic,
+                                  server=inbox.identity),
             [], server_cls=consumer.server_class())
-        server.on_message = self._receive
-        server.on_garbage = self._on_garbage
-        server.hears = self._hears
+        server.on_message = functools.partial(self._receive, inbox)
+        server.on_garbage = inbox.on_garbage
+        server.hears = inbox.hears
         # No thread of this pool is ever started: see the class.
         server.start(override_pool_size=1)
         self._server = server
@@ -201,7 +211,7 @@ class BrokerConnection:
         if self._closed.is_set():
             self._stop_listening()
 
-    def _reach(self, deadline: float) -> None:
+    def _reach(self, inbox: Inbox, deadline: float) -> None:
         """Probe the broker until it answers.
 
         Starting the server at once could block forever, and there would be no
@@ -212,7 +222,7 @@ class BrokerConnection:
         while not self._closed.is_set():
             try:
                 # No queue has this name, so NoConsumer proves an answer.
-                self.cast(f'{self._topic}.probe', 'nobody', {})
+                self.cast(f'{inbox.topic}.probe', 'no-queue', {})
             except NoConsumer:
                 return
             except BusUnavailable as exc:
@@ -227,16 +237,15 @@ class BrokerConnection:
 
     # Receiving.
 
-    def _receive(self, received: Any) -> None:
+    def _receive(self, inbox: Inbox, received: Any) -> None:
         if self._closed.is_set():
             return
         arguments = received.get('args')
         if received.get('method') != METHOD or type(arguments) is not dict:
-            self._on_garbage(f'queue {self._topic}.{self._server_name}',
-                             'a message of oslo.messaging from another '
-                             'program')
+            inbox.on_garbage(f'queue {inbox.queue}', 'a message of '
+                             'oslo.messaging from another program')
             return
-        self._on_message(arguments.get('message'))
+        inbox.on_message(arguments.get('message'))
 
     # Sending.
 
@@ -265,18 +274,18 @@ class BrokerConnection:
 
     # Closing.
 
-    def _wake(self) -> None:
+    def _wake(self, inbox: Inbox) -> None:
         """Wake the listener with a message; otherwise it polls every 5 s."""
         try:
-            self.cast(self._topic, self._server_name, {})
+            self.cast(inbox.topic, inbox.identity, {})
         except BusUnavailable:
             LOG.debug('the listener could not be woken; it ends by itself')
 
     def _stop_listening(self) -> None:
         server, self._server = self._server, None
-        if server is not None:
+        if server is not None and self._inbox is not None:
             server.stop()
-            server.forget_queue(f'{self._topic}.{self._server_name}')
+            server.forget_queue(self._inbox.queue)
             server.wait()
         with self._casting:
             # The queues of the fake driver are shared by all buses of the

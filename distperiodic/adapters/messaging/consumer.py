@@ -21,15 +21,13 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from distperiodic.ports import LONGEST_MESSAGE
+
 LOG = logging.getLogger(__name__)
 
 # Milliseconds without a consumer after which the broker deletes a queue. By
 # then the senders have reclaimed the work in it.
 _EXPIRES = 30 * 60 * 1000
-#: Maximum bytes of a message: the longest one that distperiodic sends, encoded
-#: twice in JSON, with ids whose characters are all outside the 16-bit range of
-#: Unicode.
-LONGEST = 20 * 2 ** 20
 
 
 @functools.cache
@@ -193,6 +191,6 @@ def _rejection(raw: Any) -> str | None:
         return (f'compressed ({compression!r:.40}), unlike messages of '
                 'distperiodic')
     length = len(getattr(raw, 'body', ''))
-    if length > LONGEST:
-        return f'{length} bytes long; the limit is {LONGEST}'
+    if length > LONGEST_MESSAGE:
+        return f'{length} bytes long; the limit is {LONGEST_MESSAGE}'
     return None

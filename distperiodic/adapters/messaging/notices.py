@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices to all schedulers of a group, over oslo.messaging.
+"""Notices to all schedulers of a group, over messages.
 
 A notice only makes a scheduler look at once; without it, the scheduler finds
 the same at its next sweep. So a notice that cannot be sent is dropped, and
-nobody waits for the broker.
+no caller waits for the broker.
 """
 
 import logging
@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import ALL
 from distperiodic.adapters.messaging.bus import notices_topic
-from distperiodic.adapters.messaging.transport import METHOD
-from distperiodic.adapters.messaging.transport import BrokerTransport
-from distperiodic.adapters.messaging.transport import sender
 from distperiodic.core import message
 
 LOG = logging.getLogger(__name__)
@@ -25,6 +24,8 @@ LOG = logging.getLogger(__name__)
 # Number of ids in one message, and of those that wait to be sent.
 _IN_A_MESSAGE = 1000
 _MOST_WAITING = 20_000
+# Seconds for which the first connection, or the end of it, may take.
+_CONNECTING = 5.0
 
 
 class TaskNotices:
@@ -32,14 +33,14 @@ class TaskNotices:
 
     It connects at the first notice. A forked child opens its own connection.
 
-    :param conf: Configuration with oslo.messaging's options.
+    :param conf: Configuration with ``[DEFAULT] transport_url``.
     :param keys: Secrets that sign messages. The first one signs. Empty means
         that messages are not signed.
     """
 
     def __init__(self, conf: Any, *, group: str,
                  keys: Sequence[message.Key] = ()):
-        self._broker = BrokerTransport(conf, None, False)
+        self._conf = conf
         self._topic = notices_topic(group)
         self._keys = tuple(keys)
         self._clear()
@@ -51,8 +52,8 @@ class TaskNotices:
         self._closing = False
         self._thread: threading.Thread | None = None
 
-    def tell(self, tasks: Sequence[str]) -> None:
-        """Tell the schedulers of *tasks*; never block and never raise."""
+    def notify(self, tasks: Sequence[str]) -> None:
+        """Notify the schedulers of *tasks*; never block and never raise."""
         if self._pid != os.getpid():
             self._clear()
         with self._changed:
@@ -77,11 +78,14 @@ class TaskNotices:
 
     def _send_all(self) -> None:
         try:
-            transport = self._broker.open()
-        except exceptions.ConfigError as exc:
+            url = drivers.url_of(self._conf)
+            carrier = drivers.driver_of(url).carrier(
+                self._conf, url, inbox=None, replicated=False,
+                monotonic=SystemClock().monotonic)
+            carrier.open(_CONNECTING)
+        except exceptions.DistperiodicError as exc:
             self._drop(exc)
             return
-        client = sender(transport, self._topic, ALL)
         while True:
             with self._changed:
                 self._changed.wait_for(
@@ -91,16 +95,16 @@ class TaskNotices:
                 tasks = self._waiting[:_IN_A_MESSAGE]
                 del self._waiting[:_IN_A_MESSAGE]
             try:
-                client.cast({}, METHOD, message=message.encode_notice(
+                carrier.cast(self._topic, ALL, message.encode_notice(
                     message.Notice(tasks), self._keys))
-            except Exception as exc:
-                # Errors of oslo.messaging and kombu, and NoConsumer while no
-                # scheduler listens: all mean that the sweep finds the tasks.
+            except exceptions.DistperiodicError as exc:
+                # NoConsumer while no scheduler listens, or no broker: the
+                # sweep finds the tasks.
                 self._drop(exc)
-        transport.cleanup()
+        carrier.close(_CONNECTING)
 
     def _drop(self, exc: Exception) -> None:
         with self._changed:
             self._waiting.clear()
         LOG.info('notice of tasks not sent: reason=%s; the schedulers find '
-                 'the tasks at their next sweep', self._broker.redacted(exc))
+                 'the tasks at their next sweep', exc)

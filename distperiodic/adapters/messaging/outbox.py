@@ -27,18 +27,14 @@ import threading
 from collections.abc import Callable
 
 from distperiodic.core.message import Batch
-from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import InvalidMessage
+from distperiodic.exceptions import NoConsumer
 
 LOG = logging.getLogger(__name__)
 
 # Seconds between two attempts while the broker is unreachable.
 FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
-
-
-class NoConsumer(BusUnavailable):
-    """The broker has no queue of that name, so a retry now would fail."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -11,6 +11,8 @@ from typing import Any
 
 from oslo_utils import strutils
 
+from distperiodic.adapters.messaging.drivers import EXAMPLE
+from distperiodic.adapters.messaging.drivers import masked
 from distperiodic.exceptions import ConfigError
 
 LOG = logging.getLogger(__name__)
@@ -18,24 +20,22 @@ LOG = logging.getLogger(__name__)
 EXCHANGE = 'distperiodic'
 #: The only method that a message names.
 METHOD = 'hear'
-EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 
 
 class BrokerTransport:
     """A transport of oslo.messaging, and the texts of its errors.
 
-    :param transport_url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :param url: URL with its password.
     :param quorum: Use quorum queues instead of durable ones.
     """
 
-    def __init__(self, conf: Any, transport_url: str | None, quorum: bool):
+    def __init__(self, conf: Any, url: str, quorum: bool):
         self._conf = conf
-        self._transport_url = transport_url
         self._quorum = quorum
-        self._url = ''  # with its password
+        self._url = url
         self._secrets: list[str] = []
         #: The URL without its password.
-        self.redacted_url = ''
+        self.redacted_url = masked(url)
 
     @property
     def is_fake(self) -> bool:
@@ -49,14 +49,6 @@ class BrokerTransport:
         """
         import oslo_messaging
         _register_missing_groups(self._conf)
-        # This registers the option.
-        oslo_messaging.TransportURL(self._conf)
-        self._url = self._transport_url or self._conf.transport_url
-        self.redacted_url = _masked(self._url)
-        if '://' not in self._url:
-            raise ConfigError(
-                f'transport_url {self.redacted_url} does not begin with a '
-                f'driver; it should look like {EXAMPLE}')
         try:
             url = oslo_messaging.TransportURL.parse(self._conf, self._url)
             self._remember(url)
@@ -106,8 +98,7 @@ class BrokerTransport:
     def redacted(self, exc: BaseException) -> str:
         """Return the text of an error in one line, without passwords."""
         text = ' '.join(f'{exc}'.split()) or type(exc).__name__
-        if self._url:
-            text = text.replace(self._url, self.redacted_url)
+        text = text.replace(self._url, self.redacted_url)
         for secret in self._secrets:
             for form in (secret, urllib.parse.quote(secret),
                          urllib.parse.quote(secret, '')):
@@ -142,12 +133,3 @@ def _register_missing_groups(conf: Any) -> None:
             conf.register_opts(getattr(client, name), group=name)
         except (ImportError, AttributeError):
             LOG.debug('oslo.messaging has no group %s', name)
-
-
-def _masked(url: str) -> str:
-    """Return *url* with everything from '//' to the last '@' hidden."""
-    scheme, separator, rest = url.partition('://')
-    if not separator:
-        return '***'
-    return f'{scheme}://{"***@" if "@" in rest else ""}' + rest.rpartition(
-        '@')[2].partition('?')[0]

@@ -117,9 +117,7 @@ class Dialect:
         if self.name == 'postgresql':
             # Bind one text: PostgreSQL parses an array of 1,000 parameters as
             # 1,000 expressions, which takes twice as long.
-            text = '\0'.join(ordered).replace('\\', r'\\')
-            text = text.replace('"', r'\"').replace('\0', '","')
-            return f'{{"{text}"}}' if ordered else '{}'
+            return _array(ordered)
         return ordered or [None]
 
     def add_up(self, table: sa.Table, values: dict[str, Any],
@@ -174,13 +172,77 @@ class Dialect:
                 for values in differ.values())
             connection.execute(
                 _insert_arrays(table, tuple(differ), types, tuple(same)),
-                {**{f'all_{name}': list(values)
-                    for name, values in differ.items()},
-                 **{f'all_{name}': value for name, value in same.items()}})
+                self.rows(differ, **same))
             return
-        connection.execute(_insert_rows(table, self.name), [
-            {**same, **dict(zip(differ, values, strict=True))}
-            for values in zip(*differ.values(), strict=True)])
+        connection.execute(
+            _insert_rows(table, self.name), self.rows(differ, **same))
+
+    def merge(self, table: sa.Table, differ: Sequence[str],
+              same: Sequence[str],
+              change: Callable[[Any], Sequence[tuple[str, Any]]],
+              only_if: Any, returning: Sequence[Any]) -> Any:
+        """Return a statement that inserts rows, or changes those that exist.
+
+        It returns the columns *returning* of these rows if :attr:`returning`
+        is True. :meth:`rows` returns its parameters.
+
+        :param differ: Columns whose values differ from row to row.
+        :param same: All other columns with values.
+        :param change: Returns what is set in a row that exists, in this
+            order. Its parameter has the new values as columns.
+        :param only_if: Condition for a change. The order must be such that
+            only the last change affects it.
+        """
+        if self.name == 'mysql':
+            new = mysql.insert(table)
+            return new.on_duplicate_key_update([
+                (name, sa.case((only_if, value), else_=table.c[name]))
+                for name, value in change(new.inserted)])
+        if self.name == 'sqlite':
+            insert: Any = sqlite.insert(table)
+        else:
+            insert = _from_arrays(table, differ, tuple(
+                _ELEMENTS[_python_type(table.c[name])] for name in differ),
+                same)
+        insert = insert.on_conflict_do_update(
+            index_elements=[one.name for one in table.primary_key.columns],
+            set_=dict(change(insert.excluded)), where=only_if)
+        return insert.returning(*returning) if self.name == 'postgresql' else (
+            insert)
+
+    def rows(self, differ: dict[str, Sequence[Any]], **same: Any) -> Any:
+        """Return the parameters of a statement that inserts rows.
+
+        The parameters are those of :meth:`insert_new`.
+        """
+        if self.name == 'postgresql':
+            return {**{f'all_{name}': _array(values)
+                       for name, values in differ.items()},
+                    **{f'all_{name}': value for name, value in same.items()}}
+        return [{**same, **dict(zip(differ, values, strict=True))}
+                for values in zip(*differ.values(), strict=True)]
+
+    def update_rows(self, connection: sa.Connection, table: sa.Table,
+                    differ: dict[str, Sequence[Any]], keeps: Sequence[str]
+                    ) -> None:
+        """Update rows, each by its primary key of one column.
+
+        :param differ: Values of the key and of each column that changes, one
+            per row.
+        :param keeps: Columns that keep their value where it is None.
+        """
+        if self.name == 'postgresql':
+            connection.execute(
+                _update_arrays(table, tuple(differ), tuple(keeps)),
+                {f'all_{name}': _array(_bound(
+                    table.c[name].type, values, connection.dialect))
+                 for name, values in differ.items()})
+            return
+        connection.execute(
+            _update_rows(table, tuple(differ), tuple(keeps)),
+            [{f'new_{name}': value for name, value in zip(
+                differ, values, strict=True)}
+             for values in zip(*differ.values(), strict=True)])
 
 
 # To build a statement takes longer than to execute it for one row.
@@ -192,17 +254,50 @@ def _insert_arrays(table: sa.Table, differ: tuple[str, ...],
 
     :param types: Types of the values of the columns that differ.
     """
-    columns = [(name, _ELEMENTS[kind])
-               for name, kind in zip(differ, types, strict=True)]
-    found = sa.func.unnest(*(
-        sa.bindparam(f'all_{name}', type_=postgresql.ARRAY(kind))
-        for name, kind in columns)).table_valued(*(
-            sa.column(name, kind) for name, kind in columns)
-    ).render_derived()
+    return _from_arrays(
+        table, differ, tuple(_ELEMENTS[kind] for kind in types), same
+    ).on_conflict_do_nothing()
+
+
+def _from_arrays(table: sa.Table, differ: Sequence[str],
+                 kinds: Sequence[Any], same: Sequence[str]) -> Any:
+    """Return PostgreSQL's insertion of rows from one array per column.
+
+    :param kinds: Types of the elements of the columns that differ.
+    """
+    found = _unnested(list(zip(differ, kinds, strict=True)))
     return postgresql.insert(table).from_select(
         [*differ, *same], sa.select(*found.c, *(
             sa.bindparam(f'all_{name}', type_=table.c[name].type)
-            for name in same))).on_conflict_do_nothing()
+            for name in same)))
+
+
+def _unnested(columns: Sequence[tuple[str, Any]]) -> Any:
+    """Return the rows of PostgreSQL's arrays ``all_NAME`` as a table.
+
+    :param columns: Names of the columns, and the types of their elements.
+    """
+    return sa.func.unnest(*(
+        sa.cast(sa.bindparam(f'all_{name}', type_=sa.Text),
+                postgresql.ARRAY(kind)) for name, kind in columns)
+    ).table_valued(*(
+        sa.column(name, kind) for name, kind in columns)).render_derived()
+
+
+def _array(values: Sequence[str | int | float | None]) -> str:
+    """Return the text of an array of PostgreSQL.
+
+    The driver itself would need several times as long for texts in JSON.
+    """
+    return '{' + ','.join([
+        'NULL' if value is None else repr(value) if type(value) is not str
+        else '"' + value.replace('\\', r'\\').replace('"', r'\"') + '"'
+        for value in values]) + '}'
+
+
+def _python_type(column: Any) -> type:
+    """Return the Python type of what the database stores in a column."""
+    return getattr(column.type, 'impl', column.type).python_type
 
 
 @functools.cache
@@ -213,3 +308,37 @@ def _insert_rows(table: sa.Table, dialect: str) -> Any:
     # INSERT IGNORE would hide other errors as well.
     first = next(iter(table.primary_key.columns))
     return mysql.insert(table).on_duplicate_key_update({first.name: first})
+
+
+def _bound(kind: Any, values: Sequence[Any], dialect: Any) -> list[Any]:
+    """Return values of a column as the elements of an array."""
+    if not isinstance(kind, sa.TypeDecorator):
+        return list(values)
+    return [kind.process_bind_param(value, dialect) for value in values]
+
+
+@functools.cache
+def _update_arrays(table: sa.Table, differ: tuple[str, ...],
+                   keeps: tuple[str, ...]) -> Any:
+    """Return the statement of :meth:`Dialect.update_rows` for PostgreSQL."""
+    columns = [(name, _ELEMENTS[_python_type(table.c[name])])
+               for name in differ]
+    found = _unnested(columns)
+    [key] = table.primary_key.columns
+    return sa.update(table).where(key == found.c[key.name]).values({
+        name: sa.func.coalesce(found.c[name], table.c[name])
+        if name in keeps else found.c[name]
+        for name in differ if name != key.name})
+
+
+@functools.cache
+def _update_rows(table: sa.Table, differ: tuple[str, ...],
+                 keeps: tuple[str, ...]) -> Any:
+    """Return the statement of :meth:`Dialect.update_rows` for others."""
+    [key] = table.primary_key.columns
+    new = {name: sa.bindparam(f'new_{name}', type_=table.c[name].type)
+           for name in differ}
+    return sa.update(table).where(key == new[key.name]).values({
+        name: sa.func.coalesce(value, table.c[name])
+        if name in keeps else value
+        for name, value in new.items() if name != key.name})

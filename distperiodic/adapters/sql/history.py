@@ -36,6 +36,13 @@ def increments(number: int, tick: int, holder: str, *, late: int = 0,
     return _parameters(number, tick, counts, late, reason) | {'runner': holder}
 
 
+def add(tx: Transaction, counts: Sequence[dict[str, Any]]) -> None:
+    """Add several counts, as :func:`increments` returns them."""
+    if counts:
+        tx.connection.execute(tx.sql.count_of, counts if len(counts) > 1
+                              else counts[0])
+
+
 def count_in(tx: Transaction, number: int, tick: int,
              lease: str, *, reason: str = '', **counts: int) -> None:
     """Add *counts* to the history, for the member that holds *lease*."""

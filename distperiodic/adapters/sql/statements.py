@@ -96,12 +96,12 @@ class Statements:
         claim_values: list[tuple[Any, Any]] = [
             # MySQL assigns from left to right: copy the old tick first.
             (_claim.c.previous, sa.case(
-                (_in_state([State.LISTED]), sa.null()),
+                (in_state([State.LISTED]), sa.null()),
                 else_=_claim.c.tick)),
             (_claim.c.tick, sa.bindparam('of_tick')),
             (_claim.c.settled, sa.bindparam('of_tick')),
             (_claim.c.fence, sa.case(
-                (_in_state([State.LISTED]), sa.bindparam(
+                (in_state([State.LISTED]), sa.bindparam(
                     'first', type_=sa.BigInteger)),
                 else_=_claim.c.fence + 1)),
             # An object that has used up its attempts starts with its last one,
@@ -134,16 +134,6 @@ class Statements:
             # Since a trigger does not settle its tick, this condition prevents
             # a second claim.
             _claim.c.tick < sa.bindparam('of_tick'), reads_back=False)
-        # The fences of a task grow over all its commands, each of which has a
-        # row of its own.
-        first = sa.bindparam('first', type_=sa.BigInteger)
-        #: Claim the next step of a task, whose command it has run before.
-        self.claim_step = self._step(before, state, [
-            *(item for item in claim_values
-              if item[0].name not in ('fence', 'attempt')),
-            (_claim.c.fence, sa.case(
-                (_claim.c.fence < first, first), else_=_claim.c.fence + 1)),
-            (_claim.c.attempt, 1)], reads_back=False)
         before, _ = MOVES[Move.SUPERSEDE]
         # Keep the number of attempts. If each tick were superseded before it
         # ends, an object could otherwise lose any number of runs without
@@ -186,7 +176,7 @@ class Statements:
         self.standing = sa.select(*GRANTED).where(
             self._of, self._among,
             _claim.c.lease == sa.bindparam('into'),
-            _in_state(OPEN))
+            in_state(OPEN))
         self.look = sa.select(
             *GRANTED, _claim.c.state, _claim.c.lease, _claim.c.settled,
             _claim.c.position, _claim.c.since, _claim.c.delisted,
@@ -247,7 +237,7 @@ class Statements:
     def _step(self, before: Any, state: State, values: list[tuple[Any, Any]],
               *conditions: Any, reads_back: bool = True) -> Step:
         move = sa.update(_claim).where(
-            self._of, self._among, _in_state(before), *conditions
+            self._of, self._among, in_state(before), *conditions
         ).ordered_values(*values, (_claim.c.state, state),
                          (_claim.c.lease, sa.bindparam('into')))
         return Step(move, move.returning(*GRANTED),
@@ -272,13 +262,13 @@ class Statements:
             # MySQL assigns from left to right: this reads the old state, so it
             # comes before the new state.
             (_claim.c.attempt, _claim.c.attempt + sa.case(
-                (_in_state(_TRIED), sa.bindparam(
+                (in_state(_TRIED), sa.bindparam(
                     'tries', type_=sa.Integer)), else_=0)),
             (_claim.c.fence, _claim.c.fence + 1)], self._stands)
 
     def _end(self, before: Any, state: State) -> Ending:
         conditions = (self._of, self._among, self._stands,
-                      _in_state(before))
+                      in_state(before))
         values: dict[str, Any] = {'state': state}
         if state is State.DONE:
             values['served'] = self._now
@@ -292,7 +282,7 @@ class Statements:
         """Build the move of committed runs to done; the caller counts them."""
         before, state = MOVES[Move.COUNT]
         return self._change(
-            (self._of, self._among, self._stands, _in_state(before)),
+            (self._of, self._among, self._stands, in_state(before)),
             {'state': state}, (_claim.c.tick, _claim.c.worker))
 
     def _change(self, conditions: Any, values: dict[str, Any],
@@ -368,7 +358,7 @@ def _listed_columns() -> list[Any]:
         sa.func.coalesce(_claim.c.rule, due.UNRECORDED),
         _claim.c.rule.type)
     return [_claim.c.object, _claim.c.position, _claim.c.settled,
-            _claim.c.since, rule, _in_state(set(State) - OPEN),
+            _claim.c.since, rule, in_state(set(State) - OPEN),
             _claim.c.served]
 
 
@@ -383,7 +373,7 @@ def _made(now: Any) -> dict[str, Any]:
                 'microseconds', type_=sa.BigInteger)}
 
 
-def _in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
+def in_state(states: Iterable[State]) -> sa.ColumnElement[bool]:
     """Build the condition that a claim is in one of *states*.
 
     The states are literals in the statement: SQLAlchemy would expand a bound

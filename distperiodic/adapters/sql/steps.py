@@ -6,13 +6,20 @@
                          └──── take over ◄────┘
 
 A claim of a step is a claim like any other: the object is the task, and the
-job is the command. The end of a run, and the move of its task, are one
-transaction.
+job is the command. The end of a run, the move of its task, and the claim of
+what the same worker runs next are one transaction.
+
+The file is long because it has all moves of a step: each relies on the others
+for what a crash between two of them leaves.
 """
 
+import collections
+import itertools
 import json
 import logging
 from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +29,12 @@ import sqlalchemy as sa
 
 from distperiodic import ports
 from distperiodic.adapters.sql import history
+from distperiodic.adapters.sql import step_statements as sql
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
 from distperiodic.adapters.sql.database import Database
-from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.jobs import Numbers
+from distperiodic.adapters.sql.partitions import SqlPartitions
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.adapters.sql.transaction import in_order
@@ -35,10 +43,7 @@ from distperiodic.core import workflow
 from distperiodic.core.claim import Claim
 from distperiodic.core.claim import Lease
 from distperiodic.core.claim import State
-from distperiodic.core.claim import first_fence
-from distperiodic.core.claim import names_of_leases
 from distperiodic.core.job import Delivery
-from distperiodic.core.ring import positions_of
 from distperiodic.core.schedule import SECOND
 from distperiodic.core.workflow import Outcome
 from distperiodic.core.workflow import Status
@@ -73,17 +78,30 @@ class _End(NamedTuple):
     result: Mapping[str, Any] | None = None
 
 
+class _Lease(NamedTuple):
+    """The lease in which a step ran."""
+
+    id: str
+    #: When the run was granted. None means unknown.
+    made: int | None = None
+    #: Process that ran it. None means unknown.
+    holder: str | None = None
+
+
 class SqlSteps:
     """Steps in a database; see :class:`distperiodic.ports.StepStore`."""
 
     def __init__(self, database: Database, sql: Statements, numbers: Numbers,
-                 namespace: str):
+                 namespace: str, partitions: SqlPartitions,
+                 outcomes: 'collections.Counter[Status]'):
         self._database = database
+        self._partitions = partitions
         self._sql = sql
         self._numbers = numbers
         self._namespace = namespace
-        #: Tasks that became stuck in the present transaction.
-        self._stuck: list[task_rows.Task] = []
+        self._outcomes = outcomes
+        #: Tasks that ended or became stuck in the present transaction.
+        self._ended: list[task_rows.Task] = []
 
     # -- ready ─► claimed
 
@@ -92,123 +110,97 @@ class SqlSteps:
         numbers = {name: self._numbers.of(name) for name in jobs}
 
         def work(tx: Transaction) -> list[Lease]:
-            return self._take_all(tx, numbers, jobs, tasks, into, holder,
-                                  seconds, State.CLAIMED)
+            rows = (self._next(tx, numbers, jobs) if tasks is None
+                    else self._next_of(tx, numbers, jobs, tasks))
+            if not rows:
+                return self._taken_before(tx, numbers, into)
+            return self._take(tx, numbers, rows, into, holder, seconds)
         return run_once(self._database, self._sql, work, lambda tx: (
             self._taken_before(tx, numbers, into)))
 
-    def proceed(self, jobs: Mapping[str, int], *, tasks: Sequence[str],
-                into: str, holder: str, seconds: float
-                ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
-        numbers = {name: self._numbers.of(name) for name in jobs}
+    @staticmethod
+    def _next(tx: Transaction, numbers: Mapping[str, int],
+              jobs: Mapping[str, int]) -> dict[str, list[Any]]:
+        """Lock steps that are ready, and return them by command."""
+        rows: dict[str, list[Any]] = {}
+        for job in sorted(jobs):
+            found = tx.connection.execute(
+                tx.dialect.once(sql.ready_of_command), {
+                    'of_job': numbers[job], 'at_most': jobs[job]}).all()
+            if found:
+                rows[job] = list(found)
+        return rows
 
-        def work(tx: Transaction) -> list[tuple[
-                Lease, dict[str, workflow.StepInput]]]:
-            return with_inputs(tx, self._take_all(
-                tx, numbers, jobs, tasks, into, holder, seconds,
-                State.RUNNING))
-
-        def with_inputs(tx: Transaction, leases: list[Lease]) -> list[tuple[
-                Lease, dict[str, workflow.StepInput]]]:
-            return [(lease, self._inputs(tx.connection, [
-                one.object for one in lease.claims])) for lease in leases]
-        return run_once(self._database, self._sql, work, lambda tx: (
-            with_inputs(tx, self._taken_before(tx, numbers, into))))
-
-    def _take_all(self, tx: Transaction, numbers: Mapping[str, int],
-                  jobs: Mapping[str, int], tasks: Sequence[str] | None,
-                  into: str, holder: str, seconds: float, state: State
-                  ) -> list[Lease]:
-        wanted = None if tasks is None else [
-            *tasks, *self._heads_after(tx, tasks)]
-        names = iter(names_of_leases(into, 10_000))
-        taken = []
-        for job, number in sorted(numbers.items()):
-            taken += self._take(tx, job, number, jobs[job], wanted, names,
-                                holder, seconds, state)
-        return taken or self._taken_before(tx, numbers, into)
-
-    def _heads_after(self, tx: Transaction, tasks: Sequence[str]
-                     ) -> Sequence[str]:
-        """Return the present heads of the queues of *tasks*."""
-        return tx.connection.execute(tx.dialect.once(_heads), {
-            'keys': tx.dialect.keys(tasks)}).scalars().all()
-
-    def _take(self, tx: Transaction, job: str, number: int, limit: int,
-              tasks: Sequence[str] | None, names: Any, holder: str,
-              seconds: float, state: State) -> list[Lease]:
-        """Claim steps of one command.
-
-        :param state: RUNNING grants their runs to the holder, too.
+    @staticmethod
+    def _next_of(tx: Transaction, numbers: Mapping[str, int],
+                 jobs: Mapping[str, int], tasks: Sequence[str]
+                 ) -> dict[str, list[Any]]:
+        """Lock those steps of *tasks*, and of the tasks that follow them in
+        their queues, that are ready. Return them by command.
         """
-        rows = tx.connection.execute(
-            _NEXT if tasks is None else tx.dialect.once(_next_of), {
-                'of_job': number, 'at_most': limit,
-                **({} if tasks is None else {
-                    'keys': tx.dialect.keys(tasks)})}).all()
-        if not rows:
-            return []
-        now = self._now(tx)
-        second = max(now, *(row.after for row in rows)) // SECOND * SECOND
-        by_tick: dict[int, list[Any]] = {}
-        for row in rows:
-            # Tasks that are at the same step share a tick, so one message can
-            # carry them. The ticks of a task grow with its moves, and so do
-            # its fences.
-            by_tick.setdefault(second + _BETWEEN * row.move, []).append(row)
+        names = {number: job for job, number in numbers.items()}
+
+        def of(keys: Sequence[str]) -> list[Any]:
+            return [row for row in tx.connection.execute(
+                tx.dialect.once(sql.ready_of_tasks), {
+                    'keys': tx.dialect.keys(keys)}) if row.job in names]
+        found = of(tasks)
+        left = set(tasks).difference(row.task for row in found)
+        if left:
+            heads = tx.connection.execute(tx.dialect.once(sql.heads_after), {
+                'keys': tx.dialect.keys(list(left))}).scalars().all()
+            if heads:
+                found += of(heads)
+        rows: dict[str, list[Any]] = {}
+        for row in found:
+            of_job = rows.setdefault(names[row.job], [])
+            if len(of_job) < jobs[names[row.job]]:
+                of_job.append(row)
+        return rows
+
+    def _take(self, tx: Transaction, numbers: Mapping[str, int],
+              rows: Mapping[str, list[Any]], into: str, holder: str,
+              seconds: float) -> list[Lease]:
+        names = lease_names(into)
         taken = []
-        for tick in sorted(by_tick):
-            name = next(names)
-            keys = [row.task for row in by_tick[tick]]
-            won = self._claim(tx, number, tick, keys, name)
-            if not won:
-                continue
-            if state is State.RUNNING:
-                tx.move(tx.sql.start, number, list(won), won, {
-                    'stands_in': name, 'into': name, 'runner': holder})
-            tx.make(name, state, number, tick, list(won), holder, seconds,
-                    counted=history.increments(
-                        number, tick, holder, due=len(won)))
-            tx.connection.execute(tx.dialect.once(_no_more_ready), {
-                'keys': tx.dialect.keys(list(won))})
-            starting = [row.task for row in by_tick[tick]
-                        if row.starts and row.task in won]
-            if starting:
-                tx.connection.execute(tx.dialect.once(_starting), {
-                    'keys': tx.dialect.keys(starting), 'at': now})
-            taken.append(Lease(
-                name, job, tick, in_order(keys, won), state))
+        for job in sorted(rows):
+            now = rows[job][0].now
+            for tick, of_tick in _by_tick(rows[job], now):
+                name = next(names)
+                keys = [row.task for row in of_tick]
+                won = tx.claim_steps(numbers[job], tick, keys, name,
+                                     State.CLAIMED, None)
+                if not won:
+                    continue
+                tx.make(name, State.CLAIMED, numbers[job], tick, list(won),
+                        holder, seconds, counted=history.increments(
+                            numbers[job], tick, holder, due=len(won)))
+                tx.connection.execute(tx.dialect.once(sql.no_more_ready), {
+                    'keys': tx.dialect.keys(list(won))})
+                starting = [row.task for row in of_tick
+                            if row.starts and row.task in won]
+                if starting:
+                    tx.connection.execute(tx.dialect.once(sql.starting), {
+                        'keys': tx.dialect.keys(starting), 'at': now})
+                taken.append(Lease(name, job, tick, in_order(keys, won),
+                                   State.CLAIMED))
         return taken
 
-    def _claim(self, tx: Transaction, number: int, tick: int,
-               keys: list[str], lease: str) -> dict[str, Claim]:
-        """Claim steps, and return the claims by task."""
-        # A command has a row already if an earlier step of the task ran it.
-        tx.dialect.insert_new(
-            tx.connection, _claim,
-            {'object': keys, 'position': positions_of(keys)},
-            job=number, tick=tick, settled=tick, state=State.CLAIMED,
-            fence=first_fence(tick), attempt=1, lease=lease, since=tick,
-            rule='')
-        won = {one.object: one for one in tx.standing(number, keys, lease)}
-        rest = [key for key in keys if key not in won]
-        if rest:
-            tx.move(tx.sql.claim_step, number, rest, won, {
-                'into': lease, 'of_tick': tick, 'first': first_fence(tick)})
-        return won
-
-    def _taken_before(self, tx: Transaction, numbers: Mapping[str, int],
+    @staticmethod
+    def _taken_before(tx: Transaction, numbers: Mapping[str, int],
                       into: str) -> list[Lease]:
         """Return the leases that an earlier call created, whose answer was
         lost.
         """
         jobs = {number: job for job, number in numbers.items()}
-        rows = tx.connection.execute(
-            sa.select(_lease).where(_lease.c.id.in_(
-                names_of_leases(into, 20)))).all()
+        names, found = lease_names(into), []
+        while rows := tx.connection.execute(tx.dialect.once(sql.leases), {
+                'keys': tx.dialect.keys(list(itertools.islice(
+                    names, _LEASES)))}).all():
+            found += [row for row in rows if row.job in jobs]
         return [Lease(row.id, jobs[row.job], row.tick, tx.standing(
             row.job, json.loads(row.objects), row.id), row.state)
-            for row in rows if row.job in jobs]
+            for row in found]
 
     def wake(self) -> bool:
         """Make steps ready that were delayed, and choose heads of queues.
@@ -255,24 +247,31 @@ class SqlSteps:
     def _inputs(self, connection: sa.Connection,
                 objects: Sequence[str]) -> dict[str, workflow.StepInput]:
         dialect = self._database.dialect
-        tasks = [task_rows.Task(row) for row in connection.execute(
-            dialect.once(_some), {'keys': dialect.keys(objects)})]
-        return {task.row.id: workflow.StepInput(
-            task.row.id, task.position.step, task.position.back,
-            task.action.timeout, task.parameters) for task in tasks}
+        return {row.id: _input(task_rows.Task(row))
+                for row in connection.execute(
+                    dialect.once(sql.tasks), {'keys': dialect.keys(objects)})}
 
     # -- running ─► the next step
 
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
-                lease: str, into: str,
-                pause: Callable[[int], float]) -> ports.Advanced:
+                lease: str, into: str, pause: Callable[[int], float],
+                proceed: ports.Proceed | None = None) -> ports.Advanced:
         number = self._numbers.of(job)
+        numbers = {} if proceed is None else {
+            name: self._numbers.of(name) for name in proceed.jobs}
         keys = [*done, *failed]
 
         def work(tx: Transaction) -> ports.Advanced:
-            self._stuck.clear()
-            tasks = task_rows.locked(tx, keys)
+            self.forget_ended()
+            # As at a start, the row of the partition is locked first.
+            goes_on = proceed
+            if proceed is not None and proceed.active is not None and not (
+                    self._partitions.hold(tx.connection, proceed.active)):
+                goes_on = None
+            rows = tx.connection.execute(tx.dialect.once(sql.lock_ending), {
+                'keys': tx.dialect.keys(keys), 'of_lease': lease}).all()
+            tasks = {row.id: task_rows.Task(row) for row in rows}
             ends = {}
             for key, result in done.items():
                 if key in tasks:
@@ -280,98 +279,157 @@ class SqlSteps:
             for key, error in failed.items():
                 if key in tasks:
                     ends[key] = _ended_badly(tasks[key], error)
-            return self._end(tx, number, tick, ends, lease, into, pause)
+            if not ends:
+                return ports.Advanced(set(), set(), set())
+            run = _Lease(lease, rows[0].lease_made, rows[0].lease_holder)
+            advanced = self._end(tx, number, tick, ends, run, into, pause,
+                                 rows[0].now, goes_on, numbers)
+            if sum(map(len, advanced[:3])) < len(ends):
+                # Too late, or the repetition of a call.
+                return self._ended_before(
+                    tx, number, done, failed, lease, advanced.retried,
+                    proceed, numbers)
+            return advanced
 
         def again(tx: Transaction) -> ports.Advanced:
             """Return what an earlier call did, whose answer was lost."""
+            self.forget_ended()
             waiting = tx.standing(number, keys, into)
             return self._ended_before(
-                tx, number, keys, lease, {one.object for one in waiting})
+                tx, number, done, failed, lease,
+                {one.object for one in waiting}, proceed, numbers)
         advanced = run_once(self._database, self._sql, work, again)
-        self.report_stuck()
+        self.report_ended()
         return advanced
 
-    def report_stuck(self) -> None:
-        """Log the tasks that became stuck in the last transaction. Call this
-        after its commit.
+    def forget_ended(self) -> None:
+        """Forget the tasks that ended in a transaction that was not committed.
+        Call this at the beginning of each transaction.
         """
-        for task in self._stuck:
+        self._ended.clear()
+
+    def report_ended(self) -> None:
+        """Count the tasks that ended or became stuck in the last transaction,
+        and log those that are stuck. Call this after its commit.
+        """
+        for task in self._ended:
+            self._outcomes[task.position.status] += 1
+            if task.position.status is not Status.STUCK:
+                continue
             LOG.error(
                 'task stuck: task=%s type=%s step=%d command=%s rollback=%s '
                 'reason=%r; it needs an operator: distperiodic task show, '
                 'then task retry or task cancel', task.row.id, task.row.type,
                 task.position.step, task.action.name, task.position.back,
                 task.record().get('message', ''))
-        self._stuck.clear()
+        self._ended.clear()
 
     def _end(self, tx: Transaction, number: int, tick: int,
-             ends: dict[str, _End], lease: str, into: str,
-             pause: Callable[[int], float]) -> ports.Advanced:
-        of_lease = _lease.c.id == lease
-        made, worker, now = tx.connection.execute(sa.select(
-            sa.select(_lease.c.made).where(of_lease).scalar_subquery(),
-            sa.select(_lease.c.holder).where(of_lease).scalar_subquery(),
-            tx.dialect.now)).one()
+             ends: dict[str, _End], run: _Lease, into: str,
+             pause: Callable[[int], float], now: int,
+             proceed: ports.Proceed | None, numbers: Mapping[str, int]
+             ) -> ports.Advanced:
         moves = self._moves(tx, now)
-        left = 0
-        # A command that ended its run in a transaction of its own is done,
-        # whatever happened to it afterwards.
-        committed = self._count_committed(tx, number, list(ends), lease)
-        for row in committed:
-            end = ends[row.object] = _committed(
-                ends[row.object].task, row.progress)
-            self._follow(moves, end, row, made, worker, now)
-        left += len(committed)
         by_state: dict[State, list[str]] = {}
-        counted = {row.object for row in committed}
         for key, end in ends.items():
-            if key not in counted:
-                state = (State.RETRY if end.again else State.DONE
-                         if end.outcome is Outcome.DONE else State.DEAD)
-                by_state.setdefault(state, []).append(key)
-        rows: dict[State, Sequence[Any]] = {}
-        for state in (State.DONE, State.DEAD):
+            state = (State.RETRY if end.again else State.DONE
+                     if end.outcome is Outcome.DONE else State.DEAD)
+            by_state.setdefault(state, []).append(key)
+        rows: dict[State, Sequence[Any]] = {State.DONE: (), State.DEAD: ()}
+        for state in rows:
             if state in by_state:
                 rows[state] = tx.changed(tx.sql.end[state].change, {
-                    'of_job': number, 'stands_in': lease,
+                    'of_job': number, 'stands_in': run.id,
                     'keys': tx.dialect.keys(by_state[state])})
-                if rows[state]:
-                    ended: dict[str, Any] = {state.value: len(rows[state])}
-                    history.count_in(tx, number, tick, lease, **ended)
         waiting: dict[str, Claim] = {}
         if State.RETRY in by_state:
             tx.move(tx.sql.retry, number, by_state[State.RETRY], waiting,
-                    {'stands_in': lease, 'into': into})
-        for row in (*rows.get(State.DONE, ()), *rows.get(State.DEAD, ()),
+                    {'stands_in': run.id, 'into': into})
+        counts = []
+        if rows[State.DONE] or rows[State.DEAD] or waiting:
+            counts.append(history.increments(
+                number, tick, run.holder or '', done=len(rows[State.DONE]),
+                dead=len(rows[State.DEAD]), retried=len(waiting)))
+        left = 0
+        for row in (*rows[State.DONE], *rows[State.DEAD],
                     *waiting.values()):
-            self._follow(moves, ends[row.object], row, made, worker, now)
+            self._follow(moves, ends[row.object], row, run, now)
             left += 1
-        moves.write()
-        if waiting:
-            history.count_in(tx, number, tick, lease, retried=len(waiting))
-            tx.make(into, State.RETRY, number, tick, list(waiting), '',
-                    min(pause(one.attempt) for one in waiting.values()))
-        tx.leave(lease, left)
+        counted: set[str] = set()
         if left < len(ends):
-            return self._ended_before(
-                tx, number, list(ends), lease, set(waiting))
+            # A command that ended its run in a transaction of its own is
+            # done, whatever happened to it afterwards.
+            for row in self._count_committed(tx, number, list(ends), run.id):
+                self._follow(moves, _committed(
+                    ends[row.object].task, row.progress), row, run, now)
+                counted.add(row.object)
+            left += len(counted)
+        moves.turn_queues()
+        granted = [] if proceed is None else self._proceed(
+            tx, moves, numbers, proceed, now, counts)
+        moves.write()
+        history.add(tx, counts)
+        if waiting:
+            tx.make(into, State.RETRY, number, tick, list(waiting), '',
+                    pause(max(one.attempt for one in waiting.values())))
+        for lease, _ in granted:
+            assert proceed is not None
+            tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
+                    [one.object for one in lease.claims], proceed.holder,
+                    proceed.seconds)
+        tx.leave(run.id, left)
         return ports.Advanced(
-            counted | {row.object for row in rows.get(State.DONE, ())},
-            set(waiting), {row.object for row in rows.get(State.DEAD, ())})
+            counted | {row.object for row in rows[State.DONE]},
+            set(waiting), {row.object for row in rows[State.DEAD]}, granted)
+
+    @staticmethod
+    def _proceed(tx: Transaction, moves: task_rows.Moves,
+                 numbers: Mapping[str, int], proceed: ports.Proceed,
+                 now: int, counts: list[dict[str, Any]]
+                 ) -> list[tuple[Lease, dict[str, workflow.StepInput]]]:
+        """Claim steps that have just become ready, and grant their runs.
+
+        The caller creates the leases.
+
+        :param counts: What is added to the history is appended to this.
+        """
+        tasks: dict[str, task_rows.Task] = {}
+        rows: dict[str, list[task_rows.Ready]] = {}
+        for row, task in moves.ready(numbers):
+            tasks[row.task] = task
+            rows.setdefault(row.job, []).append(row)
+        names = lease_names(proceed.into)
+        granted = []
+        for job in sorted(rows):
+            for tick, of_tick in _by_tick(rows[job], now):
+                name = next(names)
+                keys = [row.task for row in of_tick]
+                won = tx.claim_steps(numbers[job], tick, keys, name,
+                                     State.RUNNING, proceed.holder)
+                if not won:
+                    continue
+                for key in won:
+                    moves.begin(tasks[key])
+                counts.append(history.increments(
+                    numbers[job], tick, proceed.holder, due=len(won)))
+                granted.append((
+                    Lease(name, job, tick, in_order(keys, won),
+                          State.RUNNING),
+                    {key: _input(tasks[key]) for key in won}))
+        return granted
 
     def _follow(self, moves: task_rows.Moves, end: _End, row: Any,
-                made: int | None, worker: str | None, now: int) -> None:
+                run: _Lease, now: int) -> None:
         """Record the end of a run, and move its task.
 
-        :param made: When the run was granted. None means unknown.
-        :param worker: Process that ran it. None means unknown.
+        :param run: The lease in which it ran.
         """
         task, position = end.task, end.task.position
         record = task.record()
         record['attempts'] = record.get('attempts', 0) + 1
-        record.setdefault('started', now if made is None else made)
-        if worker is not None:
-            record['worker'] = worker
+        record.setdefault('started', now if run.made is None else run.made)
+        if run.holder is not None:
+            record['worker'] = run.holder
         record['code'] = (_RUNNING if end.again else _DONE
                           if end.outcome is Outcome.DONE else _FAILED)
         if end.error:
@@ -382,7 +440,7 @@ class SqlSteps:
             return
         record['ended'] = now
         if end.result:
-            task.parameters.update(end.result)
+            task.merge(end.result)
         message = None
         if end.outcome is not Outcome.DONE:
             message = f'{task.action.name}: {end.error}'
@@ -392,8 +450,8 @@ class SqlSteps:
             task.definition, position, end.outcome,
             task.row.cancelled_by is not None), after=row.tick,
             message=message)
-        if task.position.status is Status.STUCK:
-            self._stuck.append(task)
+        if not task.position.active:
+            self._ended.append(task)
 
     def _count_committed(self, tx: Transaction, number: int,
                          keys: Sequence[str], lease: str) -> Sequence[Any]:
@@ -401,7 +459,7 @@ class SqlSteps:
 
         :returns: their rows, with the result as ``progress``.
         """
-        rows = tx.connection.execute(tx.dialect.once(_committed_rows), {
+        rows = tx.connection.execute(tx.dialect.once(sql.committed), {
             'of_job': number, 'stands_in': lease,
             'keys': tx.dialect.keys(keys)}).all()
         if rows:
@@ -410,15 +468,28 @@ class SqlSteps:
         return rows
 
     def _ended_before(self, tx: Transaction, number: int,
-                      keys: Sequence[str], lease: str,
-                      retried: set[str]) -> ports.Advanced:
-        """Return the ends in *lease*, by this call or an earlier one."""
-        found = {state: set(tx.connection.execute(
+                      done: Collection[str], failed: Collection[str],
+                      lease: str, retried: set[str],
+                      proceed: ports.Proceed | None,
+                      numbers: Mapping[str, int]) -> ports.Advanced:
+        """Return the ends in *lease*, by this call or an earlier one, and what
+        that call granted.
+        """
+        ended, dead = (set(tx.connection.execute(
             tx.sql.end[state].after, {
                 'of_job': number, 'stands_in': lease,
-                'keys': tx.dialect.keys(keys)}).scalars())
-            for state in (State.DONE, State.DEAD)}
-        return ports.Advanced(found[State.DONE], retried, found[State.DEAD])
+                'keys': tx.dialect.keys([*done, *failed])}).scalars())
+            for state in (State.DONE, State.DEAD))
+        granted = [] if proceed is None else [
+            (one, self._inputs(tx.connection, [
+                claim.object for claim in one.claims]))
+            for one in self._taken_before(tx, numbers, proceed.into)]
+        # A next step of the same command has the row of the step that ended.
+        following = {claim.object for one, _ in granted
+                     for claim in one.claims} - ended - dead
+        return ports.Advanced(
+            ended | following.intersection(done), retried,
+            dead | following.intersection(failed), granted)
 
     # -- running ─► lost
 
@@ -426,20 +497,20 @@ class SqlSteps:
              lease: str, old_lease: str, keys: Sequence[str]) -> list[Claim]:
         """Record that runs were lost with their worker.
 
-        The caller has just moved *claims* into *lease*. After its commit it
-        calls :meth:`report_stuck`.
+        The caller has just moved *claims* into *lease*. It calls
+        :meth:`forget_ended` at the beginning of its transaction, and
+        :meth:`report_ended` after its commit.
 
         :param old_lease: The lease in which they ran.
         :param keys: All tasks that were in *old_lease*.
         :returns: The claims that run again.
         """
-        self._stuck.clear()
         tasks = task_rows.locked(tx, keys)
         now = self._now(tx)
         moves = self._moves(tx, now)
         for row in self._count_committed(tx, number, list(tasks), old_lease):
             self._follow(moves, _committed(tasks[row.object], row.progress),
-                         row, None, None, now)
+                         row, _Lease(old_lease), now)
         kept: list[Claim] = []
         over: dict[str, Claim] = {}
         for claim in claims:
@@ -467,7 +538,7 @@ class SqlSteps:
                     task, Outcome.FAILED if once else Outcome.LOST, False,
                     'its worker was lost, and the step runs at most once'
                     if once else f'lost with {MOST_LOSSES + 1} workers'),
-                    row, None, None, now)
+                    row, _Lease(old_lease), now)
         moves.write()
         return kept
 
@@ -489,45 +560,33 @@ class SqlSteps:
 # Number of delayed steps, and of queues, that are handled at once.
 _AT_A_TIME = 500
 
-_NEXT = sa.select(_ready).where(
-    _ready.c.job == sa.bindparam('of_job'), _ready.c.delayed == 0,
-).order_by(_ready.c.precedence, _ready.c.due, _ready.c.task).limit(
-    sa.bindparam('at_most', type_=sa.Integer)).with_for_update(
-        skip_locked=True)
+# Number of leases that one statement looks for.
+_LEASES = 100
 
 
-def _next_of(dialect: Dialect) -> Any:
-    return _NEXT.where(dialect.among(_ready.c.task))
+def lease_names(into: str) -> Iterator[str]:
+    """Return the names of the leases that one call creates."""
+    return (f'{into}.{number}' for number in itertools.count())
 
 
-def _heads(dialect: Dialect) -> Any:
-    return sa.select(_queue.c.head).distinct().join(_task, sa.and_(
-        _queue.c.space == _task.c.space, _queue.c.name == _task.c.queue)
-    ).where(dialect.among(_task.c.id), _queue.c.head.is_not(None))
+def _by_tick(rows: Sequence[Any], now: int
+             ) -> list[tuple[int, list[Any]]]:
+    """Return ready steps of one command by the tick of their claim.
+
+    Tasks that are at the same step share a tick, so one message can carry
+    them. The ticks of a task grow with its moves, and so do its fences.
+    """
+    second = max(now, *(row.after for row in rows)) // SECOND * SECOND
+    found: dict[int, list[Any]] = {}
+    for row in rows:
+        found.setdefault(second + _BETWEEN * row.move, []).append(row)
+    return sorted(found.items())
 
 
-def _some(dialect: Dialect) -> Any:
-    return sa.select(_task).where(dialect.among(_task.c.id))
-
-
-def _committed_rows(dialect: Dialect) -> Any:
-    return sa.select(
-        _claim.c.object, _claim.c.tick, _claim.c.progress, _claim.c.worker
-    ).where(
-        _claim.c.job == sa.bindparam('of_job'),
-        _claim.c.lease == sa.bindparam('stands_in'),
-        _claim.c.state == State.COMMITTED, dialect.among(_claim.c.object))
-
-
-def _no_more_ready(dialect: Dialect) -> Any:
-    return sa.delete(_ready).where(dialect.among(_ready.c.task))
-
-
-def _starting(dialect: Dialect) -> Any:
-    return sa.update(_task).where(
-        dialect.among(_task.c.id), _task.c.status == Status.WAITING
-    ).values(status=Status.RUNNING, started=sa.func.coalesce(
-        _task.c.started, sa.bindparam('at', type_=sa.BigInteger)))
+def _input(task: task_rows.Task) -> workflow.StepInput:
+    return workflow.StepInput(
+        task.row.id, task.position.step, task.position.back,
+        task.action.timeout, task.parameters, task.restarts)
 
 
 def _ended_well(task: task_rows.Task, result: str | None) -> _End:

@@ -40,6 +40,7 @@ from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import takeover
 from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.partitions import SqlPartitions
 from distperiodic.adapters.sql.statements import LATE_AFTER
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.steps import SqlSteps
@@ -60,6 +61,8 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import names_of_leases
 from distperiodic.core.job import COMMAND_PREFIX
+from distperiodic.core.standby import Active
+from distperiodic.core.workflow import Status
 
 T = TypeVar('T')
 
@@ -76,7 +79,9 @@ class SqlClaimStore:
     """
 
     def __init__(self, connection_url: str, *, namespace: str,
-                 late_after: float = LATE_AFTER, **options: Any):
+                 late_after: float = LATE_AFTER,
+                 task_outcomes: 'collections.Counter[Status] | None' = None,
+                 **options: Any):
         """Prepare the store and check the URL, without connecting.
 
         :param connection_url: URL in SQLAlchemy's form.
@@ -84,6 +89,8 @@ class SqlClaimStore:
             several services can share a database.
         :param late_after: Seconds after the tick from which the history counts
             a claim as late.
+        :param task_outcomes: Counts the tasks that end or become stuck in this
+            store, by status. None means that they are not counted.
         :param options: Options of oslo.db's engine.
         :raises ConfigError: the URL cannot work.
         """
@@ -95,14 +102,21 @@ class SqlClaimStore:
         self._numbers = sql_jobs.Numbers(
             self.database, namespace, SystemClock().monotonic)
         self._sql = Statements(self._dialect, late_after)
+        self._partitions = SqlPartitions(self.database, namespace)
         self._steps = SqlSteps(
-            self.database, self._sql, self._numbers, namespace)
+            self.database, self._sql, self._numbers, namespace,
+            self._partitions,
+            collections.Counter() if task_outcomes is None else task_outcomes)
         self._overdue = {gone: takeover.Statements(self._dialect, gone)
                          for gone in (False, True)}
 
     @property
     def steps(self) -> SqlSteps:
         return self._steps
+
+    @property
+    def partitions(self) -> SqlPartitions:
+        return self._partitions
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""
@@ -119,7 +133,9 @@ class SqlClaimStore:
                     sa.delete(table).where(table.c.job.in_(ours)))
             connection.execute(sa.delete(tables.ready).where(
                 tables.ready.c.job.in_(ours)))
-            for table in (tables.task, tables.queue, tables.job):
+            for table in (tables.task, tables.queue, tables.job,
+                          tables.partition, tables.partition_worker,
+                          tables.member, tables.action, tables.answer):
                 connection.execute(sa.delete(table).where(
                     table.c.space == self._namespace))
             pools = sa.select(tables.pool.c.id).where(
@@ -265,14 +281,17 @@ class SqlClaimStore:
         return self._once(work, again)
 
     def start(self, job: str, tick: int, objects: Sequence[str], *,
-              lease: str, into: str, holder: str,
-              seconds: float) -> list[Claim]:
+              lease: str, into: str, holder: str, seconds: float,
+              active: Active | None = None) -> list[Claim]:
         keys = _usable(objects)
         if not keys:
             return []
         number = self._number(job)
 
         def work(tx: Transaction) -> list[Claim]:
+            if active is not None and not self._partitions.hold(
+                    tx.connection, active):
+                return []
             granted: dict[str, Claim] = {}
             tx.move(tx.sql.start, number, keys, granted,
                     {'stands_in': lease, 'into': into, 'runner': holder})
@@ -412,14 +431,15 @@ class SqlClaimStore:
     def skip(self, job: str, tick: int, objects: Sequence[str], *,
              holder: str, by: SkippedBy, reason: str,
              missed: Callable[[int], int] | None = None,
-             schedule: str = '') -> int:
+             schedule: str = '', due_at: int | None = None) -> int:
         keys = _usable(objects)
         if not keys:
             return 0
         number = self._number(job)
 
         def work(tx: Transaction) -> int:
-            settled = tx.skip(number, keys, tick, by, schedule)
+            settled = tx.skip(number, keys, tick, by, schedule,
+                              tick if due_at is None else due_at)
             if settled:
                 before = 0 if missed is None else sum(
                     missed(last) * objects for last, objects
@@ -471,18 +491,22 @@ class SqlClaimStore:
         taken = [Lease(old.id, numbers[old.job], old.tick, self._run(
             functools.partial(takeover.standing, old=old)), State.RUNNING)
             for old in known]
+
+        def take_over(tx: Transaction, old: Any, name: str) -> list[Claim]:
+            self._steps.forget_ended()
+            return takeover.take_over(
+                tx, old=old, name=name, search=search, holder=holder,
+                seconds=seconds, lost=self._steps.lost if numbers[
+                    old.job].startswith(COMMAND_PREFIX) else None)
         for old in found:
             if old.id in names or not free:
                 continue
             try:
                 claims = self._run(functools.partial(
-                    takeover.take_over, old=old, name=free[0],
-                    search=search, holder=holder, seconds=seconds,
-                    lost=self._steps.lost if numbers[old.job].startswith(
-                        COMMAND_PREFIX) else None))
+                    take_over, old=old, name=free[0]))
             except takeover.ClaimLocked:
                 continue
-            self._steps.report_stuck()
+            self._steps.report_ended()
             if claims:
                 taken.append(Lease(free.pop(0), numbers[old.job], old.tick,
                                    claims, old.state))

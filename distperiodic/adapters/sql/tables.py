@@ -17,6 +17,7 @@ from sqlalchemy.dialects import postgresql
 
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
+from distperiodic.core.standby import Role
 from distperiodic.core.task_pool import LONGEST_KEY
 from distperiodic.core.task_pool import LONGEST_POOL
 from distperiodic.core.task_pool import LONGEST_WORKER
@@ -37,6 +38,10 @@ LONGEST_TASK = 64
 #: Maximum length of the name of a type or a queue, in characters.
 LONGEST_NAME = 200
 
+#: Maximum length of the name of a partition and of a member, in characters.
+LONGEST_PART = 100
+LONGEST_MEMBER = 200
+
 _MYSQL = ('mysql', 'mariadb')
 #: Codes of the states in the tables. Never change a code: existing rows
 #: contain it.
@@ -53,6 +58,10 @@ SKIPPED_CODES = {
     SkippedBy.LOST: 4,
 }
 _SKIPPED = {code: by for by, code in SKIPPED_CODES.items()}
+ROLE_CODES = {
+    Role.STARTING: 1, Role.STANDBY: 2, Role.ACTIVE: 3, Role.STOPPING: 4,
+}
+_ROLES = {code: role for role, code in ROLE_CODES.items()}
 
 
 def _written(value: str | None) -> bytes | None:
@@ -136,6 +145,19 @@ class SkippedByColumn(sa.TypeDecorator[SkippedBy]):
     def process_result_value(self, value: Any, dialect: Any
                              ) -> SkippedBy | None:
         return None if value is None else _SKIPPED[value]
+
+
+class RoleColumn(sa.TypeDecorator[Role]):
+    """Column that stores the role of a worker as its code."""
+
+    impl = sa.SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Role | None, dialect: Any) -> Any:
+        return None if value is None else ROLE_CODES[value]
+
+    def process_result_value(self, value: Any, dialect: Any) -> Role | None:
+        return None if value is None else _ROLES[value]
 
 
 #: Type of the names of leases; the caller that creates a lease names it.
@@ -364,7 +386,7 @@ task = sa.Table(
     sa.Column('due', sa.BigInteger),
     sa.Column('started', sa.BigInteger),
     sa.Column('ended', sa.BigInteger),
-    #: Who asked to cancel the task, and why. None means that nobody did.
+    #: Who asked to cancel the task, and why. None means no request.
     sa.Column('cancelled_by', sa.String(LONGEST_REASON)),
     #: The workflow with which the task began, as JSON.
     sa.Column('definition', LongText, nullable=False),
@@ -375,6 +397,8 @@ task = sa.Table(
     sa.UniqueConstraint('space', 'key', name='distperiodic_task_key'),
     sa.Index('distperiodic_task_status', 'space', 'status', 'created', 'id'),
     sa.Index('distperiodic_task_queue', 'space', 'queue', 'status', 'created',
+             'id'),
+    sa.Index('distperiodic_task_type', 'space', 'type', 'status', 'created',
              'id'),
     **_OF_TABLES, **_CHANGING)
 
@@ -482,3 +506,100 @@ pool_task = sa.Table(
     #: were done first.
     sa.Index('distperiodic_pool_task_place', 'bucket', 'place', 'task'),
     **_OF_TABLES, **_CHANGING)
+
+#: Partitions with ``mode = standby``.
+partition = sa.Table(
+    'distperiodic_partition', metadata,
+    sa.Column('space', Exact(100), primary_key=True),
+    sa.Column('name', Exact(LONGEST_NAME), primary_key=True),
+    #: The process that is active. None means that none is.
+    sa.Column('worker', Exact(LONGEST_HOLDER)),
+    #: Number of take-overs.
+    sa.Column('fence', sa.BigInteger, nullable=False),
+    #: When the worker became active, or the last one released the partition,
+    #: in microseconds of the store's clock.
+    sa.Column('since', sa.BigInteger, nullable=False),
+    #: When the lease of the worker expires, in microseconds of the clock of
+    #: leases.
+    sa.Column('until', sa.BigInteger, nullable=False),
+    #: Number of transactions that have started runs.
+    sa.Column('starts', sa.BigInteger, nullable=False),
+    #: Member that is to be active next. None means that none was chosen.
+    sa.Column('promoted', Exact(LONGEST_HOLDER)),
+    sa.Column('promoted_by', sa.String(LONGEST_REASON)),
+    **_OF_TABLES, **_CHANGING)
+
+#: Workers of partitions with ``mode = standby``.
+partition_worker = sa.Table(
+    'distperiodic_partition_worker', metadata,
+    sa.Column('space', Exact(100), primary_key=True),
+    sa.Column('partition', Exact(LONGEST_NAME), primary_key=True),
+    #: The process.
+    sa.Column('worker', Exact(LONGEST_HOLDER), primary_key=True),
+    sa.Column('role', RoleColumn, nullable=False),
+    #: Since when it has this role, in microseconds of the store's clock.
+    sa.Column('since', sa.BigInteger, nullable=False),
+    #: Its last heartbeat, in microseconds of the clock of leases.
+    sa.Column('seen', sa.BigInteger, nullable=False),
+    **_OF_TABLES, **_CHANGING)
+
+#: Processes of a group by their names, with what operators ask of them and
+#: what they report. A process that starts again under its name finds its row.
+member = sa.Table(
+    'distperiodic_member', metadata,
+    sa.Column('space', Exact(100), primary_key=True),
+    #: Partition of a worker. Empty means a scheduler.
+    sa.Column('part', Exact(LONGEST_PART), primary_key=True),
+    sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
+    #: The process that reported last. Empty means that it has stopped.
+    sa.Column('process', Exact(LONGEST_HOLDER), nullable=False),
+    #: When it last reported, in microseconds of the store's clock.
+    sa.Column('seen', sa.BigInteger, nullable=False),
+    #: What it reported, as JSON.
+    sa.Column('state', LongText, nullable=False),
+    #: The action by which it is drained. None means that it is not.
+    sa.Column('drained', LeaseName),
+    #: Number of threads that an operator has set. None means the option.
+    sa.Column('pool_size', sa.Integer),
+    **_OF_TABLES, **_CHANGING)
+
+#: What operators did: one row for each action.
+action = sa.Table(
+    'distperiodic_action', metadata,
+    sa.Column('id', LeaseName, primary_key=True),
+    sa.Column('space', Exact(100), nullable=False),
+    #: Microseconds of the store's clock.
+    sa.Column('at', sa.BigInteger, nullable=False),
+    #: User and host of the operator.
+    sa.Column('who', sa.String(LONGEST_REASON), nullable=False),
+    sa.Column('host', sa.String(LONGEST_REASON), nullable=False),
+    #: What was done, such as ``job pause``, and to what.
+    sa.Column('verb', sa.String(LONGEST_NAME), nullable=False),
+    sa.Column('target', sa.String(LONGEST_ID), nullable=False),
+    #: Arguments of the action, as JSON.
+    sa.Column('arguments', LongText, nullable=False),
+    sa.Column('why', sa.String(LONGEST_REASON), nullable=False),
+    #: What it changed, or why it did not. None means that this is not
+    #: recorded yet, or that the process of the operator died.
+    sa.Column('outcome', LongText),
+    sa.Index('distperiodic_action_at', 'space', 'at', 'id'),
+    **_OF_TABLES)
+
+#: Members that an action is for, and their answers.
+answer = sa.Table(
+    'distperiodic_answer', metadata,
+    sa.Column('action', LeaseName, primary_key=True),
+    sa.Column('part', Exact(LONGEST_PART), primary_key=True),
+    sa.Column('name', Exact(LONGEST_MEMBER), primary_key=True),
+    sa.Column('space', Exact(100), nullable=False),
+    #: When it answered, in microseconds of the store's clock. 0 means that it
+    #: has not.
+    sa.Column('at', sa.BigInteger, nullable=False),
+    #: The process that answered.
+    sa.Column('process', Exact(LONGEST_HOLDER)),
+    #: 1 if the member did what was asked.
+    sa.Column('done', sa.SmallInteger, nullable=False),
+    sa.Column('outcome', LongText),
+    #: Index for the actions that a member has not answered.
+    sa.Index('distperiodic_answer_open', 'space', 'part', 'name', 'at'),
+    **_OF_TABLES)

@@ -7,7 +7,9 @@ next step has a row in the table of ready steps; or that step is claimed. So a
 crash at any moment leaves nothing to repair.
 """
 
+import functools
 import json
+from collections.abc import Container
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
@@ -29,25 +31,55 @@ _ready = tables.ready
 _queue = tables.queue
 
 
+#: Key of the task itself among its records.
+WHOLE = ''
+
+
 class Task:
     """A row of a task, with its JSON read."""
 
-    __slots__ = ('definition', 'parameters', 'position', 'records', 'row')
+    __slots__ = ('_changed', '_parameters', 'definition', 'position',
+                 'records', 'row')
 
     def __init__(self, row: Any):
         self.row = row
-        self.definition = workflow.parse_definition(
-            json.loads(row.definition))
-        self.parameters: dict[str, Any] = json.loads(row.parameters)
-        #: By step and direction: see :meth:`record`.
+        self.definition = _definition(row.definition)
+        #: By step and direction: see :meth:`record`. The key :data:`WHOLE`
+        #: stands for the task itself.
         self.records: dict[str, dict[str, Any]] = json.loads(row.records)
         self.position = Position(
             row.status, row.cursor, row.step, bool(row.back))
+        self._parameters: dict[str, Any] | None = None
+        self._changed = False
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Values that the steps share. Do not change them."""
+        if self._parameters is None:
+            self._parameters = json.loads(self.row.parameters)
+        return self._parameters
+
+    def merge(self, result: Mapping[str, Any]) -> None:
+        """Merge the result of a step into the parameters."""
+        self._parameters = {**self.parameters, **result}
+        self._changed = True
+
+    @property
+    def changed_parameters(self) -> str | None:
+        """JSON text of the parameters. None means that they are unchanged."""
+        return json.dumps(self._parameters) if self._changed else None
 
     @property
     def action(self) -> workflow.Action:
         """Command that runs, or is next."""
         return workflow.action_at(self.definition, self.position)
+
+    @property
+    def restarts(self) -> int:
+        """Number of times that an operator has let the task run forward again
+        after steps of it were rolled back.
+        """
+        return int(self.records.get(WHOLE, {}).get('restarts', 0))
 
     def record(self) -> dict[str, Any]:
         """Return the record of the present command, which may be changed.
@@ -57,6 +89,12 @@ class Task:
         last run); those that have no value yet are missing.
         """
         return self.records.setdefault(record_key(self.position), {})
+
+
+# Thousands of tasks have the same workflow.
+@functools.lru_cache(maxsize=200)
+def _definition(text: str) -> workflow.Definition:
+    return workflow.parse_definition(json.loads(text))
 
 
 def record_key(position: Position) -> str:
@@ -75,7 +113,7 @@ def _lock(dialect: Dialect) -> Any:
         _task.c.id).with_for_update()
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
     """A step that becomes ready."""
 
     task: str
@@ -100,8 +138,11 @@ class Moves:
         self._numbers = numbers
         self._namespace = namespace
         self._now = now
-        self._updates: list[dict[str, Any]] = []
-        self._ready: list[_Ready] = []
+        #: Changed columns, by task.
+        self._updates: dict[str, dict[str, Any]] = {}
+        self._ready: dict[str, Ready] = {}
+        #: Tasks whose next step becomes ready, and whose row is locked.
+        self._tasks: dict[str, Task] = {}
         #: Queues whose head has ended: the id of the head, and whether the
         #: queue halts unless it goes on.
         self._left: dict[str, tuple[str, bool]] = {}
@@ -131,14 +172,15 @@ class Moves:
                 task.row.id, position.status is Status.FAILED)
 
     def make_ready(self, task: Task, after: int, move: int) -> None:
-        """Make the present command of a task ready."""
+        """Make the present command of a task ready. Its row is locked."""
+        self._tasks[task.row.id] = task
         if task.position.status is Status.WAITING:
             self.start(task.row.id, task.action, task.row.priority,
                        task.row.due, move)
         else:
-            self._ready.append(_Ready(
+            self._ready[task.row.id] = Ready(
                 task.row.id, COMMAND_PREFIX + task.action.name,
-                -task.row.priority, self._now, 0, after, move, 0))
+                -task.row.priority, self._now, 0, after, move, 0)
 
     def start(self, task: str, action: workflow.Action, priority: int,
               due: int | None, move: int = 0) -> None:
@@ -147,84 +189,134 @@ class Moves:
         :param due: Earliest instant of the command. None means at once.
         """
         delayed = due is not None and due > self._now
-        self._ready.append(_Ready(
+        self._ready[task] = Ready(
             task, COMMAND_PREFIX + action.name, -priority,
             due if due is not None and delayed else self._now, int(delayed),
-            0, move, 1))
+            0, move, 1)
+
+    def ready(self, jobs: Container[str]) -> list[tuple[Ready, Task]]:
+        """Return the steps of *jobs* that become ready at once, with their
+        tasks. Call :meth:`turn_queues` before.
+        """
+        return [(one, self._tasks[one.task]) for one in self._ready.values()
+                if one.job in jobs and not one.delayed
+                and one.task in self._tasks]
+
+    def begin(self, task: Task) -> None:
+        """Record that the step of a task that became ready is claimed."""
+        del self._ready[task.row.id]
+        if task.position.status is not Status.WAITING:
+            return
+        task.position = task.position._replace(status=Status.RUNNING)
+        self._update(task, task.position, None, task.row.move)
+        if task.row.started is None:
+            self._updates[task.row.id]['started'] = self._now
 
     def _update(self, task: Task, position: Position, message: str | None,
                 move: int) -> None:
         ended = position.status in workflow.ENDED
-        self._updates.append({
-            'of_task': task.row.id, 'new_status': position.status,
-            'new_cursor': position.cursor, 'new_step': position.step,
-            'new_back': int(position.back), 'new_move': move,
-            'new_message': task.row.message if message is None else message,
-            'new_ended': self._now if ended else None,
-            'new_parameters': json.dumps(task.parameters),
-            'new_records': json.dumps(task.records)})
+        self._updates[task.row.id] = {
+            'id': task.row.id, 'status': position.status,
+            'cursor': position.cursor, 'step': position.step,
+            'back': int(position.back), 'move': move, 'message': message,
+            'started': None, 'ended': self._now if ended else None,
+            'parameters': task.changed_parameters,
+            'records': json.dumps(task.records)}
 
     def write(self) -> None:
         """Write all changes."""
-        connection = self._tx.connection
         if self._updates:
-            connection.execute(_MOVE, self._updates)
-        for name in sorted(self._left):
-            self._leave_queue(name, *self._left[name])
-        for name in sorted(self._chosen):
-            self.choose_head(name)
+            # In the order in which the rows were locked.
+            rows = [self._updates[key] for key in sorted(self._updates)]
+            self._tx.dialect.update_rows(self._tx.connection, _task, {
+                name: [row[name] for row in rows] for name in rows[0]},
+                keeps=('message', 'started', 'parameters'))
+        # A task that waits no more, or again, counts in its queue only now.
+        self.turn_queues()
         if self._ready:
-            insert_ready(self._tx, self._numbers, self._ready)
+            insert_ready(self._tx, self._numbers, list(self._ready.values()))
 
-    def choose_head(self, name: str) -> None:
-        """Let the next task of a queue run, unless the queue is halted."""
-        connection = self._tx.connection
-        row = connection.execute(sa.select(_queue).where(
-            *_named(self._namespace, name)).with_for_update()).one()
-        if row.head is not None or row.halted is not None:
-            return
-        following = connection.execute(sa.select(_task).where(
-            _task.c.space == self._namespace, _task.c.queue == name,
-            _task.c.status == Status.WAITING).order_by(
-                _task.c.created, _task.c.id).limit(1)).one_or_none()
-        if following is None:
-            return
-        connection.execute(sa.update(_queue).where(
-            *_named(self._namespace, name)).values(
-                head=following.id, changes=_queue.c.changes + 1))
-        self.make_ready(Task(following), 0, following.move)
+    def turn_queues(self) -> None:
+        """Let the next tasks run in the queues whose heads have ended.
 
-    def _leave_queue(self, name: str, head: str, failed: bool) -> None:
-        """Take *head* off a queue, and let the next task run.
+        :meth:`write` does this, too. Call it earlier only if no task that
+        moves was waiting: what is not written yet is not considered.
+        """
+        for name in sorted(self._left.keys() | self._chosen):
+            self.choose_head(name, *self._left.get(name, ()),
+                             again=name in self._chosen)
+        self._left.clear()
+        self._chosen.clear()
 
-        :param failed: Whether *head* failed, so that the queue halts unless
-            it goes on after failures.
+    def choose_head(self, name: str, ended: str | None = None,
+                    failed: bool = False, *, again: bool = False) -> None:
+        """Let the next task of a queue run, unless the queue is halted.
+
+        :param ended: Task that has ended, and leaves the queue.
+        :param failed: Whether it failed, so that the queue halts unless it
+            goes on after failures.
+        :param again: Whether a head that has not started makes room for a
+            task that was submitted before it.
         """
         connection = self._tx.connection
-        halts = sa.and_(sa.literal(failed), _queue.c.goes_on == 0)
-        connection.execute(sa.update(_queue).where(
-            *_named(self._namespace, name), _queue.c.head == head
-        ).values(
-            head=None, changes=_queue.c.changes + 1,
-            halted=sa.case((halts, self._now), else_=_queue.c.halted),
-            halted_why=sa.case(
-                (halts, 'a task failed'), else_=_queue.c.halted_why),
-            halted_by=sa.case((halts, head), else_=_queue.c.halted_by)))
-        self.choose_head(name)
+        ours = {'of_space': self._namespace, 'of_queue': name}
+        # Lock the queue first, in a statement of its own: only a later one
+        # sees the tasks that were submitted until then.
+        row = connection.execute(_LOCK_QUEUE, ours).one()
+        leaves = row.head is not None and row.head == ended
+        stands = row.head is not None and not leaves
+        if stands and not again:
+            return
+        halts = leaves and failed and not row.goes_on
+        following = None
+        if row.halted is None and not halts:
+            # Lock the task, too: otherwise it could be cancelled meanwhile.
+            following = connection.execute(_LOCK_NEXT, ours).one_or_none()
+        if following is None:
+            if not leaves:
+                return
+        elif stands and (
+                following.id == row.head or not hold(self._tx, row.head)):
+            return
+        connection.execute(_SET_HEAD, {
+            **ours, 'new_head': None if following is None else following.id,
+            'new_halted': self._now if halts else row.halted,
+            'new_halted_why': 'a task failed' if halts else row.halted_why,
+            'new_halted_by': ended if halts else row.halted_by})
+        if following is not None:
+            self.make_ready(Task(following), 0, following.move)
 
 
-def _named(namespace: str, name: str) -> tuple[sa.ColumnElement[bool], ...]:
-    return _queue.c.space == namespace, _queue.c.name == name
+def hold(tx: Transaction, head: str) -> bool:
+    """Keep the head of a queue from starting. Return whether it had not
+    started.
+    """
+    waits = tx.connection.execute(
+        sa.select(_ready.c.task).where(
+            _ready.c.task == head, _ready.c.starts == 1
+        ).with_for_update()).one_or_none() is not None
+    if waits:
+        tx.connection.execute(sa.delete(_ready).where(
+            _ready.c.task == head))
+    return waits
 
 
-_MOVE = sa.update(_task).where(_task.c.id == sa.bindparam('of_task')).values({
-    name: sa.bindparam(f'new_{name}', type_=_task.c[name].type) for name in (
-        'status', 'cursor', 'step', 'back', 'move', 'message', 'ended',
-        'parameters', 'records')})
+_OF_QUEUE = (_queue.c.space == sa.bindparam('of_space'),
+             _queue.c.name == sa.bindparam('of_queue'))
+_LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update()
+_LOCK_NEXT = sa.select(_task).where(
+    _task.c.space == sa.bindparam('of_space'),
+    _task.c.queue == sa.bindparam('of_queue'),
+    _task.c.status == Status.WAITING).order_by(
+        _task.c.created, _task.c.id).limit(1).with_for_update()
+_SET_HEAD = sa.update(_queue).where(*_OF_QUEUE).values(
+    changes=_queue.c.changes + 1, **{
+        name: sa.bindparam(f'new_{name}', type_=_queue.c[name].type)
+        for name in ('head', 'halted', 'halted_why', 'halted_by')})
 
 
 def insert_ready(tx: Transaction, numbers: Numbers,
-                 rows: Sequence[_Ready]) -> None:
+                 rows: Sequence[Ready]) -> None:
     """Insert rows of steps that are ready."""
     found: Mapping[str, int] = numbers.within(
         tx.connection, {row.job for row in rows})

@@ -14,6 +14,7 @@ from typing import TypeVar
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
+from distperiodic.adapters.sql import step_statements
 from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.dialect import Dialect
 from distperiodic.adapters.sql.statements import GRANTED
@@ -24,6 +25,7 @@ from distperiodic.core.claim import Claim
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
 from distperiodic.core.claim import first_fence
+from distperiodic.core.ring import positions_of
 
 T = TypeVar('T')
 
@@ -104,6 +106,25 @@ class Transaction:
         return {row[0]: tuple.__new__(Claim, (
             ours[row[0]], row[1], row[2], tick)) for row in rows}
 
+    def claim_steps(self, number: int, tick: int, keys: Sequence[str],
+                    lease: str, state: State, worker: str | None
+                    ) -> dict[str, Claim]:
+        """Claim the next steps of tasks, and return the claims by task.
+
+        :param state: RUNNING grants the runs to *worker*, too.
+        """
+        ordered = sorted(keys)
+        rows = self.connection.execute(
+            self.dialect.once(step_statements.claim), self.dialect.rows(
+                {'object': ordered, 'position': positions_of(ordered)},
+                job=number, tick=tick, settled=tick, state=state,
+                fence=first_fence(tick), attempt=1, lease=lease,
+                worker=worker, since=tick, rule=''))
+        if self.dialect.name != 'postgresql':
+            return {one.object: one
+                    for one in self.standing(number, keys, lease)}
+        return {row.object: claim_of(row) for row in rows}
+
     def changed(self, change: Change,
                 parameters: dict[str, Any]) -> Sequence[Any]:
         """Execute *change* and return the changed rows."""
@@ -115,13 +136,13 @@ class Transaction:
         return rows
 
     def skip(self, number: int, keys: Sequence[str], tick: int,
-             by: SkippedBy, schedule: str) -> list[int]:
+             by: SkippedBy, schedule: str, due_at: int) -> list[int]:
         """Settle *tick* for those of *keys* for which that is allowed.
 
         :returns: the previous watermark of each settled object.
         """
         parameters = {'of_job': number, 'keys': self.dialect.keys(keys),
-                      'of_tick': tick, 'of_due': tick, 'by': by,
+                      'of_tick': tick, 'of_due': due_at, 'by': by,
                       'of_schedule': schedule}
         # Read the previous watermarks first: only the newest databases can
         # return old values from an UPDATE. Locked rows are skipped.

@@ -22,6 +22,7 @@ others.
 The file is long because an object crosses each file of the flow once.
 """
 
+import enum
 import logging
 import random
 from collections.abc import Callable
@@ -54,6 +55,15 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which a worker receives nothing of a job that it refused.
 _PAUSE = 1.0
+
+
+class _TakeOver(enum.Enum):
+    """Expired claims that this process takes over."""
+
+    ALL = enum.auto()
+    #: Those that only this process knows.
+    OWN = enum.auto()
+    NONE = enum.auto()
 
 
 class Dispatcher:
@@ -105,7 +115,7 @@ class Dispatcher:
         self._dead: dict[str, list[tuple[Claim, str]]] = {}
         self._swept = clock.monotonic()
         self._closed = False
-        self._draining = False
+        self._take_over = _TakeOver.ALL
 
     @property
     def waiting(self) -> int:
@@ -200,8 +210,10 @@ class Dispatcher:
         """Set the schedulers that share the workers. Each scheduler uses an
         equal share of a worker's slots.
         """
+        members = list(members)
         present = [m for m in members if m.points]
-        holders = {m.holder for m in present}
+        # A drained member has no points, but holds what it has claimed.
+        holders = {m.holder for m in members}
         # Except this scheduler: it knows what it holds itself.
         for holder in sorted(
                 (self._peers or set()) - holders - {self.holder()}):
@@ -362,7 +374,9 @@ class Dispatcher:
                     and len(self._workers) >= len(self._in_flight.turns))
         for one in self._all_recoveries:
             one.renew(now)
-            if not self._draining and not self._closed:
+            if not self._closed and (
+                    self._take_over is _TakeOver.ALL
+                    or self._take_over is _TakeOver.OWN and not one.shared):
                 one.sweep(now, self._present if all_seen else None)
 
     def _present(self) -> set[str]:
@@ -422,9 +436,19 @@ class Dispatcher:
                 for group in self._in_flight.clear(queue):
                     self._recoveries[queue.job.name].abandon(queue.job, group)
 
+    def set_drained(self, drained: bool) -> None:
+        """Leave the claims in the store to the other members, or take them
+        over again.
+
+        :param drained: Whether to leave them. Claims that only this process
+            knows are retried here in any case.
+        """
+        if self._take_over is not _TakeOver.NONE:
+            self._take_over = _TakeOver.OWN if drained else _TakeOver.ALL
+
     def drain(self) -> None:
         """Take over nothing more; dispatch the waiting claims."""
-        self._draining = True
+        self._take_over = _TakeOver.NONE
 
     def close(self) -> None:
         """Dispatch nothing more."""

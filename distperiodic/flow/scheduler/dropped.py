@@ -7,6 +7,7 @@ import collections
 import functools
 import logging
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from distperiodic.core.claim import SkippedBy
 from distperiodic.core.due import Row
 from distperiodic.core.due import Verdict
 from distperiodic.core.job import Job
+from distperiodic.core.ring import position_of
 from distperiodic.core.schedule import Instant
 from distperiodic.core.schedule import Misfire
 from distperiodic.core.schedule import Overlap
@@ -42,6 +44,13 @@ class _Span(NamedTuple):
     low: Instant
     #: Instant of the listing, if that is one of the ticks.
     first: Instant = due.ALWAYS
+
+    def due_at(self, tick: Instant, objects: Iterable[str]) -> Instant:
+        """Return the instant at which the last of *objects* is due."""
+        if not self.plan.spread or tick == self.first:
+            return tick
+        return tick + max(self.plan.phase(tick, position_of(key))
+                          for key in objects)
 
     def ticks(self, last: Instant, until: Instant) -> int:
         """Return the number of ticks after the watermark *last*, up to
@@ -205,7 +214,8 @@ class DroppedTicks:
         def skip(store: ports.ClaimStore, chunk: Sequence[str]) -> int:
             return store.skip(job.name, tick, chunk, holder=holder,
                               by=by, reason=reason, missed=missed,
-                              schedule=job.schedule_text())
+                              schedule=job.schedule_text(),
+                              due_at=span.due_at(tick, chunk))
 
         def skipped(chunk: Sequence[str], number: int) -> None:
             if number < len(chunk):

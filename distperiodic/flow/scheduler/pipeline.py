@@ -138,7 +138,7 @@ class _Source:
         if job.scope is not Scope.TASK:
             self._claimer.released(job, objects)
         elif self.steps is not None:
-            self.steps.told(objects)
+            self.steps.notified(objects)
 
     def clock_differs(self) -> None:
         """Query the store's clock, since it differs from the time in use."""
@@ -235,6 +235,18 @@ class Pipeline:
         for ticker in self.tickers:
             ticker.view_changed()
 
+    def set_drained(self, drained: bool) -> None:
+        """Claim nothing that the ring divides while *drained*.
+
+        What is claimed is dispatched, and what runs goes on. Jobs that run on
+        every member run here as well.
+        """
+        for source in self._sources.values():
+            source.ticker.set_drained(drained)
+            if source.steps is not None:
+                source.steps.set_drained(drained)
+        self.dispatcher.set_drained(drained)
+
     def drain(self) -> None:
         """Start no more ticks; dispatch the waiting claims."""
         for ticker in self.tickers:
@@ -279,7 +291,7 @@ class Pipeline:
             case events.Submitted(tasks):
                 for source in self._sources.values():
                     if source.steps is not None:
-                        source.steps.told(tasks)
+                        source.steps.notified(tasks)
             case events.Called(call):
                 call()
 

@@ -68,7 +68,8 @@ class Recovery:
         self._lease = lease
         self.authority = book.authority
         self._silence_timeout = book.silence_timeout
-        self._shared = book.shared
+        #: Whether other members share the store.
+        self.shared = book.shared
         self._jobs = list(book.jobs)
         self._sweep_interval = book.sweep_interval
         self._renew_every = lease / 3
@@ -98,7 +99,7 @@ class Recovery:
         its leases once it stops renewing them. If the process returns, it has
         another name.
         """
-        if self._shared:
+        if self.shared:
             self._gone = {**self._gone, holder: self._clock.monotonic()}
 
     def holders_present(self, holders: Collection[str]) -> None:
@@ -214,7 +215,7 @@ class Recovery:
             return
         job, batch = sent.queue.job, sent.batch
         leases = [batch.lease]
-        if not self._shared:
+        if not self.shared:
             # If the worker shares the store, runs that it began are its own
             # until it is silent.
             leases.append(granted_lease(batch.lease, batch.id))

@@ -26,7 +26,7 @@ from distperiodic.flow.scheduler.dispatcher import Dispatcher
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
 # Number of tasks, beyond which a look at all of them is cheaper.
-_MOST_TOLD = 2000
+_MOST_NOTIFIED = 2000
 
 
 class StepSource:
@@ -56,16 +56,23 @@ class StepSource:
         self._swept = clock.monotonic() - sweep
         self._pending = False
         #: Tasks with steps that may be ready, in the order of the news.
-        self._told: dict[str, None] = {}
+        self._notified: dict[str, None] = {}
         #: Commands of which any task may have a step that is ready.
         self._behind: set[str] = set()
-        self._closed = False
+        self._closed = self._drained = False
 
-    def told(self, tasks: Iterable[str]) -> None:
+    def set_drained(self, drained: bool) -> None:
+        """Take nothing while *drained*; a sweep of any scheduler finds all
+        steps that are ready.
+        """
+        self._drained = drained
+        self._notified.clear()
+
+    def notified(self, tasks: Iterable[str]) -> None:
         """Take the steps of *tasks* that are ready."""
-        self._told.update(dict.fromkeys(tasks))
-        if len(self._told) > _MOST_TOLD:
-            self._told.clear()
+        self._notified.update(dict.fromkeys(tasks))
+        if len(self._notified) > _MOST_NOTIFIED:
+            self._notified.clear()
             self._behind.update(self._jobs)
         self.turn()
 
@@ -91,7 +98,8 @@ class StepSource:
 
     def turn(self) -> None:
         """Take steps, if there may be any and this process has room."""
-        if self._pending or self._closed or self._store.away:
+        if (self._pending or self._closed or self._drained
+                or self._store.away):
             return
         rooms = {name: room for name in self._jobs
                  if (room := self._room(name)) > 0}
@@ -99,9 +107,9 @@ class StepSource:
         if wanted:
             self._behind -= wanted
             self._take({name: rooms[name] for name in sorted(wanted)}, None)
-        elif self._told:
-            tasks = list(self._told)
-            self._told.clear()
+        elif self._notified:
+            tasks = list(self._notified)
+            self._notified.clear()
             # A step of a command without room is found when there is room.
             self._behind.update(self._jobs.keys() - rooms.keys())
             if rooms:

@@ -94,7 +94,7 @@ class Ticker:
         self._held: dict[str, dict[TimerKind, None]] = {}
         #: Timers that wait until the store is reachable again, by job.
         self._delayed: dict[str, dict[TimerKind, None]] = {}
-        self._closed = False
+        self._closed = self._drained = False
         #: Number of ticks or objects, by (job, outcome).
         self.counts = dispatcher.counts
 
@@ -192,7 +192,7 @@ class Ticker:
 
     def _view(self) -> View | None:
         """Return the view if it may be acted on now. None: hold all ticks."""
-        if self._last_turn is None:
+        if self._last_turn is None or self._drained:
             return None
         view = self._authority.view()
         if view is None:
@@ -207,9 +207,14 @@ class Ticker:
     def sure(self) -> bool:
         """Return whether this member may now start jobs that the ring divides.
         """
-        # Once closed, this member finishes what it claimed: no other member
-        # will.
-        return self._closed or self._view() is not None
+        # Once closed or drained, this member finishes what it claimed: no
+        # other member will.
+        return (self._closed or self._drained
+                or self._view() is not None)
+
+    def set_drained(self, drained: bool) -> None:
+        """Claim nothing that the ring divides while *drained*."""
+        self._drained = drained
 
     def view_changed(self) -> None:
         """Handle a change of the members, or of the trust in the view."""
@@ -256,7 +261,7 @@ class Ticker:
               kind: TimerKind = TimerKind.LOOK) -> None:
         name = part.job.name
         self.counts[name, 'held'] += 1
-        if not self._held:
+        if not (self._held or self._drained):
             # This is normal at a start, before the first view.
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,

@@ -2,8 +2,13 @@
 """The worker's side: from an arriving batch to the reports.
 
     accept ─► queue ─► begin ─► handler ─► settle ─► report
-       │                 │                    │
-       refuse            refuse               write off (timeout)
+       │                 │         │          ▲
+       refuse            refuse    │ timeout  │
+                                   └─► write off
+
+A step of a task that timed out is settled when its handler returns, or at the
+latest after the duration of a lease. So its retry, its rollback and the next
+task of its queue do not run beside it.
 
 A batch that was delivered before is dropped. A batch of an unknown job is
 refused, and so is one that arrives while the worker drains. Before each run
@@ -37,6 +42,7 @@ from typing import Any
 from typing import NamedTuple
 from typing import Protocol
 
+from distperiodic import exceptions
 from distperiodic import ports
 from distperiodic.core import message
 from distperiodic.core import schedule
@@ -73,10 +79,11 @@ _TRACEBACK_LENGTH = 20_000
 
 
 #: Function that runs a handler elsewhere. Its parameters are the batch, the
-#: index of the object, the arguments after the context, the deadline, and the
-#: timeout in seconds. It returns the JSON text of what a command returned.
-Isolated = Callable[[message.Batch, int, tuple[Any, ...], Instant | None,
-                     float | None], str | None]
+#: index of the object, the context, the arguments after it, the deadline, and
+#: the timeout in seconds. It returns the JSON text of what a command returned,
+#: and gives the context the progress of the handler.
+Isolated = Callable[[message.Batch, int, Context, tuple[Any, ...],
+                     Instant | None, float | None], str | None]
 _NOWHERE: Mapping[str, Isolated] = types.MappingProxyType({})
 
 
@@ -116,6 +123,19 @@ class Refused(NamedTuple):
     #: Its index in the batch.
     at: int
     refusal: Refusal
+
+
+class TimedOut(NamedTuple):
+    """A run that was written off, and may still be in progress."""
+
+    batch_run: 'BatchRun'
+    #: Its index in the batch.
+    at: int
+    context: Context
+    #: Seconds that it was allowed.
+    timeout: float
+    #: Monotonic seconds at which it is settled, unless it returns before.
+    until: float
 
 
 class BatchRun:
@@ -246,6 +266,9 @@ class Executor:
         None: there is no store that could do so.
     :param isolated: Runs the handlers of some partitions in processes that it
         kills at their timeouts; by partition.
+    :param lease: Seconds for which a lease lasts. The failure of a step that
+        timed out is reported this much later, unless its handler returns
+        before.
     """
 
     def __init__(self, jobs: Mapping[
@@ -255,7 +278,8 @@ class Executor:
                  may_start: Callable[[message.Batch], Refusal | None],
                  finish: Callable[[message.Batch, str, Any, str | None],
                                   None] | None = None,
-                 isolated: Mapping[str, Isolated] = _NOWHERE):
+                 isolated: Mapping[str, Isolated] = _NOWHERE,
+                 lease: float = 0.0):
         self._job_queues = {name: JobQueue(job, handler, self)
                             for name, (job, handler) in jobs.items()}
         self._clock = clock
@@ -264,6 +288,9 @@ class Executor:
         self._may_start = may_start
         self._finish = finish
         self._isolated = isolated
+        self._lease = lease
+        #: Runs that were written off and not settled yet.
+        self._timed_out: dict[Running, TimedOut] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
@@ -347,7 +374,7 @@ class Executor:
             return self._may_start(batch) is None
         finish = None
         if self._finish is not None:
-            finish = functools.partial(self._finish, batch)
+            finish = functools.partial(self._finish_run, running, batch)
         while True:
             try:
                 index = chunk.pop()
@@ -381,7 +408,7 @@ class Executor:
                     (context.object,) if per_object else ())
                 if isolated is not None:
                     result = isolated(
-                        batch, index, arguments, deadline, timeout)
+                        batch, index, context, arguments, deadline, timeout)
                 else:
                     if timeout is not None:
                         running.ends = monotonic() + timeout
@@ -404,8 +431,9 @@ class Executor:
                 with self._lock:
                     running.ends = None
                 if running.written_off:
-                    # The run was reported as timed out, and the rest of the
-                    # chunk went to another thread.
+                    # Its result does not count, and the rest of the chunk went
+                    # to another thread.
+                    self._settle_timed_out(running)
                     return
             batch_run.outcomes.append(
                 Failed(index, error, traceback, progress) if error
@@ -493,6 +521,9 @@ class Executor:
                 self._share(running)
             running.last_watched = run
             self._save(running, run, now)
+        for running, timed_out in list(self._timed_out.items()):
+            if now >= timed_out.until:
+                self._settle_timed_out(running)
         for batch_run in list(self._batch_runs.values()):
             # Each thread reports between its runs, but a thread with a long
             # run does not get there.
@@ -520,21 +551,50 @@ class Executor:
                     or running.run is None):
                 return
             batch_run, index, context = running.run
+            timeout = batch_run.timeout(index) or 0.0
+            # A periodic object has no rollback. Its next attempt begins at
+            # once, so that an object that hangs misses no tick.
+            waits = self._lease if batch_run.batch.steps is not None else 0.0
+            self._timed_out[running] = TimedOut(
+                batch_run, index, context, timeout, now + waits)
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
         hanging = self._pool.write_off(running.ident)
-        timeout = batch_run.timeout(index) or 0.0
         LOG.warning(
-            'run timed out: job=%s object=%r timeout=%.1f hanging=%d; its '
-            'result will not count, and another thread replaces the one '
-            'that hangs', batch_run.job.name, context.object,
-            timeout, hanging)
+            'run timed out: job=%s object=%r timeout=%.1f hanging=%d '
+            'waits=%.1f; its result will not count, and another thread '
+            'replaces the one that hangs; the retry or rollback of a step '
+            'begins when the handler returns, or when this time is over',
+            batch_run.job.name, context.object, timeout, hanging, waits)
         self._share(running)
-        batch_run.outcomes.append(Failed(
-            index, f'timeout after {timeout:g} s',
-            progress=context.take_unsaved()))
-        self._settle(batch_run, 1, timeout, now)
+        if not waits:
+            self._settle_timed_out(running)
+
+    def _settle_timed_out(self, running: Running) -> None:
+        """Report that a run has timed out, unless it was reported before."""
+        with self._lock:
+            found = self._timed_out.pop(running, None)
+        if found is None:
+            return
+        found.batch_run.outcomes.append(Failed(
+            found.at, f'timeout after {found.timeout:g} s',
+            progress=found.context.take_unsaved()))
+        self._settle(found.batch_run, 1, found.timeout,
+                     self._clock.monotonic())
+
+    def _finish_run(self, running: Running, batch: message.Batch, key: str,
+                    session: Any, result: str | None) -> None:
+        """End the run of a handler in the transaction of *session*.
+
+        :raises RunReplaced: The run has timed out, or was taken over.
+        """
+        if running.written_off:
+            raise exceptions.RunReplaced(
+                f'the run of job {batch.job!r} object {key!r} exceeded its '
+                'timeout; roll back its changes')
+        assert self._finish is not None
+        self._finish(batch, key, session, result)
 
     def _share(self, running: Running) -> None:
         """Offer the rest of a thread's chunk to the other threads."""

@@ -7,6 +7,7 @@ import pytest
 
 from distperiodic import PeriodicTasks
 from distperiodic import periodic_task
+from distperiodic import tasks
 from distperiodic import testing
 
 
@@ -46,6 +47,31 @@ def test_a_process_that_was_replaced_does_nothing():
     nodes.poll(testing.make_context('poll', 'node-7', current=False), 'node-7')
 
     assert nodes.polled == []
+
+
+# The command of a step, too.
+class Modules(PeriodicTasks):
+
+    def __init__(self, conf=None):
+        super().__init__(conf)
+        self.servers = {}
+
+    @tasks.command('mysql', 'init_instance')
+    def init(self, context, parameters):
+        self.servers[context.key] = parameters['Host']
+        return {'Server': f'mysql-{context.task}'}
+
+
+def test_a_server_is_created_once_although_its_worker_is_lost():
+    modules = Modules()
+
+    for attempt in (1, 2):
+        result = modules.init(testing.make_context(
+            'mysql.init_instance', task='t-1', step=2, attempt=attempt),
+            {'Host': 'h7'})
+
+    assert result == {'Server': 'mysql-t-1'}
+    assert list(modules.servers.values()) == ['h7']
 
 
 # One tick, with the catalogue.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Broker probes for operators: reachability, queues and consumers.
+"""RabbitMQ probes for operators: reachability, queues and consumers.
 
 This module uses AMQP directly. oslo.messaging does not report why a broker
 rejected a login, retries forever, and declares a queue when it asks about it.
@@ -7,64 +7,37 @@ In this module every request has a timeout, and a query creates nothing.
 """
 
 import contextlib
-import dataclasses
 import socket
 from typing import Any
 
 from distperiodic import exceptions
+from distperiodic.adapters.messaging.drivers import EXAMPLE
+from distperiodic.ports import BrokerHost
+from distperiodic.ports import QueueState
+from distperiodic.ports import Weakness
 
-EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
 _PORT = 5672
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
-    """One server of the transport URL."""
+class RabbitProbe:
+    """The servers of RabbitMQ that a URL names.
 
-    name: str
-    port: int
-    user: str
-    password: str = dataclasses.field(repr=False)
-
-    def __str__(self) -> str:
-        return f'{self.name}:{self.port}'
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Queue:
-    """The numbers of messages and consumers of a queue."""
-
-    messages: int
-    consumers: int
-
-
-def url_of(conf: Any) -> str:
-    """Return ``[DEFAULT] transport_url``, including passwords."""
-    import oslo_messaging
-    # Creating a TransportURL registers the option.
-    oslo_messaging.TransportURL(conf)
-    return conf.transport_url
-
-
-class BrokerProbe:
-    """The servers that ``transport_url`` names.
+    See :class:`distperiodic.ports.BrokerProbe`.
 
     :param conf: Configuration that holds oslo.messaging's options.
+    :param given: URL with its password.
     :raises ConfigError: the URL can never work.
     """
 
-    def __init__(self, conf: Any):
+    tls_remedy = 'set [oslo_messaging_rabbit] ssl = true'
+
+    def __init__(self, conf: Any, given: str):
         # This import fixes the backend of oslo.service, so import it late.
         import oslo_messaging
         from oslo_messaging import opts
         for group, options in opts.list_opts():
             if group == 'oslo_messaging_rabbit':
                 conf.register_opts(options, group=group)
-        given = url_of(conf)
-        if '://' not in given:
-            raise exceptions.ConfigError(
-                'transport_url does not begin with a driver; it should look '
-                f'like {EXAMPLE}')
         try:
             url = oslo_messaging.TransportURL.parse(conf, given)
             port = [int(h.port) if h.port else _PORT for h in url.hosts]
@@ -74,16 +47,19 @@ class BrokerProbe:
                 f'transport_url cannot be used: {text}; it should look like '
                 f'{EXAMPLE}') from None
         self.driver = url.transport
-        self.vhost = url.virtual_host or '/'
+        self._vhost = url.virtual_host or '/'
+        self.space = f'vhost {self._vhost}'
         self.hosts = [
-            Host(h.hostname or '', p, h.username or 'guest',
-                 h.password or 'guest')
+            BrokerHost(h.hostname or '', p, h.username or 'guest')
             for h, p in zip(url.hosts, port, strict=True)]
+        self._passwords = {
+            host: h.password or 'guest'
+            for host, h in zip(self.hosts, url.hosts, strict=True)}
         if self.driver not in ('rabbit', 'kombu'):
             raise exceptions.ConfigError(
-                f'transport_url names the driver {self.driver!r}, but '
-                'schedulers and workers can use only rabbit; write for '
-                f'example {EXAMPLE}')
+                f'transport_url names the driver {self.driver!r} of '
+                'oslo.messaging, but services can use only rabbit of its '
+                f'drivers; write for example {EXAMPLE}')
         if not self.hosts or not all(h.name for h in self.hosts):
             raise exceptions.ConfigError(
                 'transport_url names no broker; set it, for example '
@@ -98,9 +74,24 @@ class BrokerProbe:
 
     def __str__(self) -> str:
         hosts = ','.join(str(h) for h in self.hosts)
-        return f'{self.driver}://{hosts}/{self.vhost.lstrip("/")}'
+        return f'{self.driver}://{hosts}/{self._vhost.lstrip("/")}'
 
-    def check(self, host: Host) -> None:
+    def open_to_all(self, host: BrokerHost) -> Weakness | None:
+        """Return a weakness if the user is guest, whose password is public."""
+        if host.user != 'guest':
+            return None
+        return Weakness(
+            f'guest at {host}; RabbitMQ accepts this user from its own host '
+            'only',
+            'rabbitmqctl add_user NAME PASSWORD; rabbitmqctl '
+            'set_permissions NAME ".*" ".*" ".*"; put the user and the '
+            'password into transport_url')
+
+    def weaknesses(self, host: BrokerHost) -> list[Weakness]:
+        """Return none: a broker that is out of memory keeps its messages."""
+        return []
+
+    def check(self, host: BrokerHost) -> None:
         """Log in to *host*.
 
         :raises BusUnavailable: the login failed; the message says why.
@@ -108,7 +99,7 @@ class BrokerProbe:
         with self._connection(host):
             pass
 
-    def find(self) -> Host:
+    def find(self) -> BrokerHost:
         """Return the first server that accepts the login.
 
         :raises BusUnavailable: no server accepts it.
@@ -123,11 +114,11 @@ class BrokerProbe:
                 return host
         raise exceptions.BusUnavailable('; '.join(reasons))
 
-    def queues(self, host: Host,
-               names: list[str]) -> dict[str, Queue | None]:
+    def queues(self, host: BrokerHost,
+               names: list[str]) -> dict[str, QueueState | None]:
         """Return the queues of *names*; None means that it does not exist."""
         import amqp
-        found: dict[str, Queue | None] = {}
+        found: dict[str, QueueState | None] = {}
         with self._connection(host) as connection:
             for name in names:
                 # The broker closes a channel when a queue is not found, so
@@ -138,12 +129,12 @@ class BrokerProbe:
                 except amqp.NotFound:
                     found[name] = None
                 else:
-                    found[name] = Queue(answer.message_count,
+                    found[name] = QueueState(answer.message_count,
                                         answer.consumer_count)
                     channel.close()
         return found
 
-    def delete(self, host: Host, names: list[str]) -> None:
+    def delete(self, host: BrokerHost, names: list[str]) -> None:
         """Delete queues and their messages; ignore missing queues."""
         with self._connection(host) as connection:
             for name in names:
@@ -152,21 +143,22 @@ class BrokerProbe:
                 channel.close()
 
     @contextlib.contextmanager
-    def _connection(self, host: Host) -> Any:
+    def _connection(self, host: BrokerHost) -> Any:
         import amqp
         tls: Any = False
         if self.tls:
             tls = {k: v for k, v in self._tls_options.items() if v} or True
         try:
             with amqp.Connection(
-                    str(host), userid=host.user, password=host.password,
-                    virtual_host=self.vhost, ssl=tls, connect_timeout=3,
+                    str(host), userid=host.user,
+                    password=self._passwords[host],
+                    virtual_host=self._vhost, ssl=tls, connect_timeout=3,
                     read_timeout=5, write_timeout=5) as connection:
                 yield connection
         except (amqp.AccessRefused, amqp.NotAllowed) as exc:
             raise exceptions.BusUnavailable(
                 f'{host} refuses user {host.user!r} at vhost '
-                f'{self.vhost!r}: {exc.reply_text}; correct the user, '
+                f'{self._vhost!r}: {exc.reply_text}; correct the user, '
                 'password and vhost in transport_url, or create them with '
                 'rabbitmqctl') from None
         except socket.gaierror as exc:

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices of tasks between processes that share a SQLite file.
+
+Each scheduler listens on a datagram socket beside the file. Who submits a task
+sends its id to all of these sockets, so that no process has to poll the
+tables. A notice is a hint: if it is lost, the sweep finds the task.
+"""
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import socket
+import threading
+from collections.abc import Callable
+from collections.abc import Collection
+from collections.abc import Iterator
+from collections.abc import Sequence
+from typing import NamedTuple
+
+LOG = logging.getLogger(__name__)
+
+# Number of ids in one datagram. An id has at most 64 characters.
+_IN_A_DATAGRAM = 500
+# Bytes of the longest datagram that is read.
+_LONGEST = 100_000
+# Characters of a path to which a socket can be bound on every system.
+_LONGEST_PATH = 100
+
+
+class Place(NamedTuple):
+    """The sockets of one group beside one file."""
+
+    directory: pathlib.Path
+    #: First part of the names of the sockets.
+    prefix: str
+
+
+def place_of(connection: str, group: str) -> Place | None:
+    """Return the place of the sockets. None means that there is no file.
+
+    :param connection: URL of the store.
+    """
+    scheme, found, rest = connection.partition(':///')
+    path = rest.partition('?')[0]
+    if not found or not scheme.startswith('sqlite') or not path:
+        return None
+    file = pathlib.Path(path).absolute()
+    digest = hashlib.sha256(group.encode()).hexdigest()[:8]
+    return Place(file.parent, f'{file.name}-notices-{digest}-')
+
+
+class Listener:
+    """A socket at *place* that passes on the ids that it receives.
+
+    :param notified: Receives the ids of tasks, in a thread of this object. It
+        must not block.
+    :raises OSError: The socket cannot be created.
+    """
+
+    def __init__(self, place: Place,
+                 notified: Callable[[Sequence[str]], None]):
+        #: Name of the socket, which no other process uses.
+        self.name = place.prefix + os.urandom(6).hex()
+        self._path = place.directory / self.name
+        self._notified = notified
+        self._closed = threading.Event()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            with address_of(self._path) as address:
+                self._socket.bind(address)
+        except OSError:
+            self._socket.close()
+            raise
+        threading.Thread(target=self._receive, daemon=True,
+                         name='distperiodic-notices').start()
+
+    def _receive(self) -> None:
+        while True:
+            data = self._socket.recv(_LONGEST)
+            if self._closed.is_set():
+                break
+            if tasks := _decoded(data):
+                self._notified(tasks)
+        self._socket.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        # This wakes the thread.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RD)
+
+
+def send(place: Place, tasks: Sequence[str],
+         without: Collection[str] = ()) -> int:
+    """Send the ids of *tasks* to all sockets at *place*; never block.
+
+    :param without: Names of sockets to leave out.
+    :returns: Number of sockets that have received all of them.
+    """
+    try:
+        names = [name for name in os.listdir(place.directory)
+                 if name.startswith(place.prefix) and name not in without]
+    except OSError:
+        return 0
+    if not names:
+        return 0
+    datagrams = [
+        json.dumps(tasks[at:at + _IN_A_DATAGRAM]).encode()
+        for at in range(0, len(tasks), _IN_A_DATAGRAM)]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+        return sum(_sent(sender, place.directory / name, datagrams)
+                   for name in names)
+
+
+def _sent(sender: socket.socket, path: pathlib.Path,
+          datagrams: Sequence[bytes]) -> bool:
+    try:
+        with address_of(path) as address:
+            for data in datagrams:
+                sender.sendto(data, address)
+    except OSError as exc:
+        if exc.errno == errno.ECONNREFUSED:
+            # Its process was killed.
+            with contextlib.suppress(OSError):
+                path.unlink()
+        LOG.debug('notice of tasks not received: socket=%s reason=%s; the '
+                  'next sweep finds the tasks', path, exc.strerror)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def address_of(path: pathlib.Path) -> Iterator[str]:
+    """Yield an address of *path* that is short enough for a socket.
+
+    :raises OSError: There is none on this system.
+    """
+    if len(os.fsencode(path)) <= _LONGEST_PATH:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f'/proc/self/fd/{directory}/{path.name}'
+    finally:
+        os.close(directory)
+
+
+def _decoded(data: bytes) -> list[str]:
+    """Return the ids in a datagram. Empty means that it cannot be read."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return []
+    if isinstance(found, list) and all(isinstance(one, str) for one in found):
+        return found
+    return []

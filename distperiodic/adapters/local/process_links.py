@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links between a service and the processes in which its handlers run.
+
+::
+
+    service                                   process
+      Hub ◄── begin, progress ─────────────── Link
+      Hub ─── the run is current, or not ───► Link
+
+Each process connects once, to a socket that only this service's processes can
+use. Both ends are idle while the process runs no handler. A link that breaks
+costs no run: the result of a handler takes another way.
+
+Both ends start a thread for each connection.
+"""
+
+import contextlib
+import itertools
+import logging
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from multiprocessing import connection as connections
+from typing import Any
+
+from distperiodic import exceptions
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.core.context import Context
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between two messages of each end during a run.
+_EVERY = 0.5
+# Seconds without a message of the service after which a handler must assume
+# that the lease of its run has expired: the service may be suspended.
+_SILENT = 3.0
+
+
+class Hub:
+    """The service's end of all links of one pool of processes.
+
+    :raises ConfigError: Its socket cannot be created.
+    """
+
+    def __init__(self) -> None:
+        #: Secret without which no process can connect.
+        self.key = os.urandom(32)
+        try:
+            # No other user can enter this directory.
+            self._directory = tempfile.TemporaryDirectory(
+                prefix='distperiodic-', ignore_cleanup_errors=True)
+            #: Address to which the processes connect.
+            self.address = os.path.join(self._directory.name, 'links')
+            self._listener = connections.Listener(
+                self.address, 'AF_UNIX', backlog=16, authkey=self.key)
+        except OSError as exc:
+            raise exceptions.ConfigError(
+                'executor = process cannot create a socket in '
+                f'{tempfile.gettempdir()}: {exc}; set the environment '
+                'variable TMPDIR to another directory') from None
+        self._contexts: dict[int, Context] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        threading.Thread(target=self._accept, daemon=True,
+                         name='distperiodic-links').start()
+
+    @contextlib.contextmanager
+    def run(self, context: Context) -> Iterator[int]:
+        """Link *context* to the run of its handler in a process.
+
+        It then receives the progress of the handler, and the handler learns
+        when the run is not current any more.
+
+        :returns: The number by which both ends know the run.
+        """
+        number = next(self._numbers)
+        with self._lock:
+            self._contexts[number] = context
+        try:
+            yield number
+        finally:
+            # Progress that arrives later is older than that in the result.
+            with self._lock:
+                del self._contexts[number]
+
+    def _accept(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection = self._listener.accept()
+            except (OSError, EOFError, multiprocessing.AuthenticationError):
+                # The process was killed while it connected, or this process
+                # has no file descriptor left, or the listener is closed.
+                self._closing.wait(_EVERY)
+                continue
+            threading.Thread(
+                target=self._serve, args=(connection,), daemon=True,
+                name='distperiodic-link').start()
+
+    def _serve(self, connection: 'connections.Connection[Any, Any]') -> None:
+        number = 0
+        with contextlib.suppress(EOFError, OSError), connection:
+            while True:
+                with self._lock:
+                    context = self._contexts.get(number)
+                if connection.poll(None if context is None else _EVERY):
+                    number, text = connection.recv()
+                    with self._lock:
+                        context = self._contexts.get(number)
+                        if context is not None and text is not None:
+                            context.receive_progress(text)
+                if context is not None:
+                    connection.send((number, context.is_current()))
+
+    def close(self) -> None:
+        """Accept no further connections."""
+        self._closing.set()
+        with contextlib.suppress(OSError):
+            self._listener.close()
+        self._directory.cleanup()
+
+
+class _Run:
+    """The run of a handler in this process."""
+
+    __slots__ = ('context', 'heard', 'number', 'text')
+
+    def __init__(self, number: int, context: Context, heard: float):
+        self.number = number
+        self.context = context
+        #: Monotonic seconds of the last message of the service.
+        self.heard = heard
+        #: JSON text of the last progress that was sent.
+        self.text: str | None = None
+
+
+class Link:
+    """A process's end of its link.
+
+    :raises OSError: The service cannot be reached.
+    :raises EOFError: The service has ended.
+    """
+
+    def __init__(self, address: str, key: bytes):
+        self._connection = connections.Client(address, authkey=key)
+        self._monotonic = SystemClock().monotonic
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        threading.Thread(target=self._listen, daemon=True,
+                         name='distperiodic-link').start()
+
+    def begin(self, number: int, context: Context) -> None:
+        """Send the progress of *context* until :meth:`end` is called.
+
+        :param number: Number by which the service knows the run.
+        """
+        self._run = _Run(number, context, self._monotonic())
+        # The answer wakes the thread.
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.send((number, None))
+
+    def is_current(self) -> bool:
+        """Return whether the service has lately confirmed that the run is
+        current. A context that is cancelled is not current in any case.
+        """
+        run = self._run
+        return run is not None and self._monotonic() - run.heard < _SILENT
+
+    def end(self) -> str | None:
+        """End the run.
+
+        :returns: JSON text of the last progress that its handler has assigned.
+            None means that it has assigned none.
+        """
+        run, self._run = self._run, None
+        assert run is not None
+        with self._lock:
+            return run.context.take_unsaved() or run.text
+
+    def _listen(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                run = self._run
+                if self._connection.poll(None if run is None else _EVERY):
+                    number, current = self._connection.recv()
+                    run = self._run
+                    if run is not None and run.number == number:
+                        run.heard = self._monotonic()
+                        if not current:
+                            run.context.cancelled = True
+                if run is not None:
+                    self._send_progress(run)
+
+    def _send_progress(self, run: _Run) -> None:
+        with self._lock:
+            if self._run is not run:
+                return
+            text = run.context.take_unsaved()
+            if text is not None:
+                run.text = text
+                self._connection.send((run.number, text))

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The installed kinds of message buses, chosen by the scheme of a URL.
+
+Each kind is a plug-in: an entry point in the namespace ``distperiodic.bus``,
+whose name is the scheme and whose object is a class that implements
+:class:`distperiodic.ports.BusDriver`. This module loads the plug-in of a URL
+when a bus starts. It imports no client of any broker itself.
+"""
+
+from importlib import metadata
+from typing import Any
+
+import stevedore
+
+from distperiodic import ports
+from distperiodic.core.partition import Partitions
+from distperiodic.exceptions import ConfigError
+
+#: Namespace of the entry points.
+NAMESPACE = 'distperiodic.bus'
+#: The form of a URL that messages suggest.
+EXAMPLE = 'rabbit://user:password@broker:5672/vhost'
+
+
+def url_of(conf: Any) -> str:
+    """Return ``[DEFAULT] transport_url``, including passwords."""
+    # This import fixes the backend of oslo.service, so import it late.
+    import oslo_messaging
+    # Creating a TransportURL registers the option.
+    oslo_messaging.TransportURL(conf)
+    return conf.transport_url
+
+
+def driver_of(url: str) -> ports.BusDriver:
+    """Return the driver for *url*.
+
+    :raises ConfigError: The URL has no scheme, no plug-in has that name, or
+        the plug-in cannot be loaded.
+    """
+    scheme, separator, _ = url.partition('://')
+    if not separator:
+        raise ConfigError(
+            f'transport_url {masked(url)} does not begin with a driver; it '
+            f'should look like {EXAMPLE}')
+    # The rest of the scheme, as in kombu+memory, is for the driver.
+    name = scheme.partition('+')[0].lower()
+    failures: list[tuple[Any, BaseException]] = []
+    found: Any = stevedore.NamedExtensionManager(
+        NAMESPACE, [name], invoke_on_load=True,
+        on_missing_entrypoints_callback=lambda missing: None,
+        on_load_failure_callback=lambda _, entry, error: (
+            failures.append((entry, error))))
+    if failures:
+        raise _not_loaded(url, *failures[0]) from None
+    if len(found.extensions) > 1:
+        raise ConfigError(
+            f'transport_url {masked(url)}: {len(found.extensions)} installed '
+            f'packages have a bus {name!r}; uninstall all but one of them')
+    if not found.extensions:
+        raise ConfigError(
+            f'transport_url {masked(url)} names {name!r}, but no bus of that '
+            f'name is installed; the installed ones are {", ".join(names())}; '
+            'correct transport_url, or install the package of the plug-in')
+    return found.extensions[0].obj
+
+
+def _not_loaded(url: str, entry: Any, error: BaseException) -> ConfigError:
+    reason = ' '.join(str(error).split()) or type(error).__name__
+    # stevedore's own entries do not know their package.
+    package = next((found.dist.name for found in metadata.entry_points(
+        group=NAMESPACE, name=entry.name) if found.dist), entry.module)
+    extras = f'[{",".join(entry.extras)}]' if entry.extras else ''
+    return ConfigError(
+        f'transport_url {masked(url)} needs the bus {entry.name!r}, which '
+        f'cannot be loaded ({reason}); run pip install '
+        f"'{package}{extras}'")
+
+
+def names() -> list[str]:
+    """Return the names of the installed kinds of buses."""
+    # A manager that selects nothing loads nothing.
+    found: Any = stevedore.NamedExtensionManager(NAMESPACE, [])
+    return sorted({entry.name for entry in found.list_entry_points()})
+
+
+def probe(conf: Any, url: str | None = None) -> ports.BrokerProbe:
+    """Return a probe of the broker that *url* names.
+
+    :param url: None means ``[DEFAULT] transport_url`` of *conf*.
+    :raises ConfigError: The URL can never work.
+    """
+    found = url or url_of(conf)
+    return driver_of(found).probe(conf, found)
+
+
+def probes(conf: Any, partitions: Partitions) -> dict[str, ports.BrokerProbe]:
+    """Return a probe for each partition that has a broker of its own.
+
+    The probe of the main broker has the key ''. Equal URLs share a probe.
+
+    :raises ConfigError: A URL can never work.
+    """
+    main = url_of(conf)
+    found = {main: probe(conf, main)}
+    result = {'': found[main]}
+    for name, partition in sorted(partitions.items()):
+        url = partition.transport_url
+        if not url:
+            continue
+        if url not in found:
+            try:
+                found[url] = probe(conf, url)
+            except ConfigError as exc:
+                raise ConfigError(f'[partition:{name}] {exc}') from None
+        result[name] = found[url]
+    return result
+
+
+def masked(url: str) -> str:
+    """Return *url* with everything from '//' to the last '@' hidden."""
+    scheme, separator, rest = url.partition('://')
+    if not separator:
+        return '***'
+    return f'{scheme}://{"***@" if "@" in rest else ""}' + rest.rpartition(
+        '@')[2].partition('?')[0]

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Clients of redis-py, and the meaning of their errors."""
+
+from typing import Any
+
+import redis
+from redis import backoff
+from redis import exceptions as errors
+from redis import retry
+from redis import sentinel
+
+from distperiodic.adapters.redis.url import Place
+from distperiodic.exceptions import BusUnavailable
+from distperiodic.ports import BrokerHost
+
+#: The oldest release with all commands and options that the carrier uses.
+OLDEST = (6, 2)
+#: Errors that a server without a fault does not raise.
+FAILURES = (redis.RedisError, OSError)
+#: Errors of the connection. All others are answers of the server.
+DISCONNECTED = (redis.ConnectionError, redis.TimeoutError, OSError)
+
+
+def client_of(place: Place, timeout: float,
+              host: BrokerHost | None = None) -> Any:
+    """Return a client, which connects with its first command.
+
+    It repeats no command by itself: a repeated message would arrive twice.
+
+    :param timeout: Maximum seconds of a connection and of a command.
+    :param host: One of the servers. None means the one that the URL selects.
+    """
+    options: dict[str, Any] = {
+        'db': place.database, 'protocol': 2,
+        'username': place.user if place.password else None,
+        'password': place.password or None,
+        'socket_timeout': timeout, 'socket_connect_timeout': timeout,
+        'socket_keepalive': True,
+        'retry': retry.Retry(backoff.NoBackoff(), 0)}
+    if place.tls:
+        options |= {'ssl': True, **place.files}
+    if place.sentinel:
+        return sentinel.Sentinel(
+            [(h.name, h.port) for h in (
+                place.hosts if host is None else [host])],
+            sentinel_kwargs={
+                name: value for name, value in options.items()
+                if name not in ('db', 'username', 'password')},
+            **options).master_for(place.sentinel)
+    one = host or place.hosts[0]
+    return redis.Redis(one.name, one.port, **options)
+
+
+def check_version(client: Any, place: Place) -> None:
+    """Check that the server is new enough.
+
+    :raises BusUnavailable: It is not.
+    """
+    try:
+        text = client.info('server')['redis_version']
+    except errors.NoPermissionError:
+        # The user may not ask. An older server then rejects a command.
+        return
+    number = tuple(int(part) for part in text.split('.')[:2])
+    if number < OLDEST:
+        raise BusUnavailable(
+            f'{place} is Redis {text}, but the oldest that can be used is '
+            f'{OLDEST[0]}.{OLDEST[1]}; upgrade it')
+
+
+def refusal_of(error: BaseException, place: Place) -> BusUnavailable | None:
+    """Return the error for an operator if a login was refused.
+
+    None means that a retry may succeed.
+    """
+    text = place.redacted(error)
+    if isinstance(error, BusUnavailable):
+        return error
+    if isinstance(error, errors.NoPermissionError):
+        return BusUnavailable(
+            f'{place} refuses a command of user {place.user!r} ({text}); '
+            'allow the user the commands +@stream +@set +@keyspace '
+            '+@connection +@transaction +info on the keys '
+            '~distperiodic.*')
+    if isinstance(error, errors.AuthenticationError) or 'AUTH' in text:
+        return BusUnavailable(
+            f'{place} refuses user {place.user!r} ({text}); correct the user '
+            'and the password in transport_url')
+    if 'DB index' in text:
+        return BusUnavailable(
+            f'{place} has no such database ({text}); correct the number at '
+            'the end of transport_url')
+    return None

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plug-in for ``redis://`` and ``rediss://``."""
+
+from collections.abc import Callable
+from typing import Any
+
+from distperiodic.adapters.redis import url as urls
+from distperiodic.adapters.redis.carrier import RedisCarrier
+from distperiodic.adapters.redis.probe import RedisProbe
+from distperiodic.ports import Inbox
+
+
+class RedisStreams:
+    """See :class:`distperiodic.ports.BusDriver`."""
+
+    def carrier(self, conf: Any, url: str, *, inbox: Inbox | None,
+                replicated: bool,
+                monotonic: Callable[[], float]) -> RedisCarrier:
+        """Return a carrier. The server decides about *replicated*."""
+        return RedisCarrier(urls.parse(url), inbox, monotonic)
+
+    def probe(self, conf: Any, url: str) -> RedisProbe:
+        return RedisProbe(urls.parse(url))

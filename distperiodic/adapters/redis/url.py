@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""URLs of Redis servers.
+
+``redis://USER:PASSWORD@HOST:PORT/DATABASE``, or ``rediss://`` for TLS. With
+``?sentinel=NAME`` the hosts are sentinels, which know the master of that name.
+User and password are percent-encoded.
+"""
+
+import dataclasses
+import urllib.parse
+
+from distperiodic.exceptions import ConfigError
+from distperiodic.ports import BrokerHost
+
+EXAMPLE = 'redis://:password@broker:6379/0'
+_PORT, _SENTINEL_PORT = 6379, 26379
+_FILES = ('ssl_ca_certs', 'ssl_certfile', 'ssl_keyfile')
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """One Redis database, on one server or behind sentinels."""
+
+    scheme: str
+    hosts: tuple[BrokerHost, ...]
+    password: str = dataclasses.field(repr=False)
+    database: int
+    #: Name of the master that the sentinels know. Empty means no sentinels.
+    sentinel: str
+    #: Files for TLS, by their names in redis-py.
+    files: dict[str, str]
+
+    @property
+    def tls(self) -> bool:
+        return self.scheme == 'rediss'
+
+    @property
+    def user(self) -> str:
+        """User to log in as."""
+        return self.hosts[0].user
+
+    def __str__(self) -> str:
+        hosts = ','.join(str(host) for host in self.hosts)
+        named = f'?sentinel={self.sentinel}' if self.sentinel else ''
+        return f'{self.scheme}://{hosts}/{self.database}{named}'
+
+    def redacted(self, error: BaseException) -> str:
+        """Return the text of an error in one line, without the password."""
+        text = ' '.join(str(error).split()) or type(error).__name__
+        if self.password:
+            text = text.replace(self.password, '***')
+        return text
+
+
+def parse(url: str) -> Place:
+    """Return the place that *url* names.
+
+    :raises ConfigError: The URL can never work.
+    """
+    scheme, _, rest = url.partition('://')
+    # A password may contain any character, even unquoted.
+    login, _, address = rest.rpartition('@')
+    user, _, password = login.partition(':')
+    address, _, query = address.partition('?')
+    servers, _, database = address.partition('/')
+    shown = f'{scheme}://{"***@" if login else ""}{address}'
+    try:
+        return _place(scheme.lower(), servers, database, query,
+                      urllib.parse.unquote(user) or 'default',
+                      urllib.parse.unquote(password))
+    except ValueError as exc:
+        raise ConfigError(f'transport_url {shown} cannot be used: {exc}; it '
+                          f'should look like {EXAMPLE}') from None
+
+
+def _place(scheme: str, servers: str, database: str, query: str, user: str,
+           password: str) -> Place:
+    if scheme not in ('redis', 'rediss'):
+        raise ValueError(f'unknown scheme {scheme!r}')
+    options = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+    sentinel = options.pop('sentinel', '')
+    files = {name: options.pop(name) for name in _FILES if name in options}
+    if options:
+        raise ValueError(
+            f'unknown option {", ".join(sorted(options))}; the options are '
+            f'sentinel, {", ".join(_FILES)}')
+    if files and scheme != 'rediss':
+        raise ValueError(f'{", ".join(files)} has an effect with rediss:// '
+                         'only')
+    if database and not (database.isascii() and database.isdecimal()):
+        raise ValueError(f'the database {database!r} is not a number')
+    port = _SENTINEL_PORT if sentinel else _PORT
+    hosts = tuple(_host(server, port, user) for server in servers.split(','))
+    if len(hosts) > 1 and not sentinel:
+        raise ValueError(f'it names {len(hosts)} servers, which needs '
+                         '?sentinel=NAME')
+    return Place(scheme, hosts, password, int(database or 0), sentinel, files)
+
+
+def _host(server: str, port: int, user: str) -> BrokerHost:
+    found = urllib.parse.urlsplit(f'//{server}')
+    if not found.hostname:
+        raise ValueError('it names no server')
+    # The port raises ValueError if it is none.
+    return BrokerHost(found.hostname, found.port or port, user)

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Active workers of partitions, and heartbeats of those that stand by.
+
+A partition is one row. Each change of its active worker is an UPDATE with the
+condition that the row is as the caller has read it; the answer is read back
+from the row. A transaction that starts runs changes the row first. So it
+cannot commit at the same time as a take-over: one of the two waits for the
+other, or is aborted and repeated.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Role
+from distperiodic.core.standby import Standing
+
+_partition = tables.partition
+_worker = tables.partition_worker
+
+# Microseconds after its last heartbeat for which a worker is remembered.
+_REMEMBERED = 86_400_000_000
+
+
+class Statements:
+    """The statements, for one kind of database."""
+
+    def __init__(self, dialect: Dialect):
+        now, lease_now = dialect.now, dialect.lease_now
+        lease = lease_now + sa.bindparam('microseconds', type_=sa.BigInteger)
+        this = sa.and_(
+            _partition.c.space == sa.bindparam('of_space'),
+            _partition.c.name == sa.bindparam('of_name'))
+        by = sa.bindparam('of_worker', type_=_partition.c.worker.type)
+        fence = sa.bindparam('of_fence', type_=sa.BigInteger)
+        its = sa.and_(
+            _worker.c.space == sa.bindparam('of_space'),
+            _worker.c.partition == sa.bindparam('of_name'),
+            _worker.c.worker == by)
+        self.read = sa.select(
+            _partition.c.worker, _partition.c.fence, _partition.c.promoted,
+            (_partition.c.until - lease_now).label('left')).where(this)
+        self.renew = sa.update(_partition).where(
+            this, _partition.c.worker == by).values(until=lease)
+        free = sa.or_(_partition.c.worker.is_(None),
+                      _partition.c.until <= lease_now)
+        #: Acquire a free partition, unless another worker has acquired it
+        #: since the caller has read the row.
+        self.acquire = sa.update(_partition).where(
+            this, free, _partition.c.fence == fence).values(
+                worker=by, fence=_partition.c.fence + 1, since=now,
+                until=lease, promoted=None, promoted_by=None)
+        self.release = sa.update(_partition).where(
+            this, _partition.c.worker == by).values(
+                worker=None, since=now, until=0)
+        in_force = sa.and_(
+            this, _partition.c.worker == by, _partition.c.fence == fence,
+            _partition.c.until > lease_now)
+        #: Change the row, and so lock it, if the worker is active.
+        self.hold = sa.update(_partition).where(in_force).values(
+            starts=_partition.c.starts + 1)
+        self.in_force = sa.select(_partition.c.fence).where(in_force)
+        self.seen = sa.update(_worker).where(its).values(
+            seen=lease_now, since=sa.case(
+                (_worker.c.role == sa.bindparam('new_role'),
+                 _worker.c.since), else_=now),
+            role=sa.bindparam('new_role'))
+        self.known = sa.select(_worker.c.worker).where(its)
+        self.depart = sa.delete(_worker).where(its)
+        self.forget = sa.delete(_worker).where(
+            _worker.c.space == sa.bindparam('of_space'),
+            _worker.c.partition == sa.bindparam('of_name'),
+            _worker.c.seen < lease_now - _REMEMBERED)
+
+
+def _statements(dialect: Dialect) -> Statements:
+    return Statements(dialect)
+
+
+class SqlPartitions:
+    """Partitions in a database; see
+    :class:`distperiodic.ports.PartitionStore`.
+    """
+
+    def __init__(self, database: Database, namespace: str):
+        self._database = database
+        self._dialect = database.dialect
+        self._namespace = namespace
+
+    @property
+    def _sql(self) -> Statements:
+        found: Statements = self._dialect.once(_statements)
+        return found
+
+    def _of(self, partition: str, worker: str) -> dict[str, Any]:
+        return {'of_space': self._namespace, 'of_name': partition,
+                'of_worker': worker}
+
+    def beat(self, partition: str, worker: str, role: Role, *,
+             seconds: float) -> Standing:
+        its = self._of(partition, worker)
+
+        def work(connection: sa.Connection) -> Standing:
+            connection.execute(self._sql.renew, its | {
+                'microseconds': round(seconds * 1e6)})
+            self._seen(connection, its, role)
+            return self._read(connection, its)
+        return self._database.write(work)
+
+    def acquire(self, partition: str, worker: str, *, fence: int,
+                seconds: float) -> Standing:
+        its = self._of(partition, worker)
+
+        def work(connection: sa.Connection) -> Standing:
+            connection.execute(self._sql.acquire, its | {
+                'of_fence': fence, 'microseconds': round(seconds * 1e6)})
+            connection.execute(self._sql.forget, its)
+            standing = self._read(connection, its)
+            self._seen(connection, its, Role.ACTIVE
+                       if standing.worker == worker else Role.STANDBY)
+            return standing
+        return self._database.write(work)
+
+    def release(self, partition: str, worker: str) -> Standing:
+        its = self._of(partition, worker)
+
+        def work(connection: sa.Connection) -> Standing:
+            connection.execute(self._sql.release, its)
+            self._seen(connection, its, Role.STANDBY)
+            return self._read(connection, its)
+        return self._database.write(work)
+
+    def depart(self, partition: str, worker: str) -> None:
+        its = self._of(partition, worker)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(self._sql.release, its)
+            connection.execute(self._sql.depart, its)
+        self._database.write(work)
+
+    def is_in_force(self, active: Active) -> bool:
+        its = self._of(active.partition, active.worker)
+        return self._database.read(
+            lambda connection: connection.execute(
+                self._sql.in_force, its | {'of_fence': active.fence}
+            ).first()) is not None
+
+    def hold(self, connection: sa.Connection, active: Active) -> bool:
+        """Return whether *active* is in force, and lock its row if it is.
+
+        Call it first in a transaction that starts runs.
+        """
+        its = self._of(active.partition, active.worker) | {
+            'of_fence': active.fence}
+        connection.execute(self._sql.hold, its)
+        return connection.execute(
+            self._sql.in_force, its).first() is not None
+
+    def _read(self, connection: sa.Connection,
+              its: dict[str, Any]) -> Standing:
+        row = connection.execute(self._sql.read, its).first()
+        if row is None:
+            self._dialect.insert_new(
+                connection, _partition, {'name': [its['of_name']]},
+                space=self._namespace, fence=0, since=0, until=0, starts=0)
+            row = connection.execute(self._sql.read, its).one()
+        return Standing(row.worker or '', row.fence, row.left / 1e6,
+                        row.promoted or '')
+
+    def _seen(self, connection: sa.Connection, its: dict[str, Any],
+              role: Role) -> None:
+        """Record a heartbeat."""
+        found = its | {'new_role': role}
+        for _ in range(2):
+            connection.execute(self._sql.seen, found)
+            if connection.execute(self._sql.known, its).first() is not None:
+                return
+            self._dialect.insert_new(
+                connection, _worker, {'worker': [its['of_worker']]},
+                space=self._namespace, partition=its['of_name'],
+                role=Role.STARTING, since=0, seen=0)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SQL statements about steps of tasks, each written once for all databases.
+
+Each function builds one, for :meth:`.Dialect.once`.
+"""
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.statements import GRANTED
+from distperiodic.adapters.sql.statements import in_state
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Move
+from distperiodic.core.claim import State
+from distperiodic.core.workflow import Status
+
+_claim = tables.claim
+_lease = tables.lease
+_queue = tables.queue
+_ready = tables.ready
+_task = tables.task
+
+
+def claim(dialect: Dialect) -> Any:
+    """Claim the next steps of tasks.
+
+    A task has a row already for a command that an earlier step of it has run.
+    The fences of a task grow over all its commands.
+    """
+    before, _ = MOVES[Move.CLAIM]
+
+    def change(new: Any) -> list[tuple[str, Any]]:
+        # MySQL assigns from left to right: copy the old tick first, and
+        # change the state last. PyMySQL binds no parameters here.
+        return [
+            ('previous', _claim.c.tick), ('tick', new.tick),
+            ('settled', new.tick), ('fence', sa.case(
+                (_claim.c.fence < new.fence, new.fence),
+                else_=_claim.c.fence + sa.literal_column('1'))),
+            ('attempt', new.attempt), ('worker', new.worker),
+            ('progress', sa.null()), ('lease', new.lease),
+            ('state', new.state)]
+    return dialect.merge(
+        _claim, ('object', 'position'), (
+            'job', 'tick', 'settled', 'state', 'fence', 'attempt', 'lease',
+            'worker', 'since', 'rule'), change, in_state(before), GRANTED)
+
+
+def _ready_now(dialect: Dialect, *conditions: Any) -> Any:
+    return sa.select(_ready, dialect.now.label('now')).where(
+        *conditions).order_by(
+            _ready.c.precedence, _ready.c.due, _ready.c.task
+    ).with_for_update(skip_locked=True)
+
+
+def ready_of_command(dialect: Dialect) -> Any:
+    return _ready_now(
+        dialect, _ready.c.job == sa.bindparam('of_job'),
+        _ready.c.delayed == 0).limit(
+            sa.bindparam('at_most', type_=sa.Integer))
+
+
+def ready_of_tasks(dialect: Dialect) -> Any:
+    # Let no index match the second condition: to a planner that last saw the
+    # table empty, it seems cheaper than the search for each task.
+    return _ready_now(
+        dialect, dialect.among(_ready.c.task),
+        _ready.c.delayed + sa.literal_column('0') == 0)
+
+
+def leases(dialect: Dialect) -> Any:
+    return sa.select(_lease).where(dialect.among(_lease.c.id))
+
+
+def lock_ending(dialect: Dialect) -> Any:
+    of_lease = _lease.c.id == sa.bindparam('of_lease')
+    return sa.select(
+        _task, *(sa.select(_lease.c[name]).where(of_lease)
+                 .scalar_subquery().label(f'lease_{name}')
+                 for name in ('made', 'holder')),
+        dialect.now.label('now')).where(dialect.among(_task.c.id)).order_by(
+            _task.c.id).with_for_update()
+
+
+def heads_after(dialect: Dialect) -> Any:
+    return sa.select(_queue.c.head).distinct().join(_task, sa.and_(
+        _queue.c.space == _task.c.space, _queue.c.name == _task.c.queue)
+    ).where(dialect.among(_task.c.id), _queue.c.head.is_not(None))
+
+
+def tasks(dialect: Dialect) -> Any:
+    return sa.select(_task).where(dialect.among(_task.c.id))
+
+
+def committed(dialect: Dialect) -> Any:
+    return sa.select(
+        _claim.c.object, _claim.c.tick, _claim.c.progress, _claim.c.worker
+    ).where(
+        _claim.c.job == sa.bindparam('of_job'),
+        _claim.c.lease == sa.bindparam('stands_in'),
+        _claim.c.state == State.COMMITTED, dialect.among(_claim.c.object))
+
+
+def no_more_ready(dialect: Dialect) -> Any:
+    return sa.delete(_ready).where(dialect.among(_ready.c.task))
+
+
+def starting(dialect: Dialect) -> Any:
+    # There is no condition on the status, for the reason given above.
+    waits = _task.c.status == Status.WAITING
+    at = sa.bindparam('at', type_=sa.BigInteger)
+    return sa.update(_task).where(dialect.among(_task.c.id)).ordered_values(
+        # MySQL assigns from left to right.
+        (_task.c.started, sa.case((sa.and_(
+            waits, _task.c.started.is_(None)), at), else_=_task.c.started)),
+        (_task.c.status, sa.case(
+            (waits, sa.literal(Status.RUNNING, _task.c.status.type)),
+            else_=_task.c.status)))

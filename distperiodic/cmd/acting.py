@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part that all commands share which change something: who asks, and why.
+"""
+
+import argparse
+import contextlib
+import getpass
+import os
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import Protocol
+from typing import TypeVar
+
+from distperiodic.cmd import configured
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from distperiodic.operator.auditing import Actor
+    from distperiodic.operator.auditing import Record
+
+    class _Acting(Protocol):
+        def __init__(self, connection_url: str, *, namespace: str,
+                     actor: Actor): ...
+        def close(self) -> None: ...
+
+    _Admin = TypeVar('_Admin', bound=_Acting)
+
+
+def user() -> str:
+    """Return the name of the user who runs this command."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may run as a user id that has no name.
+        return f'uid-{os.getuid()}'
+
+
+class Acting(configured.Configured):
+    """A part of a cliff command that changes something."""
+
+    #: Whether the reason must be given.
+    reason_required = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--reason', '--why', dest='why', default='', metavar='TEXT',
+            required=self.reason_required,
+            help='the reason, for other operators; "events" shows it')
+        return parser
+
+    def actor(self, parsed: argparse.Namespace) -> 'Actor':
+        """Return who runs this command, where, and why."""
+        from distperiodic.adapters.local.process_slot import host_name
+        from distperiodic.operator.auditing import Actor
+        return Actor(user(), host_name(), parsed.why)
+
+    @contextlib.contextmanager
+    def audited(self, parsed: argparse.Namespace, target: str,
+                **arguments: Any) -> 'Iterator[Record]':
+        """Record the action in the body of the context.
+
+        :param arguments: What explains the action; None values are left out.
+        :raises ConfigError: there is no store.
+        """
+        from distperiodic.operator.auditing import Trail
+        command: Any = self
+        settings = self.database(parsed)
+        with contextlib.closing(Trail(
+                settings.connection, namespace=settings.group)) as trail:
+            with trail.recorded(
+                    self.actor(parsed), command.cmd_name, target,
+                    **{name: value for name, value in arguments.items()
+                       if value is not None}) as record:
+                yield record
+
+    def admin(self, parsed: argparse.Namespace, kind: 'type[_Admin]'
+              ) -> 'contextlib.closing[_Admin]':
+        """Return the commands of the configured group.
+
+        :raises ConfigError: there is no store.
+        """
+        settings = self.database(parsed)
+        return contextlib.closing(kind(
+            settings.connection, namespace=settings.group,
+            actor=self.actor(parsed)))
+
+    def print(self, text: str) -> None:
+        app: Any = self.app  # type: ignore[attr-defined]
+        print(text, file=app.stdout)

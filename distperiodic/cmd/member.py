@@ -1,0 +1,371 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``distperiodic member list|show|drain|undrain|set|unset``: the processes of
+a group, what they do, and commands to them.
+"""
+
+import argparse
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from cliff import command
+from cliff import lister
+from cliff import show
+
+from distperiodic import exceptions
+from distperiodic.cmd import acting
+from distperiodic.cmd import configured
+from distperiodic.cmd import display
+from distperiodic.core.control import Verb
+from distperiodic.core.suggestion import did_you_mean
+
+if TYPE_CHECKING:
+    from distperiodic.operator.members import Answer
+    from distperiodic.operator.members import MemberAdmin
+    from distperiodic.operator.members import MemberRow
+
+# Seconds between two looks for answers.
+_POLL = 0.1
+
+
+def role(member: 'MemberRow | Answer') -> str:
+    """Return what a member is, in words."""
+    return f'worker of {member.part}' if member.part else 'scheduler'
+
+
+class MemberList(display.Table, lister.Lister):
+    """Show the processes of the group, as the store knows them.
+
+    A member that is silent has not reported for session_timeout: it was
+    killed, it hangs, or it cannot reach the store.
+    """
+
+    essential = ('Member', 'Role', 'State', 'Seen')
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic.operator.members import MemberQueries
+        people = parsed.formatter not in display.FOR_PROGRAMS
+        settings = self.database(parsed)
+        with self.store(parsed, MemberQueries) as queries:
+            found = queries.members()
+        if not found:
+            self.sentence = 'No member of this group has reported yet.'
+        rows: list[Sequence[Any]] = []
+        for member in found:
+            pools = member.state.get('pools') or {}
+            rows.append((
+                member.name, role(member),
+                _state(member, settings.session_timeout),
+                'yes' if member.drained else 'no',
+                member.state.get('in_flight', ''),
+                sum(pool['busy'] for pool in pools.values()),
+                _age(member.age, people), member.state.get('version', ''),
+                member.drained_by, member.drained_why))
+        return (('Member', 'Role', 'State', 'Drained', 'In flight', 'Busy',
+                 'Seen' if people else 'Seen (s)', 'Version', 'Drained by',
+                 'Why'), rows)
+
+
+def _state(member: 'MemberRow', session_timeout: float) -> str:
+    if member.stopped:
+        return 'stopped'
+    if member.silent(session_timeout):
+        return 'silent'
+    return 'running' if member.state.get('healthy') else 'not healthy'
+
+
+def _age(micros: int, people: bool) -> Any:
+    seconds = micros / 1e6
+    return configured.age(seconds) if people else round(seconds, 3)
+
+
+class _OfMember(configured.Configured):
+    """A part of a command about one member, or several."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        self._add_target(parser)
+        return parser
+
+    def _add_target(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            'member', metavar='MEMBER', nargs='?',
+            help='name of the member, as "member list" shows it')
+        parser.add_argument(
+            '--partition', metavar='PARTITION',
+            help='workers of this partition')
+        parser.add_argument(
+            '--schedulers', action='store_true', help='schedulers')
+
+    def select(self, members: 'list[MemberRow]',
+               parsed: argparse.Namespace) -> 'list[MemberRow]':
+        """Return the members that were named.
+
+        :raises ConfigError: There is none, or the name is ambiguous.
+        """
+        if parsed.partition is not None and parsed.schedulers:
+            raise exceptions.ConfigError(
+                '--partition and --schedulers exclude each other: a '
+                'scheduler serves no partition; omit one')
+        found = members
+        if parsed.partition is not None:
+            found = [one for one in members if one.part == parsed.partition]
+            if not found:
+                parts = sorted({one.part for one in members if one.part})
+                raise exceptions.ConfigError(
+                    f'no worker serves partition {parsed.partition!r}; '
+                    + (f'there are workers of {", ".join(parts)}' if parts
+                       else 'no worker of any partition has reported'))
+        elif parsed.schedulers:
+            found = [one for one in members if not one.part]
+        if parsed.member is not None:
+            found = [one for one in found if one.name == parsed.member]
+        if not found:
+            names = sorted({one.name for one in members})
+            raise exceptions.ConfigError(
+                f'there is no member {parsed.member!r}'
+                + (did_you_mean(parsed.member, names) or
+                   f'; there are {configured.listed(names, 9)}')
+                if names and parsed.member is not None else
+                'no member of this group has reported yet; check '
+                '[distperiodic] group')
+        return found
+
+    def select_one(self, members: 'list[MemberRow]',
+                   parsed: argparse.Namespace) -> 'MemberRow':
+        """Return the one member that was named.
+
+        :raises ConfigError: There is none, or the name is ambiguous.
+        """
+        found = self.select(members, parsed)
+        if len(found) > 1:
+            raise exceptions.ConfigError(
+                f'{parsed.member or "this"} names '
+                f'{len(found)} members: '
+                + ', '.join(f'{one.name} ({role(one)})' for one in found)
+                + '; give MEMBER, and --schedulers or --partition')
+        return found[0]
+
+
+class MemberShow(_OfMember, display.Display, show.ShowOne):
+    """Show what a member does now: its runs, pools and queues."""
+
+    def take_action(self, parsed: argparse.Namespace
+                    ) -> tuple[Sequence[str], Sequence[Any]]:
+        from distperiodic.operator.activity import Activity
+        from distperiodic.operator.members import MemberQueries
+        people = parsed.formatter == 'table'
+        settings = self.database(parsed)
+        with self.store(parsed, MemberQueries) as queries:
+            member = self.select_one(queries.members(), parsed)
+        fields: dict[str, Any] = {
+            'member': member.name, 'role': role(member),
+            'state': _state(member, settings.session_timeout),
+            'process': member.process,
+            'seen' if people else 'seen_s': _age(member.age, people),
+            'drained': member.drained,
+            'drained_at': '' if member.drained_at is None
+            else configured.moment(member.drained_at),
+            'drained_by': member.drained_by, 'why': member.drained_why,
+            'pool_size': '' if member.pool_size is None
+            else member.pool_size,
+        }
+        fields.update({name: value for name, value in member.state.items()
+                       if name not in fields and name != 'kind'})
+        with self.store(parsed, Activity) as activity:
+            runs = [run for run in activity.runs(None, 1000)
+                    if member.process
+                    and run.worker.startswith(f'{member.process}~')]
+        fields['runs'] = [
+            {'job': run.job, 'object': run.object,
+             'age_s': None if run.age is None
+             else round(max(0, run.age) / 1e6, 3),
+             'progress': run.progress} for run in runs]
+        if people:
+            fields = {name: value for name, value in fields.items()
+                      if value not in ('', None, [])}
+        return tuple(fields), tuple(fields.values())
+
+
+class _Order(_OfMember, acting.Acting, command.Command):
+    """A part of a command that members answer."""
+
+    verb: Verb
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            '--all', action='store_true',
+            help='all schedulers and workers of the group')
+        parser.add_argument(
+            '--wait', type=configured.seconds, default=10.0,
+            metavar='SECONDS',
+            help='wait at most this long for answers; default: 10')
+        return parser
+
+    def take_action(self, parsed: argparse.Namespace) -> int:
+        from distperiodic.operator.members import MemberAdmin
+        if not (parsed.all or parsed.member is not None
+                or parsed.partition is not None or parsed.schedulers):
+            raise exceptions.ConfigError(
+                'no member is named; give MEMBER, --partition, --schedulers '
+                'or --all; to list the members: distperiodic member list')
+        settings = self.database(parsed)
+        with self.admin(parsed, MemberAdmin) as admin:
+            members = admin.members()
+            found = self.select(members, parsed)
+            if parsed.member is not None:
+                found = [self.select_one(members, parsed)]
+            self.warn(members, found, settings.session_timeout)
+            action = admin.order(self.verb, found, _target(parsed),
+                                 **self.arguments(parsed))
+            return self._wait(admin, action, parsed, settings)
+
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        """Return the arguments of the command."""
+        return {}
+
+    def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
+             session_timeout: float) -> None:
+        """Warn of consequences that the operator may not want."""
+
+    def _wait(self, admin: 'MemberAdmin', action: str,
+              parsed: argparse.Namespace, settings: Any) -> int:
+        """Print the answers as they come, and who did not answer, and why."""
+        from distperiodic.adapters.local.clock import SystemClock
+        clock = SystemClock()
+        end = clock.monotonic() + parsed.wait
+        printed: set[tuple[str, str]] = set()
+        refused = 0
+        while True:
+            answers = admin.answers(action)
+            for one in answers:
+                if one.at is None or (one.part, one.name) in printed:
+                    continue
+                printed.add((one.part, one.name))
+                refused += not one.done
+                self.print(f'{one.name} ({role(one)}): {one.outcome}, at '
+                           f'{configured.second(one.at)}')
+            silent = [one for one in answers if one.at is None]
+            if not silent or clock.monotonic() >= end:
+                break
+            threading.Event().wait(_POLL)
+        states = {(one.part, one.name): one for one in admin.members()}
+        for one in silent:
+            self.print(
+                f'{one.name} ({role(one)}): no answer; '
+                + _excuse(states.get((one.part, one.name)),
+                          settings.session_timeout, parsed.wait))
+        admin.conclude(action, (
+            f'{len(answers) - len(silent) - refused} done, {refused} '
+            f'refused, {len(silent)} without an answer'))
+        return configured.FINDING if silent or refused else configured.FINE
+
+
+def _excuse(member: 'MemberRow | None', session_timeout: float,
+            waited: float) -> str:
+    """Return why a member has not answered, and what follows."""
+    if member is None:
+        return 'its row was deleted meanwhile'
+    age = configured.age(member.age / 1e6)
+    if member.stopped:
+        return (f'its process stopped {age} ago; the command takes effect '
+                'when it starts again')
+    if member.silent(session_timeout):
+        return (f'it has been silent for {age}: it was killed, it hangs, or '
+                'it cannot reach the store; the command takes effect when it '
+                'reaches the store')
+    return (f'it reported {age} ago, but did not answer within {waited:g} s; '
+            'the command takes effect at its next sweep')
+
+
+def _target(parsed: argparse.Namespace) -> str:
+    part = (f'partition {parsed.partition}' if parsed.partition is not None
+            else 'schedulers' if parsed.schedulers else '')
+    return ' of '.join(filter(None, [parsed.member, part])) or 'all'
+
+
+class MemberDrain(_Order):
+    """Take members out of service, and keep them out over restarts.
+
+    A drained scheduler claims nothing more; the other schedulers own its
+    objects. A drained worker gets nothing more to run. What was claimed is
+    finished. Jobs that run on every member go on.
+    """
+
+    verb = Verb.DRAIN
+
+    def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
+             session_timeout: float) -> None:
+        for part in sorted({one.part for one in chosen}):
+            left = [one for one in members if one.part == part
+                    and one not in chosen and not one.drained
+                    and not one.stopped and not one.silent(session_timeout)]
+            if not left:
+                what = (f'no worker of partition {part} is left'
+                        if part else 'no scheduler is left')
+                self.print(f'warning: {what} that is running and not '
+                           'drained; nothing '
+                           + ('of it runs' if part else 'is claimed')
+                           + ' until one is started or undrained')
+
+
+class MemberUndrain(_Order):
+    """Put drained members into service again."""
+
+    verb = Verb.UNDRAIN
+
+
+class _OfOption(_Order):
+    """A part of a command about an option of a member."""
+
+    def _add_target(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            'option', metavar='OPTION', choices=('pool_size',),
+            help='pool_size: number of threads of each pool of the member')
+        self._add_value(parser)
+        super()._add_target(parser)
+
+    def _add_value(self, parser: argparse.ArgumentParser) -> None:
+        """Add the argument that is the value of the option."""
+
+
+class MemberSet(_OfOption):
+    """Set an option of members, also for their next start.
+
+    The configured value counts again after "member unset".
+    """
+
+    verb = Verb.SET
+
+    def _add_value(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            'value', metavar='VALUE', type=_pool_size,
+            help='a whole number from 1 to 1000')
+
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        return {parsed.option: parsed.value}
+
+
+class MemberUnset(_OfOption):
+    """Let the configured value of an option count again."""
+
+    verb = Verb.UNSET
+
+    def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
+        return {}
+
+
+def _pool_size(text: str) -> int:
+    """Parse a number of threads."""
+    try:
+        size = int(text)
+    except ValueError:
+        size = 0
+    if not 1 <= size <= 1000:
+        raise argparse.ArgumentTypeError(
+            f'{text!r} cannot be used as pool_size; give a whole number from '
+            '1 to 1000; to run nothing, drain the member')
+    return size

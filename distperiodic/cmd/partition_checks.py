@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of ``distperiodic doctor`` that concern partitions.
+
+As in checks.py, each check is a function and its docstring is shown to the
+operator. No check changes a row.
+"""
+
+import contextlib
+
+from distperiodic.cmd import configured
+from distperiodic.cmd.case import Case
+from distperiodic.cmd.check import check
+from distperiodic.cmd.findings import Finding
+from distperiodic.cmd.findings import ok
+from distperiodic.cmd.findings import skip
+from distperiodic.cmd.findings import warn
+
+
+@check('partitions', offline=True)
+def partition_jobs(case: Case) -> Finding:
+    """Each section of a partition names a topic that a job has: otherwise its
+    options have no effect.
+    """
+    from distperiodic import opts
+    partitions = case.settings.partitions
+    if not partitions:
+        return ok('no section has options of a partition')
+    if case.tasks is None:
+        return skip('--tasks is not given')
+    topics = {job.topic for job in (
+        *case.tasks.jobs.values(), *case.tasks.commands.values())}
+    unused = [f'[{opts.PARTITION}{one.name}]'
+              for topic, one in sorted(partitions.items())
+              if topic not in topics]
+    if unused:
+        return warn(
+            f'no job of --tasks has the topic of {configured.listed(unused)}; '
+            f'their topics are {configured.listed(sorted(topics))}',
+            'correct the name of the section, or remove it, unless it belongs '
+            'to another service that reads the file')
+    return ok(f'{configured.plural(len(partitions), "partition")} with '
+              'options')
+
+
+@check('partitions', offline=True)
+def partition_handlers(case: Case) -> Finding:
+    """Each class of handlers that a partition names can be loaded."""
+    from distperiodic import loading
+    named = [topic for topic, one in sorted(case.settings.partitions.items())
+             if one.handler is not None]
+    if not named:
+        return ok('no partition has the option handler')
+    for topic in named:
+        loading.load_handler(case.conf, case.settings, topic)
+    return ok(f'loaded for {configured.listed(named)}')
+
+
+@check('partitions')
+def partition_active(case: Case) -> Finding:
+    """Each partition with mode = standby has an active worker, and another one
+    that can take over.
+    """
+    from distperiodic.operator.partitions import PartitionQueries
+    named = sorted(topic for topic, one in case.settings.partitions.items()
+                   if one.standby)
+    if not named:
+        return ok('no partition has mode = standby')
+    assert case.store  # It answers, or this check is skipped.
+    within = case.settings.session_timeout
+    with contextlib.closing(PartitionQueries(
+            case.settings.connection,
+            namespace=case.settings.group)) as queries:
+        found = {one.name: one for one in queries.partitions()}
+    odd, fine = [], []
+    for topic in named:
+        one = found.get(topic)
+        present = one.present(within) if one is not None else []
+        spare = [worker for worker in present
+                 if one is not None and worker.process != one.active]
+        if one is None or len(spare) == len(present):
+            odd.append(f'{topic} has no active worker')
+        elif not spare:
+            odd.append(f'{topic} has no worker that stands by')
+        else:
+            fine.append(f'{topic}: {configured.identity(one.active)}')
+    if odd:
+        return warn('; '.join(odd),
+                    'start distperiodic worker --partition NAME on two hosts; '
+                    'see distperiodic partition show NAME')
+    return ok(f'active: {configured.listed(fine)}')

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Election of the active worker of a partition with ``mode = standby``.
+
+A partition has at most one active worker. The store records it in one row,
+with a fence that grows with each take-over, and with a lease by the store's
+clock. The active worker renews the lease; this is its heartbeat. The others
+stand by. One of them takes over only if both signs of life are gone: the
+active worker is not in its group any more, and its lease has expired. If the
+row names no worker, because the active one has released it, they need not
+wait.
+
+This module computes when a worker sends which request. The store alone decides
+whether the request succeeds.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from distperiodic.core.member import Member
+
+#: Seconds that the others leave to a better candidate that is in the group.
+HEAD_START = 0.3
+#: Longest interval between two heartbeats, in seconds.
+_INTERVAL = 1.0
+#: Number of heartbeats per lease, at least.
+_PER_LEASE = 5
+# Fraction of a lease, at its end, in which its holder does not trust it.
+_MARGIN = 0.1
+
+
+class Role(enum.StrEnum):
+    """State of one worker of the partition."""
+
+    #: The store has not answered yet.
+    STARTING = 'starting'
+    STANDBY = 'standby'
+    ACTIVE = 'active'
+    #: Active, but it starts nothing more: it waits for the end of its runs.
+    STOPPING = 'stopping'
+
+
+class Active(NamedTuple):
+    """The active worker of a partition, as its runs are started."""
+
+    partition: str
+    #: Name of its process; see :attr:`distperiodic.core.member.Member.process`
+    worker: str
+    fence: int
+
+
+class Standing(NamedTuple):
+    """The row of a partition at one moment."""
+
+    #: The process that is active. Empty means none.
+    worker: str
+    #: Number of take-overs so far.
+    fence: int
+    #: Seconds until the lease of the active worker expires by the store's
+    #: clock. Not above 0 means that it has expired.
+    left: float
+    #: Member that an operator has chosen as the next active one. Empty means
+    #: none.
+    promoted: str
+
+
+class Request(enum.Enum):
+    """Request of a worker to the store."""
+
+    #: Record a heartbeat, and renew the lease if this worker is active.
+    BEAT = enum.auto()
+    #: Become the active worker.
+    ACQUIRE = enum.auto()
+    #: Stop being the active worker.
+    RELEASE = enum.auto()
+
+
+def is_preferred(identity: str, preferred: str) -> bool:
+    """Return whether *preferred* names this member, or the host of its id."""
+    return bool(preferred) and preferred in (
+        identity, identity.rpartition(':')[0])
+
+
+class Election:
+    """The election as one worker takes part in it.
+
+    The caller sends each request that :meth:`next` returns, one at a time, and
+    passes the answer to :meth:`answered`. All times are monotonic seconds.
+
+    :param me: This worker.
+    :param lease: Seconds until the lease of the active worker expires.
+    :param preferred: Host or member that goes first if several workers may
+        take over. Empty means none.
+    """
+
+    def __init__(self, me: Member, *, lease: float, preferred: str = ''):
+        self._me = me
+        self._lease = lease
+        self._preferred = preferred
+        self.interval = min(_INTERVAL, lease / _PER_LEASE)
+        self.role = Role.STARTING
+        self.standing: Standing | None = None
+        #: When the answer that *standing* comes from was requested.
+        self._read_at = 0.0
+        self._next_beat = 0.0
+        self._pending = False
+        #: Since when this worker could take over. None means that it cannot.
+        self._open_since: float | None = None
+        self._leaving = False
+
+    @property
+    def fence(self) -> int:
+        """Fence of the last take-over that is known."""
+        return self.standing.fence if self.standing is not None else 0
+
+    @property
+    def holds(self) -> bool:
+        """Whether the partition was this worker's at the last answer."""
+        return self._is_mine(self.standing)
+
+    def trusted(self, now: float) -> bool:
+        """Return whether this worker is certainly the active one."""
+        # A worker that leaves is stopping, whether or not it was active.
+        return (self.holds
+                and now < self._read_at + self._lease * (1.0 - _MARGIN))
+
+    def leave(self) -> None:
+        """Start nothing more; release the partition once no run is left."""
+        self._leaving = True
+        self.role = Role.STOPPING
+
+    def rejoin(self) -> None:
+        """Take part again after :meth:`leave`."""
+        self._leaving = False
+
+    def hurry(self) -> None:
+        """Send the next heartbeat at once: the members have changed."""
+        self._next_beat = 0.0
+
+    def next(self, now: float, members: Mapping[str, str] | None,
+             busy: bool) -> Request | None:
+        """Return the request to send now. None means nothing.
+
+        :param members: Identities of the workers in the group, by process.
+            None means that they are not known for certain.
+        :param busy: Whether runs of this worker have not ended.
+        """
+        if self._pending:
+            return None
+        standing = self.standing
+        if self._is_mine(standing):
+            if self.role is Role.ACTIVE and self._hands_over(
+                    standing, members):
+                self.role = Role.STOPPING
+            if self.role is Role.STOPPING and not busy:
+                return Request.RELEASE
+        elif not self._leaving and self._may_acquire(now, members):
+            return Request.ACQUIRE
+        return Request.BEAT if now >= self._next_beat else None
+
+    def requested(self, now: float) -> None:
+        """Record that the request of :meth:`next` was sent."""
+        self._pending = True
+        self._next_beat = now + self.interval
+
+    def failed(self) -> None:
+        """Record that the request was not answered."""
+        self._pending = False
+
+    def answered(self, standing: Standing, requested_at: float) -> None:
+        """Record the row that the store returned."""
+        self._pending = False
+        self.standing = standing
+        self._read_at = requested_at
+        if self._is_mine(standing):
+            if self.role is not Role.STOPPING:
+                self.role = Role.ACTIVE
+            self._open_since = None
+        elif not self._leaving:
+            self.role = Role.STANDBY
+
+    def _is_mine(self, standing: Standing | None) -> bool:
+        return standing is not None and standing.worker == self._me.process
+
+    def _hands_over(self, standing: Standing | None,
+                    members: Mapping[str, str] | None) -> bool:
+        """Return whether an operator has chosen another member.
+
+        If the members are not known for certain, the choice counts: the chosen
+        member had sent a heartbeat to the store.
+        """
+        return (standing is not None
+                and standing.promoted not in ('', self._me.identity)
+                and (members is None
+                     or standing.promoted in members.values()))
+
+    def _may_acquire(self, now: float,
+                     members: Mapping[str, str] | None) -> bool:
+        if not self._is_open(now, members):
+            self._open_since = None
+            return False
+        if self._open_since is None:
+            self._open_since = now
+        assert members is not None
+        return now - self._open_since >= self._patience(members)
+
+    def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
+        """Return whether the partition has no active worker, as far as this
+        worker knows.
+        """
+        standing = self.standing
+        if standing is None or members is None or (
+                self._me.process not in members):
+            return False
+        if not standing.worker:
+            return True
+        if now < self._read_at + standing.left:
+            return False
+        # An operator may choose a successor for a worker that is still in its
+        # group but has sent no heartbeat for the whole lease.
+        return (standing.worker not in members
+                or standing.promoted == self._me.identity)
+
+    def _patience(self, members: Mapping[str, str]) -> float:
+        """Return the seconds that this worker leaves to better candidates."""
+        standing, mine = self.standing, self._me.identity
+        assert standing is not None
+        if standing.promoted:
+            if standing.promoted == mine:
+                return 0.0
+            return self._lease if standing.promoted in members.values() else (
+                HEAD_START)
+        if not self._preferred or is_preferred(mine, self._preferred):
+            return 0.0
+        if not standing.fence:
+            # The processes of a new partition start one after the other.
+            return self._lease
+        return HEAD_START if any(
+            is_preferred(identity, self._preferred)
+            for identity in members.values()) else 0.0

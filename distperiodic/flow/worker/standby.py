@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The active worker of a partition with ``mode = standby``, in the store.
+
+:mod:`distperiodic.core.standby` decides which request is next. This module
+sends it, one at a time, and reports when the worker becomes active, and when
+it no longer is.
+"""
+
+import logging
+from collections.abc import Callable
+from collections.abc import Mapping
+
+from distperiodic import ports
+from distperiodic.core.member import Member
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Election
+from distperiodic.core.standby import Request
+from distperiodic.core.standby import Role
+from distperiodic.core.standby import Standing
+
+LOG = logging.getLogger(__name__)
+
+
+class Standby:
+    """This worker's part in the election of the active one.
+
+    :param members: Returns the identities of the workers in the group, by
+        process. None means that they are not known for certain. Threads of
+        the store call it, too.
+    :param busy: Returns whether runs have not ended.
+    :param changed: Called with the new role whenever it has changed.
+    :param lost: Called when another worker has taken over the partition that
+        this one had, also while this one is leaving.
+    :param lease: Seconds until the lease of the active worker expires.
+    :param preferred: Host or member that goes first. Empty means none.
+    """
+
+    def __init__(self, partition: str, me: Member, *,
+                 store: ports.StoreQueue, clock: ports.Clock,
+                 members: Callable[[], Mapping[str, str] | None],
+                 busy: Callable[[], bool], changed: Callable[[Role], None],
+                 lost: Callable[[], None], lease: float, preferred: str = ''):
+        self._partition = partition
+        self._me = me
+        self._store = store
+        self._clock = clock
+        self._members = members
+        self._busy = busy
+        self._changed = changed
+        self._lost = lost
+        self._lease = lease
+        self._election = Election(me, lease=lease, preferred=preferred)
+        self._role = Role.STARTING
+        self._departed = False
+        #: The active worker, if this one is. Replaced as a whole: the threads
+        #: that run the work read it.
+        self._active: Active | None = None
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    def active(self) -> Active | None:
+        """Return what starts of runs must present.
+
+        None means that this worker must not start any.
+        """
+        return self._active if self.trusted() else None
+
+    def trusted(self) -> bool:
+        """Return whether this worker is certainly the active one."""
+        return self._election.trusted(self._clock.monotonic())
+
+    def viewed(self) -> None:
+        """Handle a change of the members of the group."""
+        self._election.hurry()
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Send the next request, if one is due. Call this several times a
+        second.
+        """
+        if self._departed:
+            return
+        now = self._clock.monotonic()
+        request = self._election.next(now, self._members(), self._busy())
+        self._note()
+        if request is None:
+            return
+        self._election.requested(now)
+        self._store.submit(
+            lambda store: self._perform(request, store),
+            lambda standing: self._answered(standing, now),
+            self._election.failed, urgent=True)
+
+    def leave(self) -> None:
+        """Start nothing more, and release the partition if no run is left."""
+        self._election.leave()
+        self._note()
+
+    def rejoin(self) -> None:
+        """Take part in the election again after :meth:`leave`."""
+        self._election.rejoin()
+
+    def depart(self) -> None:
+        """Record that this worker is gone. Call it after the last run."""
+        def work(store: ports.ClaimStore) -> None:
+            assert store.partitions is not None
+            store.partitions.depart(self._partition, self._me.process)
+        self._departed = True
+        # After a heartbeat that is still in the queue.
+        self._store.submit(work, lambda _: None, urgent=True)
+
+    def _perform(self, request: Request,
+                 store: ports.ClaimStore) -> Standing:
+        partitions, worker = store.partitions, self._me.process
+        assert partitions is not None
+        if request is Request.RELEASE:
+            return partitions.release(self._partition, worker)
+        if request is Request.ACQUIRE:
+            # The store may have been away since the decision.
+            standing = self._election.standing
+            members = self._members()
+            if standing is not None and members is not None and (
+                    not standing.worker or standing.worker not in members
+                    or standing.promoted == self._me.identity):
+                return partitions.acquire(
+                    self._partition, worker, fence=standing.fence,
+                    seconds=self._lease)
+        return partitions.beat(self._partition, worker, self._role,
+                               seconds=self._lease)
+
+    def _answered(self, standing: Standing, requested_at: float) -> None:
+        held = self._election.holds
+        self._election.answered(standing, requested_at)
+        lost = held and standing.worker not in ('', self._me.process)
+        if lost:
+            LOG.warning(
+                'partition lost: partition=%s member=%s; another worker has '
+                'taken over', self._partition, self._me.identity)
+        self._note()
+        if lost:
+            self._lost()
+
+    def _note(self) -> None:
+        """Report the role, if it has changed."""
+        role = self._election.role
+        if role is self._role:
+            return
+        self._role = role
+        if role is Role.ACTIVE:
+            self._active = Active(
+                self._partition, self._me.process, self._election.fence)
+            LOG.info('partition active: partition=%s member=%s fence=%d; '
+                     'this worker runs its jobs', self._partition,
+                     self._me.identity, self._election.fence)
+        else:
+            self._active = None
+            if role is Role.STANDBY:
+                LOG.info('partition standby: partition=%s member=%s; this '
+                         'worker waits to take over', self._partition,
+                         self._me.identity)
+            else:
+                LOG.info('partition stopping: partition=%s member=%s; this '
+                         'worker finishes its runs and releases the '
+                         'partition', self._partition, self._me.identity)
+        self._changed(role)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of what operators did: who, from where, when, what and why.
+
+The record of an action is written before the action, and its outcome after
+it. So an action that was interrupted is on record, without an outcome.
+"""
+
+import contextlib
+import json
+import uuid
+from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.database import Database
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
+
+_action = tables.action
+_answer = tables.answer
+
+
+class Actor(NamedTuple):
+    """An operator, and the reason of an action."""
+
+    who: str
+    host: str
+    why: str = ''
+
+
+class Record:
+    """The record of one action.
+
+    :param arguments: Arguments that a member needs, or that explain the
+        action. They can be written as JSON.
+    """
+
+    def __init__(self, namespace: str, actor: Actor, verb: str, target: str,
+                 arguments: Mapping[str, Any] | None = None):
+        self.id = uuid.uuid4().hex
+        #: What the action has changed.
+        self.outcome = 'done'
+        self._values = {
+            'id': self.id, 'space': namespace,
+            'who': actor.who[:tables.LONGEST_REASON],
+            'host': actor.host[:tables.LONGEST_REASON],
+            'verb': verb[:tables.LONGEST_NAME],
+            'target': target[:tables.LONGEST_ID],
+            'arguments': json.dumps(arguments or {}),
+            'why': actor.why[:tables.LONGEST_REASON]}
+
+    def insert(self, connection: sa.Connection, now: Any,
+               outcome: str | None = None) -> None:
+        """Write the record, in a transaction of the caller.
+
+        The insertion may be repeated: a transaction may be, too.
+
+        :param now: Expression for the store's clock.
+        """
+        if connection.scalar(sa.select(_action.c.id).where(
+                _action.c.id == self.id)) is None:
+            connection.execute(sa.insert(_action).values(
+                **self._values, at=now, outcome=outcome))
+
+    def close(self, connection: sa.Connection) -> None:
+        """Write the outcome, in a transaction of the caller."""
+        connection.execute(sa.update(_action).where(
+            _action.c.id == self.id).values(outcome=self.outcome))
+
+
+@contextlib.contextmanager
+def recorded(database: Database, record: Record) -> Iterator[Record]:
+    """Write a record before the body, and its outcome after it.
+
+    An error of the body is the outcome, and is raised.
+    """
+    database.write(
+        lambda connection: record.insert(connection, database.dialect.now))
+    try:
+        yield record
+    except exceptions.DistperiodicError as exc:
+        record.outcome = f'not done: {" ".join(str(exc).split())}'
+        with contextlib.suppress(exceptions.StoreUnavailable):
+            # The record stays without an outcome, and the first error counts.
+            database.write(record.close)
+        raise
+    database.write(record.close)
+
+
+class Trail:
+    """Writes records of actions on one group."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self._database = connect(connection_url)
+        self._namespace = namespace
+        self.close = self._database.close
+
+    def recorded(self, actor: Actor, verb: str, target: str,
+                 **arguments: Any) -> contextlib.AbstractContextManager[
+                     Record]:
+        """Return a context that records the action in its body."""
+        return recorded(self._database, Record(
+            self._namespace, actor, verb, target, arguments))
+
+
+class Event(NamedTuple):
+    """An action of an operator; times in microseconds."""
+
+    id: str
+    at: int
+    who: str
+    host: str
+    verb: str
+    target: str
+    arguments: Mapping[str, Any]
+    why: str
+    #: None means that it is not recorded: the action was interrupted, or its
+    #: members have not answered.
+    outcome: str | None
+
+
+class Events:
+    """The recorded actions of one group, which this only reads."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self.group = GroupReader(connect(connection_url), namespace)
+        self.close = self.group.close
+
+    def events(self, *, since: int, limit: int) -> list[Event]:
+        """Return actions, the newest first.
+
+        :param since: First instant, in microseconds of the store's clock.
+        """
+        return [Event(row.id, row.at, row.who, row.host, row.verb, row.target,
+                      json.loads(row.arguments), row.why, row.outcome)
+                for row in self.group.rows(
+                    sa.select(_action).where(
+                        _action.c.space == self.group.namespace,
+                        _action.c.at >= since)
+                    .order_by(_action.c.at.desc(), _action.c.id)
+                    .limit(limit))]

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries and commands of an operator on the members of one group.
+
+A command is written in one transaction: what is wanted of each member, the
+record of the action, and an open answer for each member. The members find it
+at their next sweep, or at once if a message tells them to look.
+"""
+
+import json
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.core.control import Verb
+from distperiodic.operator.auditing import Actor
+from distperiodic.operator.auditing import Record
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
+
+_action = tables.action
+_answer = tables.answer
+_member = tables.member
+
+
+class MemberRow(NamedTuple):
+    """A member as the store knows it; times in microseconds."""
+
+    #: Partition of a worker. Empty means a scheduler.
+    part: str
+    name: str
+    #: The process that reported last. Empty means that it has stopped.
+    process: str
+    #: Time since its last report.
+    age: int
+    state: Mapping[str, Any]
+    drained: bool
+    #: When it was drained, by whom and why. None and empty texts: it is not,
+    #: or the record was pruned.
+    drained_at: int | None
+    drained_by: str
+    drained_why: str
+    #: Number of threads that an operator has set. None means the option.
+    pool_size: int | None
+
+    @property
+    def stopped(self) -> bool:
+        return not self.process
+
+    def silent(self, seconds: float) -> bool:
+        """Return whether the process is recorded as running, but has not
+        reported for *seconds*.
+        """
+        return bool(self.process) and self.age > seconds * 1e6
+
+
+class Answer(NamedTuple):
+    """The answer of one member to an action; times in microseconds."""
+
+    part: str
+    name: str
+    #: None means that the member has not answered.
+    at: int | None
+    process: str
+    done: bool
+    outcome: str
+
+
+class MemberQueries:
+    """Queries on the members of one group, which only read."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self._database = connect(connection_url)
+        self.group = GroupReader(self._database, namespace)
+        self.close = self.group.close
+
+    def members(self) -> list[MemberRow]:
+        """Return all members: schedulers first, then workers by partition."""
+        now = self.group.dialect.now
+        return [MemberRow(
+            row.part, row.name, row.process, max(0, row.now - row.seen),
+            json.loads(row.state), row.drained is not None, row.at,
+            '' if row.who is None else f'{row.who}@{row.host}',
+            row.why or '', row.pool_size)
+            for row in self.group.rows(
+                sa.select(_member, now.label('now'), _action.c.at,
+                          _action.c.who, _action.c.host, _action.c.why)
+                .outerjoin(_action, _action.c.id == _member.c.drained)
+                .where(_member.c.space == self.group.namespace)
+                .order_by(_member.c.part, _member.c.name))]
+
+    def answers(self, action: str) -> list[Answer]:
+        """Return the answers to an action, by member."""
+        return [Answer(row.part, row.name, row.at or None, row.process or '',
+                       bool(row.done), row.outcome or '')
+                for row in self.group.rows(
+                    sa.select(_answer).where(_answer.c.action == action)
+                    .order_by(_answer.c.part, _answer.c.name))]
+
+
+class MemberAdmin(MemberQueries):
+    """Commands on the members of one group.
+
+    :param actor: The operator, whom the records name.
+    """
+
+    def __init__(self, connection_url: str, *, namespace: str, actor: Actor):
+        super().__init__(connection_url, namespace=namespace)
+        self._actor = actor
+
+    def order(self, verb: Verb, members: Sequence[MemberRow], target: str,
+              **arguments: Any) -> str:
+        """Write a command for *members*, and return the id of its action.
+
+        :param target: What the operator named, for the record.
+        :param arguments: Arguments of the command.
+        """
+        record = Record(self.group.namespace, self._actor,
+                        verb, target, arguments)
+        wanted: dict[Verb, dict[str, Any]] = {
+            Verb.DRAIN: {'drained': record.id}, Verb.UNDRAIN: {
+                'drained': None},
+            Verb.SET: arguments, Verb.UNSET: {'pool_size': None}}
+
+        def work(connection: sa.Connection) -> None:
+            record.insert(connection, self.group.dialect.now)
+            for member in members:
+                row = (_member.c.space == self.group.namespace,
+                       _member.c.part == member.part,
+                       _member.c.name == member.name)
+                connection.execute(
+                    sa.update(_member).where(*row).values(wanted[verb]))
+                self.group.dialect.insert_new(
+                    connection, _answer, {'name': [member.name]},
+                    action=record.id, part=member.part,
+                    space=self.group.namespace, at=0, done=0)
+        self._database.write(work)
+        return record.id
+
+    def conclude(self, action: str, outcome: str) -> None:
+        """Record the outcome of an action."""
+        self._database.write(lambda connection: connection.execute(
+            sa.update(_action).where(_action.c.id == action).values(
+                outcome=outcome)))

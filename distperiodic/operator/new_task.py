@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task to submit, and its identity under a key."""
+
+import hashlib
+import json
+from typing import Any
+from typing import NamedTuple
+
+from distperiodic import exceptions
+from distperiodic.core import workflow
+
+
+class NewTask(NamedTuple):
+    """A task to submit."""
+
+    id: str
+    type: str
+    definition: workflow.Definition
+    #: JSON text of a dictionary, with sorted keys.
+    parameters: str
+    key: str | None
+    queue: str | None
+    #: Earliest instant of its first step. None means at once.
+    due: int | None
+    priority: int
+
+
+def digest(task: NewTask) -> str | None:
+    """Return the digest of what a task with a key was submitted with."""
+    if task.key is None:
+        return None
+    return hashlib.sha256(
+        f'{task.type}\0{task.queue}\0{task.parameters}'.encode()).hexdigest()
+
+
+def check_same(task: NewTask, row: Any) -> None:
+    """Check that the task that has the key of *task* is the same task.
+
+    :param row: Id, type and digest of the task that has the key.
+    :raises InvalidTask: It was submitted with other arguments.
+    """
+    if row.id != task.id and row.digest != digest(task):
+        raise exceptions.InvalidTask(
+            f'key {task.key!r} belongs to task {row.id!r}, of type '
+            f'{row.type!r}, which was submitted with another type, queue or '
+            'parameters; choose another key')
+
+
+_texts: dict[workflow.Definition, str] = {}
+
+
+def definition_text(definition: workflow.Definition) -> str:
+    """Return the JSON text of a workflow."""
+    text = _texts.get(definition)
+    if text is None:
+        if len(_texts) > 1000:
+            _texts.clear()
+        text = _texts[definition] = json.dumps(workflow.as_data(definition))
+    return text

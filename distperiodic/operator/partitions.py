@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries and commands of an operator on partitions with one active worker."""
+
+from typing import Any
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.core.standby import Role
+from distperiodic.operator.group_reader import GroupReader
+from distperiodic.operator.group_reader import connect
+
+_partition = tables.partition
+_worker = tables.partition_worker
+
+
+class Worker(NamedTuple):
+    """A worker of a partition, as it was at its last heartbeat."""
+
+    #: Name of its process.
+    process: str
+    role: Role
+    #: Since when it has this role, in microseconds.
+    since: int
+    #: Seconds since its last heartbeat.
+    age: float
+
+    @property
+    def identity(self) -> str:
+        """Its member id."""
+        return self.process.rpartition('~')[0]
+
+
+class Partition(NamedTuple):
+    """A partition with one active worker."""
+
+    name: str
+    #: Process of the active worker. Empty means none.
+    active: str
+    #: Number of take-overs.
+    fence: int
+    #: When the worker became active, or the last one released the partition,
+    #: in microseconds.
+    since: int
+    #: Seconds until the lease of the active worker expires.
+    left: float
+    #: Member that an operator has chosen as the next active one, and who did.
+    promoted: str
+    promoted_by: str
+    #: Its workers, by their names.
+    workers: tuple[Worker, ...]
+
+    def present(self, within: float) -> list[Worker]:
+        """Return the workers whose last heartbeat was at most *within*
+        seconds ago.
+        """
+        return [one for one in self.workers if one.age <= within]
+
+
+class PartitionQueries:
+    """Queries of the partitions of one group, which only read."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self.group = GroupReader(connect(connection_url), namespace)
+        self.close = self.group.close
+
+    def partitions(self) -> list[Partition]:
+        """Return all partitions that have had a worker, in order of name."""
+        return self.group.read_snapshot(
+            lambda connection: _read(connection, self.group))
+
+    def partition(self, name: str) -> Partition:
+        """Return one partition.
+
+        :raises ConfigError: no worker of such a partition has ever run.
+        """
+        return _one(self.partitions(), self.group, name)
+
+
+class PartitionAdmin:
+    """The command that makes another worker active."""
+
+    def __init__(self, connection_url: str, *, namespace: str):
+        self._database = connect(connection_url)
+        self.group = GroupReader(self._database, namespace)
+        self.close = self.group.close
+
+    def promote(self, name: str, member: str, *, by: str,
+                within: float) -> Partition:
+        """Choose *member* as the next active worker of a partition.
+
+        The active worker then finishes its runs and releases the partition. A
+        later choice replaces an earlier one.
+
+        :param by: Operator, for the record.
+        :param within: Seconds since the last heartbeat of a worker after which
+            it cannot be chosen.
+        :returns: The partition as it was before.
+        :raises ConfigError: there is no such partition, or *member* does not
+            stand by in it.
+        """
+        found = _one(self.group.read_snapshot(
+            lambda connection: _read(connection, self.group)),
+            self.group, name)
+        present = sorted({one.identity for one in found.present(within)})
+        if member not in present:
+            raise exceptions.ConfigError(
+                f'no worker {member!r} stands by in partition {name!r}; '
+                + (f'those that do are {", ".join(map(repr, present))}'
+                   if present else 'none does: start distperiodic worker '
+                   f'--partition {name}'))
+        if found.active.rpartition('~')[0] == member:
+            self._choose(name, None, None)
+        else:
+            self._choose(name, member, by[:tables.LONGEST_REASON])
+        return found
+
+    def _choose(self, name: str, member: str | None, by: str | None) -> None:
+        self._database.write(lambda connection: connection.execute(
+            sa.update(_partition).where(
+                _partition.c.space == self.group.namespace,
+                _partition.c.name == name).values(
+                    promoted=member, promoted_by=by)))
+
+
+def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
+    now = group.dialect.lease_now
+    workers: dict[str, list[Worker]] = {}
+    for row in connection.execute(sa.select(
+            _worker, (now - _worker.c.seen).label('age')).where(
+                _worker.c.space == group.namespace
+            ).order_by(_worker.c.worker)):
+        workers.setdefault(row.partition, []).append(Worker(
+            row.worker, row.role, row.since, max(0.0, row.age / 1e6)))
+    return [_partition_of(row, tuple(workers.get(row.name, ())))
+            for row in connection.execute(sa.select(
+                _partition, (_partition.c.until - now).label('left')).where(
+                    _partition.c.space == group.namespace
+                ).order_by(_partition.c.name))]
+
+
+def _partition_of(row: Any, workers: tuple[Worker, ...]) -> Partition:
+    return Partition(
+        row.name, row.worker or '', row.fence, row.since, row.left / 1e6,
+        row.promoted or '', row.promoted_by or '', workers)
+
+
+def _one(partitions: list[Partition], group: GroupReader,
+         name: str) -> Partition:
+    for partition in partitions:
+        if partition.name == name:
+            return partition
+    known = ', '.join(repr(one.name) for one in partitions)
+    raise exceptions.ConfigError(
+        f'group {group.namespace!r} has no partition {name!r} with mode = '
+        'standby in this database; '
+        + (f'it has {known}' if known else
+           'it has none until a worker of one has run; check [distperiodic] '
+           'group'))

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks and ordered queues of one group, as programs read them."""
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_rows
+from distperiodic.adapters.sql.database import Database
+from distperiodic.core.claim import State
+from distperiodic.core.task import Command
+from distperiodic.core.task import Step
+from distperiodic.core.task import Task
+from distperiodic.core.task import command_of
+from distperiodic.core.task import moment
+from distperiodic.core.workflow import Status
+
+_claim = tables.claim
+_job = tables.job
+_lease = tables.lease
+_queue = tables.queue
+_task = tables.task
+_task_at_head = tables.task.alias()
+
+
+class Running(NamedTuple):
+    """The claim of a task's present command."""
+
+    state: State
+    attempt: int
+    #: Worker to which the run was granted. None means none yet.
+    worker: str | None
+    #: Holder of the lease. Empty means that it has none.
+    holder: str
+    #: When the run was granted, in microseconds. None means not yet.
+    granted: int | None
+    #: When its lease expires: for a retry, when it is due.
+    until: int
+
+
+class QueueRow(NamedTuple):
+    """An ordered queue."""
+
+    name: str
+    #: Id of the task that may run. None means none.
+    head: str | None
+    #: None means that there is no head.
+    head_status: Status | None
+    waiting: int
+    goes_on: bool
+    #: When it was halted, in microseconds. None means not halted.
+    halted: int | None
+    halted_why: str | None
+    halted_by: str | None
+
+
+class TaskReader:
+    """The tasks and ordered queues of one group, in a database.
+
+    :raises StoreUnavailable: Any method may raise it.
+    """
+
+    def __init__(self, database: Database, namespace: str):
+        self._database = database
+        self._namespace = namespace
+
+    def get(self, task: str) -> tuple[task_rows.Task, Running | None]:
+        """Return a task, and the claim of its present command if it has one.
+
+        :raises UnknownTask: No task of the group has this id.
+        """
+        return self._database.read(
+            lambda connection: read(connection, self._namespace, task))
+
+    def page(self, *, status: Status | None, type_: str | None,
+             queue: str | None, limit: int,
+             after: str | None) -> list[task_rows.Task]:
+        """Return tasks in the order in which they were submitted.
+
+        :param after: Id of a task; return only later ones.
+        :raises UnknownTask: No task has the id *after*.
+        """
+        conditions = [_task.c.space == self._namespace]
+        if type_ is not None:
+            conditions.append(_task.c.type == type_)
+        if queue is not None:
+            conditions.append(_task.c.queue == queue)
+
+        def work(connection: sa.Connection) -> list[task_rows.Task]:
+            if after is not None:
+                created = connection.scalar(sa.select(_task.c.created).where(
+                    _task.c.space == self._namespace, _task.c.id == after))
+                if created is None:
+                    raise unknown(self._namespace, after)
+                conditions.extend([_task.c.created >= created, sa.or_(
+                    _task.c.created > created, _task.c.id > after)])
+            # Each index has the status before the time. So the page of each
+            # status is read in the order of an index, whatever is behind it.
+            ids = sa.union_all(*(
+                sa.select(sa.select(_task.c.id).where(
+                    *conditions, _task.c.status == one).order_by(
+                        _task.c.created, _task.c.id).limit(limit)
+                    .subquery().c.id)
+                for one in (Status if status is None else [status])))
+            return [task_rows.Task(row) for row in connection.execute(
+                sa.select(_task).where(_task.c.id.in_(
+                    sa.select(ids.subquery().c.id)))
+                .order_by(_task.c.created, _task.c.id).limit(limit))]
+        return self._database.read(work)
+
+    def queues(self, name: str | None = None) -> list[QueueRow]:
+        """Return the ordered queues by name.
+
+        :raises UnknownTask: No queue has the name *name*.
+        """
+        waiting = sa.select(sa.func.count()).where(
+            _task.c.space == self._namespace, _task.c.queue == _queue.c.name,
+            _task.c.status == Status.WAITING).scalar_subquery()
+        query = sa.select(
+            _queue, waiting.label('waiting'),
+            _task_at_head.c.status.label('head_status')).outerjoin(
+                _task_at_head, _task_at_head.c.id == _queue.c.head).where(
+                    _queue.c.space == self._namespace).order_by(_queue.c.name)
+        if name is not None:
+            query = query.where(_queue.c.name == name)
+        rows = self._database.read(
+            lambda connection: connection.execute(query).all())
+        if name is not None and not rows:
+            raise unknown_queue(self._namespace, name)
+        return [QueueRow(row.name, row.head, row.head_status, row.waiting,
+                         bool(row.goes_on), row.halted, row.halted_why,
+                         row.halted_by)
+                for row in rows]
+
+
+def read(connection: sa.Connection, namespace: str, task: str
+         ) -> tuple[task_rows.Task, Running | None]:
+    """Return a task, and the claim of its present command if it has one.
+
+    :raises UnknownTask: No task of the group has this id.
+    """
+    row = connection.execute(sa.select(_task).where(
+        _task.c.space == namespace, _task.c.id == task)).one_or_none()
+    if row is None:
+        raise unknown(namespace, task)
+    found = task_rows.Task(row)
+    if not found.position.active:
+        return found, None
+    claim = connection.execute(
+        sa.select(_claim.c.state, _claim.c.attempt, _claim.c.worker,
+                  _lease.c.holder, _lease.c.made, _lease.c.until)
+        .join(_lease, _lease.c.id == _claim.c.lease)
+        .join(_job, _job.c.id == _claim.c.job)
+        .where(_claim.c.object == task, _job.c.space == namespace,
+               _job.c.kind == tables.COMMAND,
+               _job.c.name == found.action.name)).one_or_none()
+    if claim is None:
+        return found, None
+    return found, Running(
+        claim.state, claim.attempt, claim.worker, claim.holder,
+        claim.made if claim.state is State.RUNNING else None, claim.until)
+
+
+def task_of(found: task_rows.Task, running: Running | None) -> Task:
+    """Return a task as a program sees it.
+
+    :param running: The claim of its present command. None means that it has
+        none, or that it is unknown.
+    """
+    row, position = found.row, found.position
+    live = None
+    if running is not None and running.state is State.RUNNING:
+        live = task_rows.record_key(position)
+    steps = []
+    for index, step in enumerate(found.definition):
+        halves: dict[bool, Command | None] = {True: None}
+        for back, action in ((False, step.normal), (True, step.rollback)):
+            if action is None:
+                continue
+            name = task_rows.record_key(
+                position._replace(step=index, back=back))
+            record = found.records.get(name)
+            if name == live and running is not None:
+                record = {**(record or {}), 'code': 2,
+                          'attempts': running.attempt,
+                          'worker': running.worker or ''}
+                record.setdefault('started', running.granted)
+            halves[back] = command_of(action, record, not back)
+        normal = halves[False]
+        assert normal is not None
+        steps.append(Step(normal, halves[True]))
+    created = moment(row.created)
+    assert created is not None
+    return Task(
+        row.id, row.type, row.key, position.status, row.message or None,
+        position.cursor, row.queue, row.priority, found.parameters, created,
+        moment(row.due), moment(row.started), moment(row.ended),
+        tuple(steps))
+
+
+def unknown(namespace: str, task: str) -> exceptions.UnknownTask:
+    """Return the error for the id of a task that does not exist."""
+    return exceptions.UnknownTask(
+        f'group {namespace!r} has no task {task[:100]!r} in this database; '
+        'to list them: distperiodic task list')
+
+
+def unknown_queue(namespace: str, queue: str) -> exceptions.UnknownTask:
+    """Return the error for the name of a queue that does not exist."""
+    return exceptions.UnknownTask(
+        f'group {namespace!r} has no queue {queue[:100]!r} in this database; '
+        'to list them: distperiodic queue list')

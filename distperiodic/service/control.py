@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Control of one service: follow what operators want, answer and report.
+
+All methods run in the main thread of the service, unless they say otherwise.
+The store is only used through its thread.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+from typing import Protocol
+
+from distperiodic import ports
+from distperiodic.core.control import Desired
+from distperiodic.core.control import Me
+from distperiodic.core.control import Outcome
+from distperiodic.core.control import Request
+from distperiodic.core.control import Verb
+
+if TYPE_CHECKING:
+    # Load SQLAlchemy only if there is a database.
+    from distperiodic.adapters.sql.members import Found
+
+LOG = logging.getLogger(__name__)
+
+
+class Controlled(Protocol):
+    """A service that an operator can control."""
+
+    def set_drained(self, drained: bool) -> None:
+        """Acquire no new work while *drained*; finish what was acquired."""
+
+    def set_pool_size(self, size: int | None) -> Outcome:
+        """Set the number of threads for handlers. None means the option."""
+
+    def open_runs(self) -> int:
+        """Return the number of objects that were acquired and have not ended.
+        """
+
+    def report(self) -> dict[str, Any]:
+        """Return what this member does now, for the row in the store."""
+
+
+class Controls:
+    """Wishes of operators for one service, and its answers.
+
+    :param member: Name of the member, for the log.
+    """
+
+    def __init__(self, service: Controlled, member: str):
+        self._service = service
+        self._member = member
+        #: What was applied last.
+        self.desired = Desired()
+        self._resized = Outcome(True, '')
+
+    def apply(self, desired: Desired) -> None:
+        """Do what is wanted, if it differs from what is."""
+        before, self.desired = self.desired, desired
+        if before.drained != desired.drained:
+            self._service.set_drained(desired.drained)
+            if desired.drained:
+                LOG.info('member drained: member=%s objects=%d; it finishes '
+                         'these and acquires nothing more until it is '
+                         'undrained', self._member,
+                         self._service.open_runs())
+            else:
+                LOG.info('member undrained: member=%s', self._member)
+        if before.pool_size != desired.pool_size:
+            self._resized = self._service.set_pool_size(desired.pool_size)
+            LOG.info('pool size set: member=%s outcome=%s', self._member,
+                     self._resized.text)
+
+    def answer(self, verb: str) -> Outcome:
+        """Return the answer to a command that was applied."""
+        open_runs = self._service.open_runs()
+        match verb:
+            case Verb.DRAIN if self.desired.drained:
+                return Outcome(True, f'drained; {open_runs} in flight')
+            case Verb.UNDRAIN if not self.desired.drained:
+                return Outcome(True, 'undrained')
+            case Verb.DRAIN | Verb.UNDRAIN:
+                return Outcome(False, 'a later command has replaced this one')
+            case Verb.SET | Verb.UNSET:
+                return self._resized
+        return Outcome(False, (
+            f'unknown command {verb!r:.60}; this release supports '
+            + ', '.join(Verb)))
+
+
+class StoreControl:
+    """Control through the row of a member in the store.
+
+    :param store: Queue of calls to the store.
+    :param process: Name of this process.
+    :param look_interval: Seconds between two looks at the row.
+    :param report_interval: Seconds between two reports.
+    :param found: What the start of the service has found.
+    """
+
+    def __init__(self, service: Controlled, controls: Controls, me: Me,
+                 process: str, *, store: ports.StoreQueue, clock: ports.Clock,
+                 look_interval: float, report_interval: float,
+                 found: 'Found'):
+        from distperiodic.adapters.sql import members
+        self._members = members
+        self._service = service
+        self._controls = controls
+        self._me = me
+        self._process = process
+        self._store = store
+        self._clock = clock
+        self._look_interval = look_interval
+        self._report_interval = report_interval
+        self._looked = self._reported = clock.monotonic() - report_interval
+        self._looking = self._reporting = False
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._found(found)
+
+    def sweep(self) -> None:
+        """Look at the row and report, if that is due."""
+        now = self._clock.monotonic()
+        if (now - self._looked >= self._look_interval
+                and not self._looking):
+            self._look()
+        if now - self._reported >= self._report_interval:
+            self._report()
+
+    def _look(self) -> None:
+        self._looking = True
+        self._looked = self._clock.monotonic()
+
+        def found(row: 'Found') -> None:
+            self._looking = False
+            self._found(row)
+
+        def failed() -> None:
+            self._looking = False
+        self._store.submit(
+            lambda store: self._members.look(_database(store), self._me),
+            found, failed, urgent=True)
+
+    def _found(self, row: 'Found') -> None:
+        self._new = row.desired is None
+        self._controls.apply(row.desired or Desired())
+        if row.requests:
+            self._answer(row.requests)
+
+    def _answer(self, requests: Sequence[Request]) -> None:
+        outcomes: Mapping[str, Outcome] = {
+            one.action: self._controls.answer(one.verb) for one in requests}
+        for one in requests:
+            LOG.info('command answered: member=%s command=%s action=%s '
+                     'outcome=%s', self._me.name, one.verb, one.action,
+                     outcomes[one.action].text)
+        self._store.submit(
+            lambda store: self._members.answer(
+                _database(store), self._me, self._process, outcomes),
+            lambda _: None, urgent=True)
+        self._report()
+
+    def stopped(self) -> None:
+        """Report that this process has stopped. Any thread may call it."""
+        with self._lock:
+            self._stopped = True
+            self._submit('')
+
+    def _report(self) -> None:
+        with self._lock:
+            # A report after the last one would tell that the process lives.
+            if not (self._reporting or self._stopped):
+                self._reporting = True
+                self._reported = self._clock.monotonic()
+                self._submit(self._process)
+
+    def _submit(self, process: str) -> None:
+        state, new = self._service.report(), self._new
+
+        def ended(_: None = None) -> None:
+            self._reporting = False
+        self._store.submit(
+            lambda store: self._members.report(
+                _database(store), self._me, process, state, new=new),
+            ended, ended, urgent=True)
+
+
+def _database(store: ports.ClaimStore) -> Any:
+    from distperiodic.adapters.sql.store import SqlClaimStore
+    assert isinstance(store, SqlClaimStore)
+    return store.database

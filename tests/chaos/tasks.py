@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of the cluster: a client that submits them, and what came of them.
+
+The client is no part of the cluster. It goes to the servers directly, and
+submits each task with a key until it has an answer. Every second task is in
+one ordered queue.
+"""
+
+import collections
+import json
+import random
+import threading
+import time
+
+from oslo_config import cfg
+
+from distperiodic import exceptions
+from distperiodic import opts
+from distperiodic import tasks
+from distperiodic.adapters.sql.tables import STATE_CODES
+from distperiodic.core.claim import State
+from distperiodic.core.workflow import CODES
+from tests import checker
+from tests import programs
+from tests.chaos import journal
+from tests.chaos.cluster import GROUP
+from tests.oracle import tasks as oracle
+
+#: The partition of all workers; and the commands of their steps.
+MODULE = 'default'
+COMMANDS = 'do', 'act'
+ROLLBACKS = 'undo', 'revert'
+QUEUE = 'line'
+#: Seconds between two submissions.
+PAUSE = 1.0
+# Seconds until a submission is repeated.
+_AGAIN = 0.3
+# How long the client tries to submit the last ones, in seconds.
+_LAST = 60.0
+
+
+def _step(command, rollback=None, **options):
+    found = {'normal': {'module': MODULE, 'command': command, **options}}
+    if rollback:
+        found['rollback'] = {'module': MODULE, 'command': rollback,
+                             'retry': 5}
+    return found
+
+
+WORKFLOWS = {
+    'one': [_step('do', retry=1)],
+    'three': [_step('do', 'undo', retry=2), _step('act', retry=2),
+              _step('do', 'revert', retry=2)],
+    'five': [_step('do', 'undo'), _step('do', 'undo'), _step('act', 'revert'),
+             _step('act', 'undo'), _step('do', 'revert')],
+    'charged': [_step('do', 'undo'),
+                _step('act', 'revert', delivery='at_most_once'),
+                _step('do', 'undo')],
+}
+
+
+class Client:
+    """Submits tasks in a thread, until it is stopped."""
+
+    def __init__(self, cluster, seed):
+        self._random = random.Random(f'tasks {seed}')
+        conf = cfg.ConfigOpts()
+        opts.register_opts(conf)
+        conf(['--config-file', str(programs.write_config(
+            cluster.place / 'client.conf', DEFAULT={
+                'transport_url': cluster.rabbitmq.url}, distperiodic={
+                    'connection': cluster.postgresql.url, 'group': GROUP,
+                    'backend_url': cluster.zookeeper.url,
+                    'dispatcher': 'messaging'}))])
+        self._client = tasks.Client(conf, workflows=WORKFLOWS)
+        self._stopped = threading.Event()
+        #: Monotonic seconds from which it tries no more.
+        self._over = float('inf')
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        #: By task.
+        self.submissions = {}
+        self.requests = []
+        #: Keys that were never answered.
+        self.unanswered = []
+
+    def start(self):
+        self._client.set_queue(QUEUE, on_failure='go_on')
+        self.requests.append(oracle.Request(0, QUEUE, 'go_on'))
+        self._thread.start()
+
+    def stop(self):
+        """Submit nothing more; returns when all submissions are answered."""
+        self._over = time.monotonic() + _LAST
+        self._stopped.set()
+        self._thread.join()
+        self._client.close()
+
+    def _run(self):
+        number = 0
+        while not self._stopped.wait(PAUSE):
+            number += 1
+            self._submit(number)
+
+    def _submit(self, number):
+        type_ = self._random.choice(sorted(WORKFLOWS))
+        steps = WORKFLOWS[type_]
+        parameters = {'n': number}
+        if self._random.random() < 0.3:
+            parameters['fails'] = self._random.randrange(len(steps))
+        queue = QUEUE if number % 2 else None
+        while True:
+            try:
+                task = self._client.submit(
+                    type_, parameters, key=f'key-{number}', queue=queue)
+            except exceptions.StoreUnavailable:
+                if time.monotonic() > self._over:
+                    self.unanswered.append(f'key-{number}')
+                    return
+                time.sleep(_AGAIN)
+                continue
+            self.submissions[task] = oracle.Submission(
+                task, [rules(step) for step in steps], parameters,
+                f'key-{number}', queue)
+            return
+
+
+def rules(step):
+    """What the oracle needs to know of a step."""
+    return oracle.Step(*(half and oracle.Act(
+        half.get('retry', 0), 'delivery' in half)
+        for half in (step['normal'], step.get('rollback'))))
+
+
+def runs(told):
+    """What commands said of themselves; the dead have ended, too."""
+    made = []
+    going = collections.defaultdict(dict)
+    for line in told:
+        pid = line['pid']
+        if line['what'] == 'step':
+            run = oracle.CommandRun(
+                line['job'], line['object'], line['tick'], line['fence'],
+                line['attempt'], str(pid), line['at'], step=line['step'],
+                back=line['rollback'],
+                parameters=json.dumps(line['parameters']))
+            going[pid][run.object, run.fence] = run
+            made.append(run)
+        elif line['what'] == 'step end':
+            run = going[pid].pop((line['object'], line['fence']))
+            run.end, run.outcome = line['at'], line['outcome']
+            run.result = json.dumps(line['result'])
+        elif line['what'] == 'gone':
+            for run in going.pop(pid, {}).values():
+                run.end, run.outcome = line['at'], 'killed'
+    return made
+
+
+def excuse(all_runs, stalls):
+    """Take out the runs that a process began when it went on after it had
+    been stopped, a step before its command: by then their step may have
+    moved on, and they find out at their next look.
+    """
+    newest = {}
+    for run in sorted(all_runs, key=lambda run: run.start):
+        before = newest.get(run.object, -1)
+        newest[run.object] = max(before, run.fence)
+        if run.fence < before and any(
+                stall.process == run.process and stall.begin < run.start
+                and run.start < stall.end + checker.SECOND
+                for stall in stalls):
+            all_runs.remove(run)
+
+
+def judge(client, told, rows, moves, stalls, begin, end, patience):
+    """The facts of the oracle, and what it finds.
+
+    :param rows: see :func:`tests.chaos.journal.tasks`.
+    :param moves: of claims of commands; see :func:`tests.chaos.journal.read`.
+    :param patience: microseconds.
+    """
+    all_runs = runs(told)
+    excuse(all_runs, stalls)
+    facts = oracle.TaskFacts(
+        begin, end, end, patience, client.submissions,
+        [(task, task) for task in client.submissions],
+        [_row(row) for row in sorted(
+            rows, key=lambda row: (row.committed, row.n))],
+        all_runs, list(_grants(moves)), client.requests, stalls)
+    return facts, [*oracle.judge(facts), *(
+        checker.Finding('unanswered', f'{key} could not be submitted for '
+                        f'{_LAST:.0f} s after the last fault')
+        for key in client.unanswered)]
+
+
+_STATUSES = {code: str(status) for status, code in CODES.items()}
+
+
+def _row(row):
+    return oracle.Row(
+        row.committed, row.task, _STATUSES[row.status], row.step,
+        bool(row.back), row.cursor, row.queue, row.created, row.cancelling,
+        row.parameters, row.due)
+
+
+def _grants(moves):
+    """Task, instant and fence of each run that was granted."""
+    last = {}
+    running = journal.STATES[STATE_CODES[State.RUNNING]]
+    for row in moves:
+        pair = row.job, row.object
+        now = journal.STATES[row.state], row.fence
+        if now[0] == running and last.get(pair) != now:
+            yield row.object, row.committed, row.fence
+        last[pair] = now

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the buses of all brokers do while their broker is broken, and after."""
+
+import logging
+import socket
+
+import pytest
+
+from distperiodic import exceptions
+from tests import services
+from tests.ends import LATE
+from tests.ends import Ends
+from tests.ends import connected
+from tests.ends import took_at_most
+from tests.logged import lines
+from tests.waiting import wait_until
+
+BROKERS = {'rabbitmq': services.rabbitmq, 'redis': services.redis}
+
+
+@pytest.fixture(scope='module', params=BROKERS)
+def mortal(request):
+    """A broker that the tests of this file may break, and mend again."""
+    with BROKERS[request.param](its_own=True) as server:
+        yield server
+
+
+@pytest.fixture
+def ends(mortal, caplog):
+    caplog.set_level(logging.INFO, 'distperiodic')
+    with connected(mortal.url) as ends:
+        ends.talk('before')
+        yield ends
+
+
+def test_a_broker_killed_is_told_in_time_and_nothing_is_needed_after(
+        mortal, ends, caplog):
+    mortal.kill()
+    try:
+        with took_at_most(1):
+            for number in range(100):
+                ends.send(number)
+        with took_at_most(LATE):
+            wait_until(lambda: len(ends.unsent) == 100)
+        assert 'refused' in ends.unsent['99']
+        ends.report('late')
+    finally:
+        mortal.start()
+    ends.talk('after', 20)
+
+    wait_until(lambda: 'late' in ends.reported)
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+def test_a_broker_killed_and_back_in_time_loses_nothing(mortal):
+    """What the broker has confirmed is delivered after its restart."""
+    with connected(mortal.url, patience=60.0) as ends:
+        ends.talk('before')
+        mortal.kill()
+        for number in range(50):
+            ends.send(number)
+            ends.report(number)
+        mortal.start()
+
+        numbers = {str(number) for number in range(50)}
+        wait_until(lambda: numbers <= set(ends.got), 30)
+        wait_until(lambda: numbers <= set(ends.reported), 30)
+        assert ends.unsent == {}
+
+
+def test_a_broker_that_lost_its_data_is_used_again(mortal, ends):
+    mortal.kill()
+    mortal.wipe()
+    mortal.start()
+
+    ends.talk('after', 20)
+
+
+def test_a_broker_that_stands_still_holds_nobody_up(mortal, ends, caplog):
+    mortal.freeze()
+    try:
+        with took_at_most(1):
+            for number in range(100):
+                ends.send(number)
+        with took_at_most(LATE):
+            wait_until(lambda: len(ends.unsent) == 100)
+    finally:
+        mortal.thaw()
+
+    ends.talk('after', 20)
+    # Each end has a connection of its own.
+    assert len(lines(caplog, 'the broker cannot be reached')) <= 2
+
+
+def test_closing_while_the_broker_is_away_is_bounded(mortal):
+    ends = Ends(mortal.url)
+    ends.back.start(20)
+    ends.work.start(20)
+    mortal.kill()
+    try:
+        ends.send(1)
+        ends.report(1)
+        for bus in ends.work, ends.back:
+            with took_at_most(1.5):
+                bus.close(1)
+        assert 'closed' in ends.unsent['1']
+        assert sum(ends.back.dropped.values()) == 1
+    finally:
+        mortal.start()
+
+
+def test_a_start_that_failed_can_be_tried_again(mortal):
+    mortal.kill()
+    ends = Ends(mortal.url)
+    try:
+        with pytest.raises(exceptions.BusUnavailable):
+            ends.work.start(0.5)
+        ends.send(1)
+        assert 'start' in ends.unsent['1']
+        with pytest.raises(exceptions.BusUnavailable):
+            ends.report(1)
+    finally:
+        mortal.start()
+    ends.back.start(20)
+    ends.work.start(20)
+    ends.talk(1)
+    ends.work.close()
+    ends.back.close()
+
+
+@pytest.mark.parametrize('scheme', ['rabbit', 'redis'])
+def test_a_host_that_never_answers_does_not_hold_up_the_start(scheme):
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        ends = Ends(f'{scheme}://u:p@127.0.0.1:{silent.getsockname()[1]}/')
+        with took_at_most(2), pytest.raises(exceptions.BusUnavailable):
+            ends.work.start(0.5)

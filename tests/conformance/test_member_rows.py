@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of members and their answers, the same in every database."""
+
+import collections
+import uuid
+
+import pytest
+
+from distperiodic.adapters.sql import members
+from distperiodic.adapters.sql import schema
+from distperiodic.core.control import Desired
+from distperiodic.core.control import Me
+from distperiodic.core.control import Outcome
+from distperiodic.core.control import Verb
+from distperiodic.operator import auditing
+from distperiodic.operator import pruning
+from distperiodic.operator.group_reader import connect
+from distperiodic.operator.members import MemberAdmin
+
+World = collections.namedtuple('World', 'database admin events space')
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def world(request, tmp_path):
+    url = f'sqlite:///{tmp_path}/members.sqlite'
+    if request.param != 'sqlite':
+        url = request.getfixturevalue(request.param).url
+    schema.sync(url)
+    space = f'tests-{uuid.uuid4().hex[:8]}'
+    made = World(
+        connect(url), MemberAdmin(url, namespace=space, actor=auditing.Actor(
+            'ann', 'desk', 'new kernel')),
+        auditing.Events(url, namespace=space), space)
+    yield made
+    for one in made[:3]:
+        one.close()
+
+
+def report(world, name, part='', process='p~1'):
+    me = Me(world.space, part, name)
+    members.report(world.database, me, process, {'pid': 1},
+                   new=members.look(world.database, me).desired is None)
+    return me
+
+
+def test_a_member_finds_what_is_wanted_and_answers_it_once(world):
+    me, other = report(world, 'api-1'), report(world, 'api-2')
+    chosen = [one for one in world.admin.members() if one.name == 'api-1']
+
+    action = world.admin.order(Verb.DRAIN, chosen, 'api-1')
+
+    found = members.look(world.database, me)
+    assert found.desired == Desired(drained=True)
+    assert [(one.action, one.verb) for one in found.requests] == [
+        (action, 'member drain')]
+    assert members.look(world.database, other) == (Desired(), [])
+    for text in 'first', 'second':
+        members.answer(world.database, me, 'p~1',
+                       {action: Outcome(True, text)})
+    [answer] = world.admin.answers(action)
+    assert (answer.done, answer.outcome, answer.process) == (
+        True, 'first', 'p~1')
+    assert members.look(world.database, me).requests == []
+
+
+def test_what_is_wanted_outlives_the_process(world):
+    me = report(world, 'api-1')
+    world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
+    world.admin.order(Verb.SET, world.admin.members(), 'all', pool_size=3)
+
+    report(world, 'api-1', process='')
+    report(world, 'api-1', process='p~2')
+
+    assert members.look(world.database, me).desired == Desired(True, 3)
+    world.admin.order(Verb.UNDRAIN, world.admin.members(), 'all')
+    world.admin.order(Verb.UNSET, world.admin.members(), 'all')
+    assert members.look(world.database, me).desired == Desired()
+
+
+def test_a_scheduler_and_a_worker_of_one_name_are_two_members(world):
+    report(world, 'api-1')
+    worker = report(world, 'api-1', part='default')
+    chosen = [one for one in world.admin.members() if one.part]
+
+    world.admin.order(Verb.DRAIN, chosen, 'api-1')
+
+    assert [(one.part, one.drained) for one in world.admin.members()] == [
+        ('', False), ('default', True)]
+    assert members.look(world.database, worker).desired.drained
+
+
+def test_an_action_is_on_record_with_its_outcome(world):
+    report(world, 'api-1')
+    action = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
+    world.admin.conclude(action, '1 done')
+
+    [event] = world.events.events(since=0, limit=9)
+
+    assert event[2:] == ('ann', 'desk', 'member drain', 'all', {},
+                         'new kernel', '1 done')
+    [member] = world.admin.members()
+    assert (member.drained_by, member.drained_why) == (
+        'ann@desk', 'new kernel')
+
+
+def test_old_records_are_pruned_but_for_that_of_a_drain(world):
+    report(world, 'api-1')
+    kept = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
+    world.admin.order(Verb.SET, world.admin.members(), 'all', pool_size=3)
+
+    assert pruning.prune_some_actions(world.database, world.space, -1) == 1
+
+    assert [one.id for one in world.events.events(since=0, limit=9)] == [kept]

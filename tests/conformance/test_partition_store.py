@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The active worker of a partition, the same in every database.
+
+Each test has a group of its own.
+"""
+
+import concurrent.futures
+import threading
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import schema
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql.store import SqlClaimStore
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Role
+from tests import waiting
+
+LONG, OVER = 600.0, -1.0
+A, B, C = 'h:0~00000000000000aa', 'h:1~00000000000000bb', 'i:0~00cc'
+
+
+class World:
+    """One group in a database."""
+
+    def __init__(self, url):
+        self.url = url
+        self.group = f'tests-{uuid.uuid4().hex[:8]}'
+        self._made = []
+        self.store = self.another()
+
+    def another(self):
+        self._made.append(SqlClaimStore(self.url, namespace=self.group))
+        return self._made[-1]
+
+    @property
+    def partitions(self):
+        return self.store.partitions
+
+    def acquire(self, worker, fence=None, seconds=LONG, partition='p'):
+        if fence is None:
+            fence = self.partitions.beat(
+                partition, worker, Role.STANDBY, seconds=LONG).fence
+        return self.partitions.acquire(
+            partition, worker, fence=fence, seconds=seconds)
+
+    def change(self, **values):
+        self.store.database.write(lambda connection: connection.execute(
+            sa.update(tables.partition).where(
+                tables.partition.c.space == self.group).values(values)))
+
+    def seen(self):
+        """Worker to its role and the seconds since its heartbeat."""
+        now = self.store.database.dialect.lease_now
+        return {row.worker: (row.role, (row.age) / 1e6)
+                for row in self.store.database.read(
+                    lambda connection: connection.execute(sa.select(
+                        tables.partition_worker,
+                        (now - tables.partition_worker.c.seen).label('age')
+                    ).where(tables.partition_worker.c.space == self.group)
+                    ).all())}
+
+    def claimed(self, *objects):
+        """Claim objects; the names of their lease and of one to start into."""
+        lease = uuid.uuid4().hex
+        self.tick = self.store.now()
+        self.store.claim('poll', self.tick, objects, lease=lease,
+                         holder='api-1', seconds=LONG, supersede=False)
+        return lease, uuid.uuid4().hex
+
+    def start(self, lease, into, *objects, active=None):
+        return [one.object for one in self.store.start(
+            'poll', self.tick, objects, lease=lease, into=into,
+            holder='h:0', seconds=LONG, active=active)]
+
+    def close(self):
+        self.store.forget()
+        for one in self._made:
+            one.close()
+
+
+@pytest.fixture(scope='session')
+def url_of_sqlite(tmp_path_factory):
+    return f'sqlite:///{tmp_path_factory.mktemp("partitions")}/p.sqlite'
+
+
+@pytest.fixture(params=['sqlite', 'postgresql', 'mariadb'])
+def url(request):
+    if request.param == 'sqlite':
+        found = request.getfixturevalue('url_of_sqlite')
+    else:
+        found = request.getfixturevalue(request.param).url
+    schema.sync(found)
+    return found
+
+
+@pytest.fixture
+def world(url):
+    made = World(url)
+    yield made
+    made.close()
+
+
+def test_a_new_partition_has_no_active_worker(world):
+    found = world.partitions.beat('p', A, Role.STARTING, seconds=LONG)
+
+    assert found[:2] == ('', 0)
+    assert found.left <= 0
+    assert found.promoted == ''
+
+
+def test_the_first_worker_that_asks_becomes_active(world):
+    found = world.acquire(A)
+
+    assert (found.worker, found.fence) == (A, 1)
+    assert LONG - 60 < found.left <= LONG
+    assert world.acquire(B)[:2] == (A, 1)
+
+
+def test_an_expired_lease_is_taken_over_under_the_next_fence(world):
+    world.acquire(A, seconds=OVER)
+
+    assert world.acquire(B)[:2] == (B, 2)
+
+
+def test_a_lease_that_has_not_expired_is_not_taken_over(world):
+    world.acquire(A)
+
+    assert world.acquire(B, fence=1)[:2] == (A, 1)
+
+
+def test_who_has_read_an_older_fence_takes_nothing_over(world):
+    """Another worker took it over in between, and its lease expired, too."""
+    world.acquire(A, seconds=OVER)
+    world.acquire(B, seconds=OVER)
+
+    assert world.acquire(C, fence=1)[:2] == (B, 2)
+
+
+def test_a_heartbeat_of_the_active_worker_renews_its_lease(world):
+    world.acquire(A, seconds=OVER)
+    world.partitions.beat('p', A, Role.ACTIVE, seconds=LONG)
+
+    assert world.acquire(B, fence=1)[:2] == (A, 1)
+
+
+def test_a_heartbeat_of_another_worker_renews_nothing(world):
+    world.acquire(A, seconds=OVER)
+    found = world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+
+    assert found.left < 0
+
+
+def test_a_released_partition_is_free_at_once(world):
+    world.acquire(A)
+    assert world.partitions.release('p', A)[:2] == ('', 1)
+
+    assert world.acquire(B)[:2] == (B, 2)
+
+
+def test_only_the_active_worker_releases(world):
+    world.acquire(A)
+
+    assert world.partitions.release('p', B)[:2] == (A, 1)
+
+
+def test_a_repeated_request_has_the_same_answer(world):
+    world.acquire(A)
+    assert world.acquire(A, fence=0)[:2] == (A, 1)
+    world.partitions.release('p', A)
+    assert world.partitions.release('p', A)[:2] == ('', 1)
+
+
+def test_a_take_over_fulfils_the_choice_of_an_operator(world):
+    world.acquire(A, seconds=OVER)
+    world.change(promoted='h:1', promoted_by='op')
+    assert world.partitions.beat(
+        'p', B, Role.STANDBY, seconds=LONG).promoted == 'h:1'
+
+    assert world.acquire(B).promoted == ''
+
+
+def test_each_heartbeat_is_recorded_with_its_role(world):
+    world.acquire(A)
+    world.partitions.beat('p', B, Role.STANDBY, seconds=LONG)
+
+    seen = world.seen()
+    assert {worker: role for worker, (role, _) in seen.items()} == {
+        A: Role.ACTIVE, B: Role.STANDBY}
+    assert all(-1 < age < 60 for _, age in seen.values())
+    world.partitions.depart('p', A)
+    assert set(world.seen()) == {B}
+    assert world.partitions.beat(
+        'p', B, Role.STANDBY, seconds=LONG)[:2] == ('', 1)
+
+
+def test_partitions_of_one_group_and_of_two_are_apart(world, url):
+    other = World(url)
+    try:
+        world.acquire(A)
+        assert world.acquire(B, partition='q')[:2] == (B, 1)
+        assert other.acquire(C)[:2] == (C, 1)
+        assert world.acquire(C)[:2] == (A, 1)
+    finally:
+        other.close()
+
+
+def test_runs_are_granted_to_the_active_worker_only(world):
+    world.acquire(A)
+    lease, into = world.claimed('x', 'y')
+    for wrong in (Active('p', B, 1), Active('p', A, 0), Active('p', A, 2),
+                  Active('q', A, 1)):
+        assert world.start(lease, into, 'x', 'y', active=wrong) == []
+        assert not world.partitions.is_in_force(wrong)
+
+    right = Active('p', A, 1)
+    assert world.partitions.is_in_force(right)
+    assert world.start(lease, into, 'x', 'y', active=right) == ['x', 'y']
+
+
+def test_no_run_is_granted_under_an_expired_lease(world):
+    """The frozen worker that wakes: nobody has taken over yet."""
+    world.acquire(A, seconds=OVER)
+    lease, into = world.claimed('x')
+
+    assert world.start(lease, into, 'x', active=Active('p', A, 1)) == []
+
+
+def test_a_repeated_start_has_the_same_answer(world):
+    world.acquire(A)
+    lease, into = world.claimed('x')
+    active = Active('p', A, 1)
+    assert world.start(lease, into, 'x', active=active) == ['x']
+
+    assert world.start(lease, into, 'x', active=active) == ['x']
+
+
+def test_one_of_many_that_ask_at_once_becomes_active(world):
+    world.acquire(A, seconds=OVER)
+    stores = [world.another() for _ in range(6)]
+    ready = threading.Barrier(len(stores))
+
+    def ask(number):
+        ready.wait()
+        return stores[number].partitions.acquire(
+            'p', f'w:{number}~0', fence=1, seconds=LONG)
+    with concurrent.futures.ThreadPoolExecutor(len(stores)) as threads:
+        found = list(threads.map(ask, range(len(stores))))
+
+    assert {one.fence for one in found} == {2}
+    assert len({one.worker for one in found}) == 1
+
+
+def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
+    """Its runs are then granted before the take-over, not beside it."""
+    world.acquire(A, seconds=0.3)
+    other, held = world.another(), threading.Event()
+
+    def take():
+        held.wait(10)
+        return waiting.wait_until(
+            lambda: other.partitions.acquire(
+                'p', B, fence=1, seconds=LONG).worker == B, 30)
+
+    def hold(connection):
+        assert world.partitions.hold(connection, Active('p', A, 1))
+        held.set()
+        concurrent.futures.wait([taken], timeout=1.5)
+        return taken.done()
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        taken = threads.submit(take)
+        assert not world.store.database.write(hold)
+        assert taken.result(30)

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators steer running members: real servers, processes and signals.
+
+What ran, and where, is told by the handlers' own records.
+"""
+
+import getpass
+import json
+
+import pytest
+
+from distperiodic.adapters.sql import members
+from distperiodic.adapters.sql import schema
+from distperiodic.core.control import Me
+from distperiodic.operator import group_reader
+from tests import waiting
+from tests.functional import commands
+from tests.functional.cluster import Cluster
+
+
+@pytest.fixture(params=['local', 'messaging'])
+def steered(tmp_path, zookeeper, postgresql, request):
+    """Two schedulers, and two workers where work is sent."""
+    schema.sync(postgresql.url)
+    made = Cluster(
+        tmp_path, zookeeper.url,
+        request.getfixturevalue('rabbitmq').url
+        if request.param == 'messaging' else None,
+        connection=postgresql.url, lease=5, send_timeout=2,
+        spacing=1, objects=40, misfire='all', overlap='wait')
+    try:
+        made.schedulers = [made.start('scheduler') for _ in range(2)]
+        if request.param == 'messaging':
+            made.workers = [made.start('worker') for _ in range(2)]
+        made.wait_complete(2)
+        yield made
+    finally:
+        made.close()
+
+
+def run(cluster, *argv):
+    return commands.run(*argv, '--config-file', cluster.config,
+                        cwd=cluster.config.parent)
+
+
+def ask(cluster, *argv):
+    """What a command tells that does what it is asked."""
+    told = run(cluster, *argv)
+    assert (told.returncode, told.stderr) == (0, ''), told
+    return told.stdout
+
+
+def rows(cluster, *argv):
+    return json.loads(ask(cluster, *argv, '-f', 'json'))
+
+
+def names(cluster, role='scheduler'):
+    return [one['member'] for one in rows(cluster, 'member', 'list')
+            if one['role'] == role]
+
+
+def owners(cluster):
+    """The owner of each object, as the ring has it now."""
+    with cluster.observe() as seen:
+        ring = seen.now.ring
+        return {f'192.168.10.{n}': ring.owner_of(f'192.168.10.{n}')
+                for n in range(40)}
+
+
+def test_a_drained_scheduler_gives_its_objects_away_and_is_on_record(steered):
+    cluster = steered
+    first, second = names(cluster)
+    before = owners(cluster)
+    assert set(before.values()) == {first, second}
+
+    said = ask(cluster, 'member', 'drain', first, '--schedulers',
+               '--reason', 'new kernel')
+    after = owners(cluster)
+
+    assert said.startswith(f'{first} (scheduler): drained')
+    assert set(after.values()) == {second}
+    # All of its processes claim, and none is lost.
+    tick = cluster.complete_ticks()[-1]
+    cluster.wait_complete(3, after=tick)
+    [event] = rows(cluster, 'events')
+    assert (event['what'], event['why'], event['outcome']) == (
+        'member drain', 'new kernel', '1 done, 0 refused, 0 without an answer')
+    assert event['who'] and event['from'] and event['at'].endswith('Z')
+    [row] = [one for one in rows(cluster, 'member', 'list')
+             if one['member'] == first and one['role'] == 'scheduler']
+    assert (row['drained'], row['why']) == ('yes', 'new kernel')
+
+    ask(cluster, 'member', 'undrain', first, '--schedulers')
+    waiting.wait_until(lambda: owners(cluster) == before, 10,
+                       'the objects did not come back')
+
+
+def test_a_drain_outlives_a_scheduler_that_is_killed_amid_it(steered):
+    cluster = steered
+    first, second = names(cluster)
+    killed = next(program for program in cluster.schedulers if any(
+        line['member'] == first for line in program.logged('scheduler')))
+    killed.freeze()
+
+    said = run(cluster, 'member', 'drain', first, '--schedulers',
+               '--wait', '1')
+    killed.kill()
+    again = cluster.start('scheduler')
+
+    assert said.returncode == 1
+    assert f'{first} (scheduler): no answer; ' in said.stdout
+    drained = waiting.wait_until(
+        lambda: again.logged('member drained'), 60, 'it was not drained')
+    assert drained[0]['member'] == first
+    tick = cluster.complete_ticks()[-1]
+    cluster.wait_complete(2, after=tick, timeout=60)
+    assert set(owners(cluster).values()) == {second}
+    assert f'joined: group={cluster.group} member={first}' in again.said()
+
+
+def test_a_frozen_member_does_not_answer_and_the_reason_is_named(steered):
+    cluster = steered
+    first, _ = names(cluster)
+    frozen = next(program for program in cluster.schedulers if any(
+        line['member'] == first for line in program.logged('scheduler')))
+    frozen.freeze()
+    waiting.wait_until(
+        lambda: [one for one in rows(cluster, 'member', 'list')
+                 if one['member'] == first and one['state'] == 'silent'],
+        60, 'it was not seen to be silent')
+
+    said = run(cluster, 'member', 'set', 'pool_size', '3', '--schedulers',
+               '--wait', '5')
+    frozen.thaw()
+
+    assert said.returncode == 1
+    assert 'no answer; it has been silent for' in said.stdout
+    assert 'pool_size is 3, at' in said.stdout
+    [event] = rows(cluster, 'events')
+    assert event['outcome'] == '1 done, 0 refused, 1 without an answer'
+    assert event['arguments'] == {'pool_size': 3}
+    # It does what was asked when it is back.
+    waiting.wait_until(
+        lambda: frozen.logged('pool size set'), 60, 'it was not set')
+
+
+# With dispatcher = local there are no workers.
+@pytest.mark.parametrize('steered', ['messaging'], indirect=True)
+def test_a_drained_worker_gets_nothing_more_to_run(steered):
+    cluster = steered
+    first, second = names(cluster, 'worker of default')
+
+    ask(cluster, 'member', 'drain', first, '--partition', 'default')
+    tick = cluster.complete_ticks()[-1]
+    cluster.wait_complete(3, after=tick + 1, timeout=60)
+
+    kept = rows(cluster, 'member', 'list')
+    [pid] = [json.loads(ask(cluster, 'member', 'show', second, '--partition',
+                            'default', '-f', 'json'))['pid']]
+    assert {r.pid for r in cluster.runs()
+            if r.tick > tick + 1 and r.job == 'ping'} == {pid}
+    assert [one['drained'] for one in kept
+            if one['role'] == 'worker of default'] == ['yes', 'no']
+
+
+@pytest.mark.parametrize('argv, said', [
+    (['drain', 'api-9'], "there is no member 'api-9'"),
+    (['drain'], 'no member is named'),
+    (['drain', '--partition', 'disks'],
+     "no worker serves partition 'disks'; there are workers of default"),
+    (['set', 'pool_size', '0', '--all'], "'0' cannot be used as pool_size"),
+    (['set', 'pool_size', 'many', '--all'],
+     "'many' cannot be used as pool_size"),
+    (['undrain', '--partition', 'default', '--schedulers'],
+     'exclude each other'),
+])
+def test_a_command_that_cannot_be_followed_is_one_line(
+        place_of_sqlite, argv, said):
+    place = place_of_sqlite
+    report(place, '', 'api-1')
+    report(place, 'default', 'api-1')
+
+    told = place.refuse('member', *argv)
+
+    assert said in told
+    assert place.tell('events')[1] == []
+
+
+def test_a_name_of_two_members_must_say_which(place_of_sqlite):
+    report(place_of_sqlite, '', 'api-1')
+    report(place_of_sqlite, 'default', 'api-1')
+
+    assert 'api-1 (scheduler), api-1 (worker of default)' in (
+        place_of_sqlite.refuse('member', 'drain', 'api-1'))
+
+
+def test_to_drain_the_last_member_is_done_with_a_warning(place_of_sqlite):
+    report(place_of_sqlite, '', 'api-1')
+
+    told = run(place_of_sqlite, 'member', 'drain', 'api-1', '--wait', '0.1')
+
+    assert told.returncode == 1
+    assert 'warning: no scheduler is left' in told.stdout
+    assert 'api-1 (scheduler): no answer; it reported' in told.stdout
+
+
+def test_every_action_of_an_operator_is_on_record(place):
+    place.run('poll', place.now, 'a', 'b', dead=['b'])
+
+    place.ask('job', 'pause', 'poll', '--reason', 'upgrade of the hosts')
+    place.ask('job', 'resume', 'poll')
+    place.ask('job', 'trigger', 'poll', '--object', 'a')
+    place.ask('dead', 'requeue', 'poll', '--all', '--reason', 'fixed')
+    place.refuse('pool', 'reset', 'none', '--yes')
+
+    found = place.tell('events')[1]
+    assert [(one['what'], one['target'], one['why'], one['outcome'])
+            for one in reversed(found)] == [
+        ('job pause', 'poll', 'upgrade of the hosts', 'done'),
+        ('job resume', 'poll', None, 'done'),
+        ('job trigger', 'poll', None, '1 object, 0 busy'),
+        ('dead requeue', 'poll', 'fixed', '1 object'),
+        ('pool reset', 'none', None, found[0]['outcome'])]
+    assert found[0]['outcome'].startswith('not done: ')
+    assert {one['who'] for one in found} == {getpass.getuser()}
+
+
+def report(place, part, name):
+    """Report a member as a process of its own does."""
+    database = group_reader.connect(place.url)
+    members.report(
+        database, Me(place.group, part, name), f'{name}~00000000',
+        {'healthy': True}, new=True)
+    database.close()

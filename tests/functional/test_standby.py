@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A partition with one active worker, whose others wait to take over."""
+
+import contextlib
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import pytest
+import sqlalchemy as sa
+
+from distperiodic import exceptions
+from distperiodic.adapters.sql import schema
+from distperiodic.core.standby import Role
+from distperiodic.operator.partitions import PartitionAdmin
+from distperiodic.operator.partitions import PartitionQueries
+from tests import programs
+from tests import proxy
+from tests import waiting
+from tests.functional.cluster import Cluster
+
+SESSION = 4
+
+OWN = '''
+import pathlib
+import distperiodic
+
+class Own(distperiodic.PeriodicTasks):
+    def hosts(self, context):
+        raise AssertionError('only schedulers list objects')
+
+    @distperiodic.periodic_task(spacing=0.5, objects='hosts')
+    def ping(self, context, host):
+        pathlib.Path('{record}').touch()
+'''
+
+
+#: In each kind of store; the others are in one.
+STORES = pytest.mark.parametrize(
+    'cluster', ['sqlite', 'postgresql', 'mariadb'], indirect=True)
+
+
+@pytest.fixture
+def cluster(request, tmp_path, zookeeper, rabbitmq):
+    """One scheduler; the test starts the workers."""
+    kind = getattr(request, 'param', 'postgresql')
+    url = f'sqlite:///{tmp_path}/claims.sqlite' if kind == 'sqlite' else (
+        request.getfixturevalue(kind).url)
+    schema.sync(url)
+    made = Cluster(
+        tmp_path, zookeeper.url, rabbitmq.url, connection=url,
+        session_timeout=SESSION, spacing=0.5, objects=4, takes=0.02,
+        misfire='all', overlap='wait')
+    made.set_section('partition:default', mode='standby')
+    scheduler = made.start('scheduler')
+    # The test changes the file for the workers.
+    waiting.wait_until(lambda: scheduler.logged('scheduler'), 30)
+    yield made
+    made.close()
+
+
+def row_of(cluster):
+    """The partition as the store has it."""
+    with contextlib.closing(PartitionQueries(
+            cluster.options['connection'],
+            namespace=cluster.group)) as queries:
+        return queries.partition('default')
+
+
+def promote(cluster, member):
+    with contextlib.closing(PartitionAdmin(
+            cluster.options['connection'],
+            namespace=cluster.group)) as admin:
+        return admin.promote('default', member, by='op@host', within=SESSION)
+
+
+def pids(cluster, after=0.0):
+    """The processes that began runs later than *after*."""
+    return {run.pid for run in cluster.runs() if run.at > after}
+
+
+def wait_pids(cluster, after, timeout=20.0):
+    return waiting.wait_until(
+        lambda: pids(cluster, after), timeout,
+        f'nothing runs; see the logs in {cluster.place}', interval=0.02)
+
+
+def turns(cluster):
+    """How often another process than before began runs."""
+    begun = sorted(cluster.runs(), key=lambda run: run.at)
+    return sum(one.pid != other.pid
+               for one, other in itertools.pairwise(begun))
+
+
+class Worker:
+    """One worker process of the partition."""
+
+    def __init__(self, cluster):
+        self.program = cluster.start('worker')
+        waiting.wait_until(
+            lambda: self.program.logged('partition standby')
+            or self.program.logged('partition active'),
+            30, 'the worker does not take part in the election')
+        self.pid, = self.program.children
+        self.member = self.program.logged('worker')[0]['member']
+
+    @property
+    def active(self):
+        """How often it became active."""
+        return len(self.program.logged('partition active'))
+
+    def kill(self):
+        self.program.kill()
+
+
+def start(cluster, number):
+    """Start workers: the active one, and the others."""
+    made = [Worker(cluster)]
+    waiting.wait_until(lambda: made[0].active, 10, 'no worker is active')
+    return made[0], [Worker(cluster) for _ in range(number - 1)]
+
+
+@STORES
+def test_one_worker_runs_everything_and_another_takes_over_in_time(cluster):
+    first, others = start(cluster, 3)
+    cluster.wait_complete(3, after=time.time())
+    assert pids(cluster) == {first.pid}
+
+    first.kill()
+    killed = time.time()
+    second, = wait_pids(cluster, killed + 0.1)
+
+    taken = min(run.at for run in cluster.runs() if run.pid == second)
+    print(f'taken over after {taken - killed:.2f} s, session {SESSION} s')
+    assert taken - killed <= SESSION + 1
+    cluster.wait_complete(2, after=time.time())
+    assert pids(cluster, killed + 0.1) == {second}
+    assert turns(cluster) == 1
+    assert row_of(cluster).fence == 2
+
+
+def test_a_worker_that_stops_hands_over_at_once(cluster):
+    first, _ = start(cluster, 2)
+    cluster.wait_complete(1, after=time.time())
+
+    first.program.terminate()
+    first.program.wait()
+    stopped = time.time()
+    second, = wait_pids(cluster, stopped)
+
+    taken = min(run.at for run in cluster.runs() if run.pid == second)
+    assert taken - stopped < SESSION / 2
+    assert [one.process for one in row_of(cluster).workers] == [
+        row_of(cluster).active]
+
+
+@STORES
+def test_a_frozen_worker_that_wakes_starts_nothing_and_stands_by(cluster):
+    first, (other,) = start(cluster, 2)
+    cluster.wait_complete(1, after=time.time())
+
+    os.kill(first.pid, signal.SIGSTOP)
+    frozen = time.time()
+    assert wait_pids(cluster, frozen + 0.1) == {other.pid}
+    assert time.time() - frozen <= SESSION + 2
+    os.kill(first.pid, signal.SIGCONT)
+    woken = time.time()
+
+    waiting.wait_until(
+        lambda: first.program.logged('partition lost'), 20)
+    cluster.wait_complete(2, after=time.time())
+    assert pids(cluster, woken) == {other.pid}
+    assert turns(cluster) == row_of(cluster).fence - 1 == 1
+
+
+def test_a_chosen_worker_becomes_active_once_the_runs_have_ended(cluster):
+    """Also one that was active before and was down."""
+    cluster.set(takes=0.4)
+    first, (other,) = start(cluster, 2)
+    waiting.wait_until(lambda: cluster.runs('end'), 20)
+
+    first.kill()
+    wait_pids(cluster, time.time() + 0.1)
+    again = Worker(cluster)
+    cluster.wait_complete(1, after=time.time())
+    assert not again.active, 'it was not asked to'
+    promote(cluster, again.member)
+    waiting.wait_until(lambda: again.active, 20)
+
+    begun = cluster.wait_begun(after=time.time())
+    assert {run.pid for run in begun} == {again.pid}
+    last = max(run.at for run in cluster.runs('end') if run.pid == other.pid)
+    assert last <= min(run.at for run in cluster.runs()
+                       if run.pid == again.pid), 'two ran at a time'
+    assert turns(cluster) == row_of(cluster).fence - 1 == 2
+    assert row_of(cluster).promoted == ''
+
+
+def test_only_a_worker_that_stands_by_can_be_chosen(cluster):
+    first, (other,) = start(cluster, 2)
+
+    with pytest.raises(exceptions.ConfigError, match=(
+            f"no worker 'elsewhere:1' .*'{first.member}', "
+            f"'{other.member}'")):
+        promote(cluster, 'elsewhere:1')
+
+
+def test_without_zookeeper_the_active_worker_goes_on_and_no_other_takes_over(
+        cluster):
+    url = sa.make_url(cluster.backend_url)
+    with proxy.Proxy((url.host, url.port)) as way:
+        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+        cluster.programs.pop().kill()
+        cluster.start('scheduler')
+        first, _ = start(cluster, 3)
+        cluster.wait_complete(1, after=time.time())
+        with way.being('drop'):
+            away = time.time()
+            waiting.wait_until(
+                lambda: time.time() > away + 2 * SESSION, 3 * SESSION)
+        back = time.time()
+        cluster.wait_complete(2, after=back)
+
+    assert row_of(cluster).fence == 1
+    assert pids(cluster) == {first.pid}
+
+
+def test_a_worker_whose_heartbeat_arrives_stays_active_out_of_its_group(
+        cluster):
+    """Only an operator can move the partition then."""
+    url = sa.make_url(cluster.backend_url)
+    with proxy.Proxy((url.host, url.port)) as way:
+        cluster.set(backend_url=f'zookeeper://{proxy.HOST}:{way.port}')
+        first = Worker(cluster)
+        waiting.wait_until(lambda: first.active, 10)
+        cluster.set(backend_url=cluster.backend_url)
+        other = Worker(cluster)
+        cluster.wait_complete(1, after=time.time())
+        with way.being('drop'), cluster.observe('default') as seen:
+            seen.wait_members(1)
+            gone = time.time()
+            waiting.wait_until(
+                lambda: time.time() > gone + SESSION, 2 * SESSION)
+            assert row_of(cluster).fence == 1
+
+            promote(cluster, other.member)
+            assert wait_pids(cluster, time.time() + 1) == {other.pid}
+    assert turns(cluster) == row_of(cluster).fence - 1 == 1
+
+
+def test_a_worker_that_loses_the_store_alone_stays_active(cluster):
+    """It starts nothing meanwhile, and no other takes over."""
+    url = sa.make_url(cluster.options['connection'])
+    with proxy.Proxy((url.host, url.port)) as way:
+        direct = cluster.options['connection']
+        cluster.set(connection=url.set(
+            host=proxy.HOST, port=way.port).render_as_string(False))
+        first = Worker(cluster)
+        waiting.wait_until(lambda: first.active, 10)
+        cluster.set(connection=direct)
+        Worker(cluster)
+        cluster.wait_complete(1, after=time.time())
+        with way.being('drop'):
+            away = time.time()
+            waiting.wait_until(
+                lambda: time.time() > away + 2 * SESSION, 3 * SESSION)
+            assert row_of(cluster).left < 0
+        cluster.wait_complete(1, after=time.time(), timeout=60)
+
+    assert row_of(cluster).fence == 1
+    assert pids(cluster) == {first.pid}
+
+
+def test_a_worker_with_another_mode_does_not_run_beside_the_active_one(
+        cluster):
+    first, _ = start(cluster, 2)
+    cluster.set_section('partition:default', mode='shared')
+    wrong = cluster.start('worker')
+
+    waiting.wait_until(lambda: wrong.logged('the worker has stopped'), 30)
+    line = wrong.logged('the worker has stopped')[0]
+    assert 'mode = standby for' in line.text
+    assert first.member in line.text
+    wrong.kill()
+    cluster.wait_complete(1, after=time.time())
+    assert pids(cluster) == {first.pid}
+
+
+def test_a_handler_that_only_its_worker_can_load_runs_there(
+        cluster, tmp_path):
+    """The worker needs no class on its command line."""
+    (tmp_path / 'own_handlers.py').write_text(OWN.format(
+        record=tmp_path / 'own.txt'))
+    cluster.set_section('partition:default',
+                        handler='own_handlers:Own')
+    with programs.Program(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', 'worker',
+             '--config-file', cluster.config], tmp_path / 'own.log',
+            cwd=tmp_path, env=os.environ | {
+                'PYTHONPATH': str(programs.ROOT)}):
+        waiting.wait_until((tmp_path / 'own.txt').exists, 30)
+    assert cluster.runs() == [], 'the class of the scheduler has run it'
+
+
+@pytest.mark.timeout(300)
+def test_two_are_never_active_whatever_is_frozen_or_killed(cluster):
+    """If two were, their runs would alternate more often than the fence
+    grows.
+    """
+    draw = random.Random(12)
+    first, others = start(cluster, 3)
+    workers = [first, *others]
+    for _ in range(6):
+        row = row_of(cluster)
+        wait_pids(cluster, time.time())
+        active = next((one for one in workers if row.active.startswith(
+            f'{one.member}~')), workers[0])
+        victim = draw.choice([active, active, draw.choice(workers)])
+        if draw.random() < 0.5:
+            victim.kill()
+            workers.remove(victim)
+            workers.append(Worker(cluster))
+        else:
+            os.kill(victim.pid, signal.SIGSTOP)
+            until = time.time() + draw.uniform(0.5, 2.0) * SESSION
+            waiting.wait_until(
+                lambda until=until: time.time() > until, 3 * SESSION)
+            os.kill(victim.pid, signal.SIGCONT)
+    cluster.wait_complete(2, after=time.time())
+
+    row = row_of(cluster)
+    print(f'{row.fence - 1} take-overs, {turns(cluster)} turns')
+    assert 1 < turns(cluster) <= row.fence - 1
+    assert len(row.present(SESSION)) == 3
+
+
+def test_a_drained_worker_hands_its_partition_over(cluster):
+    first, (other,) = start(cluster, 2)
+
+    def ask(*words):
+        return subprocess.run(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', 'member',
+             *words, first.member, '--partition', 'default',
+             '--config-file', cluster.config], text=True,
+            capture_output=True, check=True)
+
+    ask('drain')
+    waiting.wait_until(lambda: other.active, 20, 'it kept the partition')
+    assert set(wait_pids(cluster, time.time())) == {other.pid}
+
+    ask('undrain')
+    other.kill()
+    waiting.wait_until(lambda: first.active == 2, 30, 'it did not rejoin')
+
+
+def test_the_commands_show_who_is_active_and_move_the_partition(cluster):
+    first, (other,) = start(cluster, 2)
+
+    def call(*words):
+        return subprocess.run(
+            [*programs.PYTHON, '-m', 'distperiodic.cmd.shell', *words,
+             '--config-file', cluster.config], text=True,
+            capture_output=True, check=False)
+
+    def command(*words):
+        return call('partition', *words)
+
+    def examined():
+        found = json.loads(call('doctor', '-f', 'json').stdout)
+        return {one['check']: one for one in found}['partition_active']
+
+    assert examined()['result'] == 'ok'
+    status = json.loads(call('status', '-f', 'json').stdout)
+    assert {one['member']: one['role'] for one in status
+            if one['partition']} == {
+                first.member: 'worker, active',
+                other.member: 'worker, standby'}
+    listed = command('list', '-f', 'csv', '--quote', 'minimal').stdout
+    name, mode, active, *_, standby, moves = listed.splitlines()[1].split(',')
+    assert (name, mode, active, standby, moves) == (
+        'default', 'standby', first.member, '1', '1')
+    done = command('promote', 'default', other.member)
+    assert done.stdout == (
+        f'{other.member} is next; {first.member} hands over when its runs '
+        'have ended\n')
+    waiting.wait_until(lambda: other.active, 20)
+    waiting.wait_until(lambda: [
+        one.role for one in row_of(cluster).workers].count(
+            Role.STANDBY) == 1, 10)
+    shown = json.loads(command('show', 'default', '-f', 'json').stdout)
+    assert {one['worker']: one['state'] for one in shown} == {
+        first.member: 'standby', other.member: 'active'}
+    wrong = command('promote', 'default', 'nobody', '--reason', 'a try')
+    assert wrong.returncode == 2
+    assert len(wrong.stderr.splitlines()) == 1
+    records = json.loads(call('events', '-f', 'json').stdout)
+    assert sorted((one['what'], one['target'], one['why'] or '')
+                  for one in records) == [
+        ('partition promote', 'default', ''),
+        ('partition promote', 'default', 'a try')]
+    first.program.terminate()
+    first.program.wait()
+    waiting.wait_until(lambda: examined()['result'] == 'warn', 20)
+    assert 'no worker that stands by' in examined()['finding']

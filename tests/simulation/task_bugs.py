@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bugs of tasks that are planted in the world, to see that the oracle finds
+them.
+
+They are in what the store does. See :mod:`tests.simulation.bugs`.
+"""
+
+import itertools
+import json
+import types
+from unittest import mock
+
+import sqlalchemy as sa
+
+from distperiodic.adapters.sql import tables
+from distperiodic.adapters.sql import task_rows
+from distperiodic.adapters.sql.steps import SqlSteps
+from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core import workflow
+from distperiodic.core.workflow import Status
+from tests.simulation.bugs import Bug
+
+_task = tables.task
+
+
+class _TaskBug(Bug):
+    """A bug in the steps of tasks, or in the moves that they make."""
+
+    given = types.MappingProxyType({'sql': True, 'tasks': True})
+
+    def steps(self, kind):
+        """The class of the steps, from the right one."""
+        moves = self.moves(task_rows.Moves)
+
+        class Steps(kind):
+            def _moves(self, tx, now):
+                return moves(tx, self._numbers, self._namespace, now)
+        return Steps
+
+    def moves(self, kind):
+        """The class of the moves, from the right one."""
+        return kind
+
+    def sql_store(self, kind):
+        steps = self.steps(SqlSteps)
+
+        class Store(kind):
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, **options)
+                self._steps.__class__ = steps
+        return Store
+
+
+class _Undone(Exception):
+    """A transaction that is not committed."""
+
+
+def _not_committed(database, call):
+    """The answer of *call*, whose transaction is undone."""
+    answers = []
+    write = database.write
+
+    def without_commit(work):
+        def undone(connection):
+            answers.append(work(connection))
+            raise _Undone
+        return write(undone)
+    database.write = without_commit
+    try:
+        call()
+    except _Undone:
+        return answers[0]
+    finally:
+        del database.write
+
+
+class MessageBeforeCommit(_TaskBug):
+    """A worker begins the next step before it is committed, which fails."""
+
+    def steps(self, kind):
+        class Steps(kind):
+            _calls = itertools.count()
+
+            def advance(self, *arguments, **options):
+                def call():
+                    return super(Steps, self).advance(*arguments, **options)
+                if options['proceed'] is None or next(self._calls) % 3:
+                    return call()
+                return _not_committed(self._database, call)
+        return super().steps(Steps)
+
+
+class ToldBeforeCommit(_TaskBug):
+    """A client is given the id of a task before the task is committed."""
+
+    def task_store(self, kind):
+        class Store(kind):
+            _calls = itertools.count()
+
+            def submit(self, tasks):
+                def call():
+                    return super(Store, self).submit(tasks)
+                if next(self._calls) % 5:
+                    return call()
+                return _not_committed(self._database, call)
+        return Store
+
+
+#: What makes results late.
+_LATE = types.MappingProxyType({
+    **_TaskBug.given, 'faults': 4 * ('freeze long', 'cut from store'),
+    'local': False, 'schedulers': 1, 'workers': 2})
+
+
+class StaleFence(_TaskBug):
+    """A result moves its task, whatever fence has its step by now."""
+
+    given = _LATE
+
+    def steps(self, kind):
+        class Steps(kind):
+            def advance(self, job, tick, done, failed, **options):
+                answer = super().advance(job, tick, done, failed, **options)
+
+                def move(connection):
+                    tx = Transaction(
+                        connection, self._database.dialect, self._sql)
+                    moves = self._moves(tx, self._now(tx))
+                    tasks = task_rows.locked(
+                        tx, sorted(done.keys() - answer.done))
+                    for task in tasks.values():
+                        if task.position.active:
+                            moves.move(task, workflow.advance(
+                                task.definition, task.position,
+                                workflow.Outcome.DONE, False), after=tick)
+                    moves.write()
+                self._database.write(move)
+                return answer
+        return super().steps(Steps)
+
+
+class LateResult(_TaskBug):
+    """The values of a result are kept, though it came too late."""
+
+    given = _LATE
+
+    def steps(self, kind):
+        class Steps(kind):
+            def advance(self, job, tick, done, failed, **options):
+                answer = super().advance(job, tick, done, failed, **options)
+
+                def add(connection):
+                    for key in done.keys() - answer.done:
+                        found = connection.scalar(sa.select(
+                            _task.c.parameters).where(_task.c.id == key))
+                        connection.execute(sa.update(_task).where(
+                            _task.c.id == key).values(parameters=json.dumps({
+                                **json.loads(found),
+                                **json.loads(done[key] or '{}')})))
+                self._database.write(add)
+                return answer
+        return super().steps(Steps)
+
+
+class RollbackOrder(_TaskBug):
+    """Steps are rolled back from the first one on."""
+
+    def moves(self, kind):
+        class Moves(kind):
+            def move(self, task, position, **options):
+                if position.status is Status.ROLLING_BACK:
+                    begin = 0
+                    if task.position.back:
+                        begin = task.position.step + 1
+                    undone = [step for step in range(
+                        begin, position.cursor + 1)
+                        if task.definition[step].rollback is not None]
+                    if undone:
+                        position = position._replace(step=undone[0])
+                super().move(task, position, **options)
+        return Moves
+
+
+class DoubleSubmit(_TaskBug):
+    """Two tasks may have one key."""
+
+    def task_store(self, kind):
+        class Store(kind):
+            def submit(self, tasks):
+                return super().submit([
+                    one._replace(key=None) for one in tasks])
+        return Store
+
+
+class LeftTooSoon(_TaskBug):
+    """A task leaves its queue when it fails, before it is rolled back."""
+
+    def moves(self, kind):
+        class Moves(kind):
+            def move(self, task, position, **options):
+                super().move(task, position, **options)
+                if position.status is Status.ROLLING_BACK and task.row.queue:
+                    self._left[task.row.queue] = task.row.id, False
+        return Moves
+
+
+class LastComesFirst(_TaskBug):
+    """The newest task of a queue is its next one."""
+
+    def moves(self, kind):
+        class Moves(kind):
+            def choose_head(self, name, *ended, **options):
+                newest = task_rows._LOCK_NEXT.order_by(None).order_by(
+                    _task.c.created.desc())
+                with mock.patch.object(task_rows, '_LOCK_NEXT', newest):
+                    super().choose_head(name, *ended, **options)
+        return Moves
+
+
+class HaltIgnored(_TaskBug):
+    """A queue goes on after a task that failed."""
+
+    def moves(self, kind):
+        class Moves(kind):
+            def choose_head(self, name, ended=None, failed=False, **options):
+                super().choose_head(name, ended, **options)
+        return Moves
+
+
+class NextStepForgotten(_TaskBug):
+    """A crash between two transactions loses the next step of a task."""
+
+    def moves(self, kind):
+        calls = itertools.count()
+
+        class Moves(kind):
+            def write(self):
+                if self._ready and next(calls) % 10 == 9:
+                    self._ready.clear()
+                super().write()
+        return Moves
+
+
+class LossesForgotten(_TaskBug):
+    """A step runs again whenever its worker is lost, at most once or not."""
+
+    def steps(self, kind):
+        class Steps(kind):
+            def lost(self, tx: Transaction, number, claims, lease, old_lease,
+                     keys):
+                return claims
+        return super().steps(Steps)
+
+
+BUGS = {
+    'message before commit': MessageBeforeCommit(),
+    'told before commit': ToldBeforeCommit(),
+    'cursor moved by a stale fence': StaleFence(),
+    'late result counted': LateResult(),
+    'rollback order': RollbackOrder(),
+    'double submit by key': DoubleSubmit(),
+    'queue left too soon': LeftTooSoon(),
+    'last comes first': LastComesFirst(),
+    'halt ignored': HaltIgnored(),
+    'next step forgotten': NextStepForgotten(),
+    'losses of steps forgotten': LossesForgotten(),
+}

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links between a service and the processes of its handlers, in one process.
+"""
+
+import multiprocessing
+from multiprocessing import connection as connections
+
+import pytest
+
+from distperiodic.adapters.local import process_links
+from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.core.context import Context
+from tests import waiting
+
+
+class Pair:
+    """A service, and one process of its handlers."""
+
+    def __init__(self):
+        self.held = True
+        self.hub = process_links.Hub()
+        self.link = process_links.Link(self.hub.address, self.hub.key)
+
+    def context(self):
+        """The context of a run in the service."""
+        return Context('task:a.run', 't1', 0, 7, 1, held=lambda: self.held)
+
+    def handler(self):
+        """The context that the handler receives."""
+        return Context('task:a.run', 't1', 0, 7, 1, held=self.link.is_current)
+
+
+@pytest.fixture
+def pair():
+    made = Pair()
+    yield made
+    made.hub.close()
+
+
+def test_progress_reaches_the_service_while_the_handler_runs(pair):
+    outer, inner = pair.context(), pair.handler()
+
+    with pair.hub.run(outer) as number:
+        pair.link.begin(number, inner)
+        inner.progress = {'n': 1}
+        waiting.wait_until(lambda: outer.progress == {'n': 1})
+        inner.progress = {'n': 2}
+        waiting.wait_until(lambda: outer.progress == {'n': 2})
+        assert outer.take_unsaved() == '{"n": 2}'
+        last = pair.link.end()
+
+    assert last == '{"n": 2}'
+
+
+def test_the_end_of_a_run_has_the_last_progress(pair):
+    outer, inner = pair.context(), pair.handler()
+    with pair.hub.run(outer) as number:
+        pair.link.begin(number, inner)
+        inner.progress = 1
+        waiting.wait_until(lambda: outer.progress == 1)
+        inner.progress = 2
+
+        assert pair.link.end() == '2'
+
+    with pair.hub.run(outer) as number:
+        pair.link.begin(number, pair.handler())
+        assert pair.link.end() is None
+
+
+def test_progress_that_arrives_after_the_end_of_its_run_is_dropped(pair):
+    first, second, third = (pair.context() for _ in range(3))
+    with pair.hub.run(first) as over:
+        pass
+    with (pair.hub.run(second), pair.hub.run(third) as number,
+          connections.Client(pair.hub.address, authkey=pair.hub.key) as link):
+        link.send((over, '"late"'))
+        link.send((number, '"in time"'))
+        waiting.wait_until(lambda: third.progress == 'in time')
+
+    assert first.progress is second.progress is None
+
+
+@pytest.mark.parametrize('how', ['lease', 'cancel'])
+def test_a_handler_learns_that_its_result_will_not_count(pair, how):
+    outer, inner = pair.context(), pair.handler()
+    with pair.hub.run(outer) as number:
+        pair.link.begin(number, inner)
+        assert inner.is_current()
+
+        if how == 'lease':
+            pair.held = False
+        else:
+            outer.cancelled = True
+
+        waiting.wait_until(lambda: inner.cancelled)
+        assert not inner.is_current()
+        pair.link.end()
+
+    pair.held = True
+    with pair.hub.run(pair.context()) as number:
+        inner = pair.handler()
+        pair.link.begin(number, inner)
+        assert inner.is_current()
+        pair.link.end()
+
+
+def test_a_handler_does_not_trust_a_service_that_is_silent(tmp_path):
+    with connections.Listener(str(tmp_path / 's'), backlog=4) as service:
+        link = process_links.Link(service.address, None)
+        inner = Context('task:a.run', 't1', 0, 7, 1, held=link.is_current)
+
+        link.begin(1, inner)
+
+        assert inner.is_current()
+        waiting.wait_until(lambda: not inner.is_current())
+        assert not inner.cancelled
+
+
+def test_a_run_stays_current_for_longer_than_a_service_may_be_silent(pair):
+    outer, inner = pair.context(), pair.handler()
+    monotonic = SystemClock().monotonic
+    began = monotonic()
+    with pair.hub.run(outer) as number:
+        pair.link.begin(number, inner)
+        waiting.wait_until(lambda: monotonic() - began > 4)
+
+        assert inner.is_current()
+        pair.link.end()
+
+
+def test_only_who_knows_the_key_is_linked(pair):
+    with pytest.raises(multiprocessing.AuthenticationError):
+        process_links.Link(pair.hub.address, b'guessed')
+
+    outer, inner = pair.context(), pair.handler()
+    with pair.hub.run(outer) as number:
+        other = process_links.Link(pair.hub.address, pair.hub.key)
+        other.begin(number, inner)
+        inner.progress = 1
+        waiting.wait_until(lambda: outer.progress == 1)
+        other.end()
+
+
+def test_a_handler_goes_on_without_its_service(pair, tmp_path):
+    outer, inner = pair.context(), pair.handler()
+    with connections.Listener(str(tmp_path / 's')) as service:
+        link = process_links.Link(service.address, None)
+    link.begin(1, inner)
+    inner.progress = {'n': 1}
+
+    assert link.end() == '{"n": 1}'
+    assert outer.progress is None

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of a partition with one active worker: what it starts, and what it
+asks of the store.
+"""
+
+import random
+
+import pytest
+
+from distperiodic.adapters.local.memory import MemoryClaimStore
+from distperiodic.core import message
+from distperiodic.core import schedule
+from distperiodic.core.member import Member
+from distperiodic.core.refusal import Refusal
+from distperiodic.core.standby import Active
+from distperiodic.core.standby import Role
+from distperiodic.core.standby import Standing
+from distperiodic.flow.run_leases import RunLeases
+from distperiodic.flow.worker.standby import Standby
+from tests.logged import events
+from tests.unit import world as worlds
+
+ME = Member('h:0', '00c0ffee00c0ffee', 1, slots=10)
+OTHER = 'h:1~9f2c41d07be3a655'
+SENDER = 'api-1~9f2c41d07be3a655~1~f1.t1.r40'
+TICK = worlds.BEGIN * schedule.SECOND
+LEASE = 10.0
+
+
+class Row:
+    """The row of the partition, which the test sets."""
+
+    def __init__(self):
+        self.standing = Standing('', 0, 0.0, '')
+        self.asked = []
+
+    def beat(self, partition, worker, role, *, seconds):
+        self.asked.append(role)
+        return self.standing
+
+    def acquire(self, partition, worker, *, fence, seconds):
+        self.asked.append('acquire')
+        self.standing = Standing(worker, fence + 1, seconds, '')
+        return self.standing
+
+    def release(self, partition, worker):
+        self.asked.append('release')
+        self.standing = Standing('', self.standing.fence, 0.0, '')
+        return self.standing
+
+    def depart(self, partition, worker):
+        self.asked.append('depart')
+
+    def is_in_force(self, active):
+        return (active.worker, active.fence) == self.standing[:2]
+
+
+class Store(MemoryClaimStore):
+    """A store that knows of one partition."""
+
+    def __init__(self, clock, row):
+        super().__init__(clock)
+        self.row = row
+
+    @property
+    def partitions(self):
+        return self.row
+
+    def start(self, *args, active=None, **options):
+        if active is not None and not self.row.is_in_force(active):
+            return []
+        return super().start(*args, **options)
+
+
+class Desk:
+    def __init__(self):
+        self.clock, self.row = worlds.Clock(), Row()
+        self.store = Store(self.clock, self.row)
+        self.line = worlds.StoreQueue(self.store)
+        self.runs, self.reports, self.roles = [], [], []
+        self.losses = 0
+        self.members = {ME.process: ME.identity}
+        self.busy = False
+        self.standby = Standby(
+            'p', ME, store=self.line, clock=self.clock,
+            members=lambda: self.members, busy=lambda: self.busy,
+            changed=self.roles.append, lost=self.lose, lease=LEASE)
+        self.grants = RunLeases(
+            {'poll': worlds.job('poll')}, store=self.line, clock=self.clock,
+            lease=60.0, run=self.runs.append,
+            report=lambda report, to: self.reports.append(report),
+            new_lease=lambda: 'new', random_=random.Random(1), shared=True,
+            elected=self.standby)
+        self.sent = 0
+
+    def lose(self):
+        self.losses += 1
+
+    def live(self, seconds):
+        end = self.clock.monotonic() + seconds
+        while self.clock.monotonic() < end:
+            self.standby.sweep()
+            self.clock.advance(0.25)
+        self.standby.sweep()
+
+    def batch(self, *objects):
+        """Claim *objects* as a scheduler, and send them."""
+        self.sent += 1
+        lease = f'lease-{self.sent}'
+        won = self.store.claim('poll', TICK, objects, lease=lease,
+                               holder='api-1', seconds=600,
+                               supersede=False).won
+        return message.Batch(
+            f'b{self.sent}', 'poll', TICK, list(objects),
+            [one.fence for one in won], [one.attempt for one in won], SENDER,
+            ME.entry, lease, 'p')
+
+    def accept(self, *objects):
+        batch = self.batch(*objects)
+        self.grants.accept(batch)
+        return batch
+
+    def refused(self):
+        return [refusal for report in self.reports
+                for _, refusal in report.refused]
+
+
+@pytest.fixture
+def desk():
+    return Desk()
+
+
+def test_the_active_worker_starts_runs_under_its_fence(desk):
+    desk.live(1)
+    assert desk.roles == [Role.STANDBY, Role.ACTIVE]
+    assert desk.standby.active() == Active('p', ME.process, 1)
+
+    batch = desk.accept('a')
+    assert [run.objects for run in desk.runs] == [['a']]
+    assert desk.grants.may_start(batch) is None
+
+
+def test_a_worker_that_stands_by_refuses_at_once_without_asking(desk):
+    desk.row.standing = Standing(OTHER, 4, 100.0, '')
+    desk.live(1)
+    desk.accept('a', 'b')
+
+    assert desk.refused() == [Refusal.NOT_ACTIVE] * 2
+    assert desk.runs == []
+    assert 'acquire' not in desk.row.asked
+
+
+def test_the_store_refuses_one_that_only_believes_to_be_active(desk):
+    desk.live(1)
+    desk.row.standing = Standing(OTHER, 2, LEASE, '')
+    batch = desk.accept('a')
+
+    assert desk.refused() == [Refusal.NOT_ACTIVE]
+    assert desk.runs == []
+    assert not desk.grants.has(batch.id, SENDER)
+
+
+def test_a_worker_that_lost_the_partition_starts_nothing(desk, caplog):
+    caplog.set_level('INFO')
+    desk.live(1)
+    batch = desk.accept('a')
+    desk.row.standing = Standing(OTHER, 2, LEASE, '')
+    desk.live(2)
+
+    assert desk.roles[-1] is Role.STANDBY
+    assert desk.grants.may_start(batch) is Refusal.NOT_ACTIVE
+    assert desk.losses == 1
+    assert events(caplog) == ['partition standby', 'partition active',
+                              'partition lost', 'partition standby']
+
+
+def test_a_worker_that_loses_the_partition_while_it_leaves_is_told(desk):
+    desk.live(1)
+    desk.busy = True
+    desk.standby.leave()
+    desk.live(1)
+    assert desk.losses == 0
+
+    desk.row.standing = Standing(OTHER, 2, LEASE, '')
+    desk.live(2)
+    assert desk.losses == 1
+
+
+def test_to_release_the_partition_is_not_to_lose_it(desk):
+    desk.live(1)
+    desk.standby.leave()
+    desk.live(1)
+
+    assert 'release' in desk.row.asked
+    assert desk.losses == 0
+
+
+def test_a_worker_that_was_frozen_starts_nothing_before_it_has_asked(desk):
+    desk.live(1)
+    batch = desk.accept('a')
+    desk.clock.advance(LEASE)
+
+    assert desk.standby.active() is None
+    assert desk.grants.may_start(batch) is Refusal.NOT_ACTIVE
+
+
+def test_runs_go_on_while_their_worker_hands_over_and_none_starts(desk):
+    desk.live(1)
+    batch = desk.accept('a')
+    desk.busy = True
+    desk.standby.leave()
+    desk.live(2 * LEASE)
+
+    assert desk.grants.may_start(batch) is None
+    desk.accept('b')
+    assert desk.refused() == [Refusal.NOT_ACTIVE]
+    assert 'release' not in desk.row.asked
+    desk.busy = False
+    desk.live(1)
+    assert 'release' in desk.row.asked
+
+
+@pytest.mark.parametrize(('back', 'asked'), [(True, False), (False, True)])
+def test_a_take_over_that_waited_for_the_store_looks_again(desk, back, asked):
+    """The active worker may be back meanwhile."""
+    desk.members[OTHER] = 'h:1'
+    desk.row.standing = Standing(OTHER, 1, 0.1, '')
+    desk.live(1)
+    desk.line.slow = True
+    del desk.members[OTHER]
+    desk.live(1)
+    assert len(desk.line.asked) == 1
+    if back:
+        desk.members[OTHER] = 'h:1'
+    desk.line.slow = False
+    desk.line.answer()
+
+    assert ('acquire' in desk.row.asked) is asked
+
+
+def test_after_its_end_a_worker_sends_no_heartbeat(desk):
+    desk.live(1)
+    desk.standby.leave()
+    desk.standby.depart()
+    asked = len(desk.row.asked)
+    desk.live(5)
+
+    assert desk.row.asked[asked:] == []
+    assert desk.row.asked[-1] == 'depart'
