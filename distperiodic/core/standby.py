@@ -115,7 +115,7 @@ class Election:
 
     @property
     def holds(self) -> bool:
-        """Whether the partition was this worker's at the last answer."""
+        """True if the last answer named this worker as the active one."""
         return self._is_mine(self.standing)
 
     def trusted(self, now: float) -> bool:
