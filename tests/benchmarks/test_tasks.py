@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks through RabbitMQ and PostgreSQL, against chains of Celery.
+"""Tasks through RabbitMQ and PostgreSQL, against chains of Celery and flows of
+TaskFlow.
 
 Ours writes each task, claims each of its steps and records each end in
 PostgreSQL; one scheduler and one worker process. A chain of Celery with
-acks_late keeps no record of a task at all. From the first submission to the
+acks_late keeps no record of a task at all, and the flows of TaskFlow's
+worker-based engine are not persisted here. From the first submission to the
 last end that is known.
 
     pytest -s -o timeout=0 tests/benchmarks/test_tasks.py
@@ -27,6 +29,7 @@ from distperiodic.adapters.sql.store import SqlClaimStore
 from tests import programs
 from tests import waiting
 from tests.benchmarks import commands as ours
+from tests.benchmarks import flows
 from tests.benchmarks import measuring
 from tests.benchmarks import test_claimed
 from tests.functional import commands
@@ -150,11 +153,13 @@ def test_tasks_of_three_steps(service, rabbitmq):
         'distperiodic': our_speeds(service, number),
         'Celery chain, acks_late': celery_speeds(
             rabbitmq.url, min(number, 3)),
+        f'TaskFlow, workers, {flows.FLOWS} flows': flows.speeds(
+            rabbitmq.url, min(number, 3)),
     }
     with measuring.table(
             f'{TASKS:,} tasks of {STEPS} steps that do nothing, tasks/s',
             'what', 'median', 'least', 'most', 'ours to it', file=__file__,
-            versions=('celery',)) as row:
+            versions=('celery', 'taskflow')) as row:
         for name, values in speeds.items():
             median = statistics.median(values)
             row(name, f'{median:,.0f}', f'{min(values):,.0f}',

@@ -414,6 +414,10 @@ def test_a_broker_application_stopped_and_started(mortal, fragile):
 def out_of_memory(server):
     server.ctl('set_vm_memory_high_watermark', '0.0000001')
     try:
+        # The broker tells its connections after the command has returned.
+        # Until then it confirms what they publish.
+        wait_until(lambda: 'running' not in server.ctl(
+            '--quiet', 'list_connections', 'state').split())
         yield
     finally:
         server.ctl('set_vm_memory_high_watermark', '0.4')
