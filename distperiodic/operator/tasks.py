@@ -20,6 +20,7 @@ from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
+from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
@@ -79,7 +80,11 @@ class TaskStore:
                 # The row of a queue is locked from here to the commit. So the
                 # tasks of a queue are committed in the order of their times.
                 self._lock_queues(tx, queues)
-            return self._insert(tx, tasks, queues, self._now(tx), repeated)
+            commands = self._numbers.read_commands(tx.connection, {
+                COMMAND_PREFIX + task.definition[0].normal.name
+                for task in tasks})
+            return self._insert(tx, tasks, queues, commands, commands.now,
+                                repeated)
         return self._run(work)
 
     def submit_in(self, session: Any, tasks: Sequence[NewTask]) -> list[str]:
@@ -102,7 +107,8 @@ class TaskStore:
                 if queues:
                     self._create_queues(tx, sorted(queues))
                 return self._insert(
-                    tx, tasks, [], sql_session.now_in(connection, bind))
+                    tx, tasks, [], self._numbers,
+                    sql_session.now_in(connection, bind))
         except (sa_exception.DBAPIError, db_exception.DBError) as exc:
             if not sql_session.lacks_tables(exc):
                 raise
@@ -112,7 +118,7 @@ class TaskStore:
             'database and run: distperiodic db sync')
 
     def _insert(self, tx: Transaction, tasks: Sequence[NewTask],
-                queues: Sequence[str], now: int,
+                queues: Sequence[str], numbers: Numbers | Commands, now: int,
                 repeated: bool = False) -> list[str]:
         connection = tx.connection
         keyed = {task.key: task for task in tasks if task.key is not None}
@@ -148,7 +154,7 @@ class TaskStore:
                 new_task.check_same(keyed[key], row)
         ids = [task.id if task.key is None or task.key not in taken
                else taken[task.key].id for task in tasks]
-        moves = task_rows.Moves(tx, self._numbers, self._namespace, now)
+        moves = task_rows.Moves(tx, numbers, self._namespace, now)
         inserted = set(ids)
         for task in new:
             if task.queue is None and task.id in inserted:

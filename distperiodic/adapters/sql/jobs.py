@@ -81,8 +81,19 @@ class Numbers:
                 and self._monotonic() - self._read_at <= _CACHED
                 and self._numbers.keys() >= set(needed)):
             return self._numbers
-        return {name: row.id for name, row in self._jobs.create_missing(
-            connection, set(needed)).items()}
+        return self.read_commands(connection, needed).known
+
+    def read_commands(self, connection: sa.Connection,
+                      needed: Collection[str]) -> 'Commands':
+        """Read the numbers of some commands together with the time, and create
+        missing rows.
+        """
+        rows: dict[str, Any] = self._jobs.read_commands(connection, needed)
+        if not rows or rows.keys() < set(needed):
+            rows = self._jobs.create_missing(connection, set(needed))
+        now = next(iter(rows.values())).now
+        return Commands(self, {
+            name: row.id for name, row in rows.items()}, now)
 
     def forget(self) -> None:
         """Clear the cache."""
@@ -113,6 +124,22 @@ class Numbers:
         self._read_at = self._monotonic()
 
 
+class Commands(NamedTuple):
+    """Numbers of commands, as the present transaction has read them."""
+
+    numbers: Numbers
+    known: Mapping[str, int]
+    #: The database's clock when they were read.
+    now: int
+
+    def within(self, connection: sa.Connection,
+               needed: Collection[str]) -> Mapping[str, int]:
+        """Return the numbers of some commands; see :meth:`Numbers.within`."""
+        if self.known.keys() >= set(needed):
+            return self.known
+        return self.numbers.within(connection, needed)
+
+
 class _Jobs:
     """The rows of all jobs of one namespace."""
 
@@ -121,12 +148,24 @@ class _Jobs:
         self._namespace = namespace
         now = sa.select(dialect.now).scalar_subquery().label('now')
         self._all = sa.select(_job, now).where(_job.c.space == namespace)
+        # A service may have thousands of jobs, so read only what is needed.
+        self._commands = sa.select(_job.c.name, _job.c.id, now).where(
+            _job.c.space == namespace, _job.c.kind == tables.COMMAND,
+            dialect.among(_job.c.name))
 
     def read(self, connection: sa.Connection) -> dict[str, Any]:
         """Return the rows by name."""
         return {row.name if row.kind == tables.KIND
                 else COMMAND_PREFIX + row.name: row
                 for row in connection.execute(self._all)}
+
+    def read_commands(self, connection: sa.Connection,
+                      needed: Collection[str]) -> dict[str, Any]:
+        """Return the rows of some commands by name, with the time as ``now``.
+        """
+        return {COMMAND_PREFIX + row.name: row for row in connection.execute(
+            self._commands, {'keys': self._dialect.keys(
+                [kind_and_name(job)[1] for job in needed])})}
 
     def create_missing(self, connection: sa.Connection,
                        needed: set[str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql.dialect import Dialect
+from distperiodic.adapters.sql.jobs import Commands
 from distperiodic.adapters.sql.jobs import Numbers
 from distperiodic.adapters.sql.transaction import Transaction
 from distperiodic.core import workflow
@@ -132,8 +133,8 @@ class Moves:
     :param now: The store's clock, in microseconds since the epoch.
     """
 
-    def __init__(self, tx: Transaction, numbers: Numbers, namespace: str,
-                 now: int):
+    def __init__(self, tx: Transaction, numbers: Numbers | Commands,
+                 namespace: str, now: int):
         self._tx = tx
         self._numbers = numbers
         self._namespace = namespace
@@ -315,7 +316,7 @@ _SET_HEAD = sa.update(_queue).where(*_OF_QUEUE).values(
         for name in ('head', 'halted', 'halted_why', 'halted_by')})
 
 
-def insert_ready(tx: Transaction, numbers: Numbers,
+def insert_ready(tx: Transaction, numbers: Numbers | Commands,
                  rows: Sequence[Ready]) -> None:
     """Insert rows of steps that are ready."""
     found: Mapping[str, int] = numbers.within(
