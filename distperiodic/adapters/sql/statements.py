@@ -220,11 +220,16 @@ class Statements:
                 _lease.c.job.in_(sa.bindparam('of_jobs', expanding=True)),
                 _lease.c.state == _RUNS).group_by(_lease.c.job)
         self.make = sa.insert(_lease).values(_made(dialect.lease_now))
+        #: Run ``count_of`` and ``make``. None means that this database cannot
+        #: do both in one statement.
+        self.count_and_make: Any = None
         #: Run ``claim_ended``; if that wins all objects, also count them and
         #: create their lease. None means that this database cannot do all of
         #: it in one statement.
         self.claim_at_once: Any = None
         if dialect.name == 'postgresql':
+            self.count_and_make = self.make.add_cte(
+                self.count_of.cte('counted'))
             self.claim_at_once = self._at_once(
                 dialect, self.claim_ended.move_returning)
         this = _lease.c.id == sa.bindparam('stands_in')

@@ -368,6 +368,8 @@ class SqlSteps:
         granted = [] if proceed is None else self._proceed(
             tx, moves, numbers, proceed, now, counts)
         moves.write()
+        # The last one is written with the first lease.
+        last_count = counts.pop() if granted and counts else None
         history.add(tx, counts)
         if waiting:
             tx.make(into, State.RETRY, number, tick, list(waiting), '',
@@ -376,7 +378,8 @@ class SqlSteps:
             assert proceed is not None
             tx.make(lease.id, State.RUNNING, numbers[lease.job], lease.tick,
                     [one.object for one in lease.claims], proceed.holder,
-                    proceed.seconds)
+                    proceed.seconds, counted=last_count)
+            last_count = None
         tx.leave(run.id, left)
         return ports.Advanced(
             counted | {row.object for row in rows[State.DONE]},

@@ -193,10 +193,16 @@ class Transaction:
         :raises DBDuplicateEntry: the lease exists, so an earlier call has done
             all of this.
         """
-        if counted is not None:
+        made = self._lease(name, state, number, tick, objects, holder,
+                           seconds, superseded)
+        if counted is None:
+            self.connection.execute(self.sql.make, made)
+        elif self.sql.count_and_make is not None:
+            self.connection.execute(
+                self.sql.count_and_make, counted | made)
+        else:
             self.connection.execute(self.sql.count_of, counted)
-        self.connection.execute(self.sql.make, self._lease(
-            name, state, number, tick, objects, holder, seconds, superseded))
+            self.connection.execute(self.sql.make, made)
 
     def _lease(self, name: str, state: State, number: int, tick: int,
                objects: list[str], holder: str, seconds: float,
