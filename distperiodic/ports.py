@@ -580,9 +580,9 @@ class Inbox(NamedTuple):
     #: Called with the origin and the reason for each message that has no
     #: payload.
     on_garbage: Callable[[str, str], None]
-    #: Name to which messages for all processes of a kind are sent, and which
-    #: this process receives as well. Empty means none.
-    hears: str = ''
+    #: Names to which messages for all processes of a kind are sent, and which
+    #: this process receives as well.
+    hears: Sequence[str] = ()
 
     @property
     def queue(self) -> str:

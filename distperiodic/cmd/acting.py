@@ -15,6 +15,7 @@ from distperiodic.cmd import configured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from distperiodic.operator.auditing import Actor
     from distperiodic.operator.auditing import Record
@@ -36,6 +37,13 @@ def user() -> str:
         return f'uid-{os.getuid()}'
 
 
+def actor(why: str = '') -> 'Actor':
+    """Return who runs this command, where, and why."""
+    from distperiodic.adapters.local.process_slot import host_name
+    from distperiodic.operator.auditing import Actor
+    return Actor(user(), host_name(), why)
+
+
 class Acting(configured.Configured):
     """A part of a cliff command that changes something."""
 
@@ -52,9 +60,7 @@ class Acting(configured.Configured):
 
     def actor(self, parsed: argparse.Namespace) -> 'Actor':
         """Return who runs this command, where, and why."""
-        from distperiodic.adapters.local.process_slot import host_name
-        from distperiodic.operator.auditing import Actor
-        return Actor(user(), host_name(), parsed.why)
+        return actor(parsed.why)
 
     @contextlib.contextmanager
     def audited(self, parsed: argparse.Namespace, target: str,
@@ -85,6 +91,27 @@ class Acting(configured.Configured):
         return contextlib.closing(kind(
             settings.connection, namespace=settings.group,
             actor=self.actor(parsed)))
+
+    def hint(self, parsed: argparse.Namespace, verb: str,
+             members: 'Sequence[tuple[str, str]]' = (),
+             action: str = '') -> None:
+        """Let members read at once what was written to the store.
+
+        Without a broker that answers, they read it at their next sweep.
+
+        :param members: Partition and name of each member. Empty means all.
+        :param action: Id of the action. Empty means a new one.
+        """
+        conf = self.configuration(parsed)
+        settings = self.database(parsed)
+        if settings.dispatcher != 'messaging':
+            return
+        from distperiodic.operator import hints
+        problem = hints.send(conf, settings, self.actor(parsed), verb,
+                             members, action)
+        if problem:
+            self.print(f'note: {problem}; members read this within '
+                       f'{settings.sweep_interval:g} s (sweep_interval)')
 
     def print(self, text: str) -> None:
         app: Any = self.app  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ from typing import Any
 
 from cliff import lister
 
+from distperiodic import exceptions
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
 
@@ -31,7 +32,13 @@ class Events(display.Table, lister.Lister):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
+        from distperiodic import opts
         from distperiodic.operator import auditing
+        if not opts.settings(self.configuration(parsed)).connection:
+            raise exceptions.ConfigError(
+                'without a store there is no record of what operators did; '
+                'each member logs who asked for what, and why ("command over '
+                'the bus"); to keep records, set [distperiodic] connection')
         people = parsed.formatter not in display.FOR_PROGRAMS
         with self.store(parsed, auditing.Events) as events:
             found = events.events(

@@ -4,6 +4,7 @@ a group, what they do, and commands to them.
 """
 
 import argparse
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,16 +18,27 @@ from distperiodic import exceptions
 from distperiodic.cmd import acting
 from distperiodic.cmd import configured
 from distperiodic.cmd import display
+from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Verb
 from distperiodic.core.suggestion import did_you_mean
 
 if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from distperiodic import opts
     from distperiodic.operator.members import Answer
     from distperiodic.operator.members import MemberAdmin
     from distperiodic.operator.members import MemberRow
+    from distperiodic.operator.ring_members import RingMembers
 
 # Seconds between two looks for answers.
 _POLL = 0.1
+# Maximum seconds until the members have replied to a query over the bus.
+_REPLIES = 5.0
+_NOTE = (
+    'note: without a store ([distperiodic] connection) a member forgets this '
+    'when its process restarts, and no record is kept; each member that '
+    'answered has logged who asked and why')
 
 
 def role(member: 'MemberRow | Answer') -> str:
@@ -34,24 +46,62 @@ def role(member: 'MemberRow | Answer') -> str:
     return f'worker of {member.part}' if member.part else 'scheduler'
 
 
-class MemberList(display.Table, lister.Lister):
+class _OfMembers(configured.Configured):
+    """A part of a command about members, with a store or without one."""
+
+    def members_of(self, parsed: argparse.Namespace, why: str = ''
+                   ) -> 'contextlib.closing[MemberAdmin | RingMembers]':
+        """Return the members of the configured group.
+
+        :param why: Reason of a command.
+        :raises ConfigError: There is neither a store nor a broker.
+        """
+        conf, settings = self.configured(parsed)
+        actor = acting.actor(why)
+        if settings.connection:
+            from distperiodic.operator.members import MemberAdmin
+            settings = self.database(parsed)
+            return contextlib.closing(MemberAdmin(
+                settings.connection, namespace=settings.group, actor=actor))
+        if settings.dispatcher != 'messaging':
+            raise exceptions.ConfigError(
+                'there is neither a store nor a broker, so no member can be '
+                'reached; set [distperiodic] connection, or dispatcher = '
+                'messaging and transport_url; --config-file names the file')
+        from distperiodic.adapters.local.clock import SystemClock
+        from distperiodic.operator.ring_members import RingMembers
+        return contextlib.closing(RingMembers(
+            conf, settings, actor=actor, clock=SystemClock(), wait=_REPLIES))
+
+    def configured(self, parsed: argparse.Namespace
+                   ) -> 'tuple[cfg.ConfigOpts, opts.Settings]':
+        """Return the options of the configured group."""
+        from distperiodic import opts
+        conf = self.configuration(parsed)
+        return conf, opts.settings(conf)
+
+
+class MemberList(_OfMembers, display.Table, lister.Lister):
     """Show the processes of the group, as the store knows them.
 
     A member that is silent has not reported for session_timeout: it was
-    killed, it hangs, or it cannot reach the store.
+    killed, it hangs, or it cannot reach the store. Without a store, the
+    members are asked over the broker.
     """
 
     essential = ('Member', 'Role', 'State', 'Seen')
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], list[Sequence[Any]]]:
-        from distperiodic.operator.members import MemberQueries
         people = parsed.formatter not in display.FOR_PROGRAMS
-        settings = self.database(parsed)
-        with self.store(parsed, MemberQueries) as queries:
+        _, settings = self.configured(parsed)
+        with self.members_of(parsed) as queries:
             found = queries.members()
+            problems = queries.problems()
         if not found:
-            self.sentence = 'No member of this group has reported yet.'
+            problems.append('no member of this group has reported yet')
+        self.sentence = ''.join(f'{one[:1].upper()}{one[1:]}.'
+                                for one in problems)
         rows: list[Sequence[Any]] = []
         for member in found:
             pools = member.state.get('pools') or {}
@@ -71,17 +121,21 @@ class MemberList(display.Table, lister.Lister):
 def _state(member: 'MemberRow', session_timeout: float) -> str:
     if member.stopped:
         return 'stopped'
+    if member.age is None:
+        return 'no answer'
     if member.silent(session_timeout):
         return 'silent'
     return 'running' if member.state.get('healthy') else 'not healthy'
 
 
-def _age(micros: int, people: bool) -> Any:
+def _age(micros: int | None, people: bool) -> Any:
+    if micros is None:
+        return '' if people else None
     seconds = micros / 1e6
     return configured.age(seconds) if people else round(seconds, 3)
 
 
-class _OfMember(configured.Configured):
+class _OfMember(_OfMembers):
     """A part of a command about one member, or several."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -154,11 +208,9 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
 
     def take_action(self, parsed: argparse.Namespace
                     ) -> tuple[Sequence[str], Sequence[Any]]:
-        from distperiodic.operator.activity import Activity
-        from distperiodic.operator.members import MemberQueries
         people = parsed.formatter == 'table'
-        settings = self.database(parsed)
-        with self.store(parsed, MemberQueries) as queries:
+        _, settings = self.configured(parsed)
+        with self.members_of(parsed) as queries:
             member = self.select_one(queries.members(), parsed)
         fields: dict[str, Any] = {
             'member': member.name, 'role': role(member),
@@ -174,19 +226,26 @@ class MemberShow(_OfMember, display.Display, show.ShowOne):
         }
         fields.update({name: value for name, value in member.state.items()
                        if name not in fields and name != 'kind'})
-        with self.store(parsed, Activity) as activity:
-            runs = [run for run in activity.runs(None, 1000)
-                    if member.process
-                    and run.worker.startswith(f'{member.process}~')]
-        fields['runs'] = [
-            {'job': run.job, 'object': run.object,
-             'age_s': None if run.age is None
-             else round(max(0, run.age) / 1e6, 3),
-             'progress': run.progress} for run in runs]
+        if settings.connection:
+            fields['runs'] = self._runs(parsed, member)
         if people:
             fields = {name: value for name, value in fields.items()
                       if value not in ('', None, [])}
         return tuple(fields), tuple(fields.values())
+
+    def _runs(self, parsed: argparse.Namespace,
+              member: 'MemberRow') -> list[dict[str, Any]]:
+        """Return the runs of a member, which the store knows."""
+        from distperiodic.operator.activity import Activity
+        with self.store(parsed, Activity) as activity:
+            runs = [run for run in activity.runs(None, 1000)
+                    if member.process
+                    and run.worker.startswith(f'{member.process}~')]
+        return [
+            {'job': run.job, 'object': run.object,
+             'age_s': None if run.age is None
+             else round(max(0, run.age) / 1e6, 3),
+             'progress': run.progress} for run in runs]
 
 
 class _Order(_OfMember, acting.Acting, command.Command):
@@ -206,22 +265,33 @@ class _Order(_OfMember, acting.Acting, command.Command):
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> int:
-        from distperiodic.operator.members import MemberAdmin
         if not (parsed.all or parsed.member is not None
                 or parsed.partition is not None or parsed.schedulers):
             raise exceptions.ConfigError(
                 'no member is named; give MEMBER, --partition, --schedulers '
                 'or --all; to list the members: distperiodic member list')
-        settings = self.database(parsed)
-        with self.admin(parsed, MemberAdmin) as admin:
+        _, settings = self.configured(parsed)
+        with self.members_of(parsed, parsed.why) as admin:
             members = admin.members()
+            self._note(admin)
             found = self.select(members, parsed)
             if parsed.member is not None:
                 found = [self.select_one(members, parsed)]
             self.warn(members, found, settings.session_timeout)
             action = admin.order(self.verb, found, _target(parsed),
                                  **self.arguments(parsed))
-            return self._wait(admin, action, parsed, settings)
+            if settings.connection:
+                self.hint(parsed, self.verb,
+                          [(one.part, one.name) for one in found], action)
+            code = self._wait(admin, action, parsed, settings)
+            self._note(admin)
+            if not settings.connection:
+                self.print(_NOTE)
+            return code
+
+    def _note(self, admin: 'MemberAdmin | RingMembers') -> None:
+        for problem in admin.problems():
+            self.print(f'warning: {problem}')
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """Return the arguments of the command."""
@@ -231,8 +301,8 @@ class _Order(_OfMember, acting.Acting, command.Command):
              session_timeout: float) -> None:
         """Warn of consequences that the operator may not want."""
 
-    def _wait(self, admin: 'MemberAdmin', action: str,
-              parsed: argparse.Namespace, settings: Any) -> int:
+    def _wait(self, admin: 'MemberAdmin | RingMembers', action: str,
+              parsed: argparse.Namespace, settings: 'opts.Settings') -> int:
         """Print the answers as they come, and who did not answer, and why."""
         from distperiodic.adapters.local.clock import SystemClock
         clock = SystemClock()
@@ -252,12 +322,16 @@ class _Order(_OfMember, acting.Acting, command.Command):
             if not silent or clock.monotonic() >= end:
                 break
             threading.Event().wait(_POLL)
-        states = {(one.part, one.name): one for one in admin.members()}
+        states = {(one.part, one.name): one for one in admin.members()
+                  } if silent and settings.connection else {}
         for one in silent:
             self.print(
-                f'{one.name} ({role(one)}): no answer; '
-                + _excuse(states.get((one.part, one.name)),
-                          settings.session_timeout, parsed.wait))
+                f'{one.name} ({role(one)}): no answer; ' + (
+                    _excuse(states.get((one.part, one.name)),
+                            settings.session_timeout, parsed.wait)
+                    if settings.connection else
+                    f'it was not reached within {parsed.wait:g} s, and '
+                    'nothing tells it later; repeat the command'))
         admin.conclude(action, (
             f'{len(answers) - len(silent) - refused} done, {refused} '
             f'refused, {len(silent)} without an answer'))
@@ -267,7 +341,7 @@ class _Order(_OfMember, acting.Acting, command.Command):
 def _excuse(member: 'MemberRow | None', session_timeout: float,
             waited: float) -> str:
     """Return why a member has not answered, and what follows."""
-    if member is None:
+    if member is None or member.age is None:
         return 'its row was deleted meanwhile'
     age = configured.age(member.age / 1e6)
     if member.stopped:
@@ -343,7 +417,7 @@ class MemberSet(_OfOption):
     def _add_value(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             'value', metavar='VALUE', type=_pool_size,
-            help='a whole number from 1 to 1000')
+            help=f'a whole number from 1 to {MAX_POOL_SIZE}')
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         return {parsed.option: parsed.value}
@@ -364,8 +438,8 @@ def _pool_size(text: str) -> int:
         size = int(text)
     except ValueError:
         size = 0
-    if not 1 <= size <= 1000:
+    if not 1 <= size <= MAX_POOL_SIZE:
         raise argparse.ArgumentTypeError(
             f'{text!r} cannot be used as pool_size; give a whole number from '
-            '1 to 1000; to run nothing, drain the member')
+            f'1 to {MAX_POOL_SIZE}; to run nothing, drain the member')
     return size

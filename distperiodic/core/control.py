@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Control of members: what an operator may ask of them, and their answers.
 
-What is asked is a row of the store, and so is each answer::
+With a store, a command is a row of the store, and so is each answer. A message
+lets the member look at once::
 
     operator ──► store: desired state, action ──► member, at its next sweep
-        ◄────── store: answer ────────────────────────────────┘
+        │──────► bus: hint ─────────────────────► member, at once
+        ◄─────── store: answer ──────────────────────┘
+
+Without a store, both are messages: :mod:`distperiodic.core.control_message`.
 """
 
 import enum
 from collections.abc import Mapping
 from typing import Any
 from typing import NamedTuple
+
+#: Largest number of threads of a pool that operators may set.
+MAX_POOL_SIZE = 1000
 
 
 class Verb(enum.StrEnum):
@@ -20,6 +27,8 @@ class Verb(enum.StrEnum):
     UNDRAIN = 'member undrain'
     SET = 'member set'
     UNSET = 'member unset'
+    #: Only over the bus: with a store, members report by themselves.
+    SHOW = 'member show'
 
 
 class Me(NamedTuple):

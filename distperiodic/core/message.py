@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Messages between members, and their format on the wire.
 
-There are three kinds of message. A scheduler sends a :class:`Batch`, objects
+There are five kinds of message. A scheduler sends a :class:`Batch`, objects
 of one job and tick, to one worker. A worker sends :class:`Reports`, the
 outcomes of batches, to one scheduler. A process that submits tasks sends a
 :class:`Notice` to all schedulers::
@@ -10,6 +10,10 @@ outcomes of batches, to one scheduler. A process that submits tasks sends a
         |--- run    {lease, job, tick, objects} --->|
         |<-- report {done, failed, refused...} -----|
         |<-- notice {tasks} ------ any process
+        |<-- control {command} -- an operator ----->|
+        |--- reply {outcome} ---> the operator <----|
+
+The last two kinds are in :mod:`distperiodic.core.control_message`.
 
 A message is a hint and carries no authority. The claim decides what may run,
 and the jobs registered at the worker decide what code runs. So a message that
@@ -28,10 +32,6 @@ by side.
 """
 
 import dataclasses
-import hashlib
-import hmac
-import json
-import math
 import re
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -40,32 +40,41 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic.core import catalogue
+from distperiodic.core import control_message
 from distperiodic.core.claim import Authority
+from distperiodic.core.control_message import ControlReply
+from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.refusal import Refusal
 from distperiodic.core.refusal import parse_refusal
 from distperiodic.core.schedule import LAST_INSTANT
 from distperiodic.core.schedule import Instant
+from distperiodic.core.wire import FIRST_INSTANT
+from distperiodic.core.wire import MAX_INT
+from distperiodic.core.wire import VERSION
+from distperiodic.core.wire import Key
+from distperiodic.core.wire import check_fields
+from distperiodic.core.wire import check_int
+from distperiodic.core.wire import check_list
+from distperiodic.core.wire import check_name
+from distperiodic.core.wire import check_text
+from distperiodic.core.wire import clean
+from distperiodic.core.wire import kind_of
+from distperiodic.core.wire import shown
+from distperiodic.core.wire import sign
+from distperiodic.core.wire import verify
 from distperiodic.core.workflow import StepInput
-
-VERSION = 1
 
 #: Maximum number of objects in a batch. It bounds the work of the reader, and
 #: is larger than any pool.
 MAX_OBJECTS = 10_000
-#: Maximum characters of a batch id, a job name and a membership entry.
-MAX_NAME = 512
 #: Maximum characters of an error. Longer errors are cut when sent.
 MAX_REASON = 1_000
 #: Maximum characters of all errors in one message. If there are more, each
 #: error is cut.
 MAX_REASONS = 1_000_000
 
-_MAX_INT = 2 ** 63 - 1
-# First instant that a datetime can represent, in the year 1.
-_FIRST_INSTANT = -62_135_596_800_000_000
 _TOKEN_LENGTH = 45
 _TOKEN = re.compile(rf'[A-Za-z0-9.-]{{1,{_TOKEN_LENGTH}}}')
-_MAC = re.compile(r'[0-9a-f]{64}\Z')
 
 _BATCH_FIELDS = frozenset((
     'v', 'kind', 'id', 'lease', 'job', 'tick', 'objects', 'fences',
@@ -75,8 +84,6 @@ _NOTICE_FIELDS = frozenset(('v', 'kind', 'tasks'))
 _REPORT_FIELDS = frozenset((
     'batch', 'worker', 'done', 'failed', 'retried', 'refused', 'lost',
     'seconds'))
-
-Key = str | bytes
 
 _Invalid = exceptions.InvalidMessage
 
@@ -168,7 +175,7 @@ def encode_notice(notice: Notice, keys: Sequence[Key] = ()) -> dict[str, Any]:
     """
     message = {'v': VERSION, 'kind': 'notice', 'tasks': notice.tasks}
     _check_notice(message)
-    return _signed(message, keys)
+    return sign(message, keys)
 
 
 def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
@@ -194,7 +201,7 @@ def encode_batch(batch: Batch, keys: Sequence[Key] = ()) -> dict[str, Any]:
         'expires': batch.expires,
     }
     _check_batch(message)
-    return _signed(message, keys)
+    return sign(message, keys)
 
 
 def encode_reports(reports: Sequence[Report], *, to: str,
@@ -219,20 +226,23 @@ def encode_reports(reports: Sequence[Report], *, to: str,
             'batch': report.batch,
             'worker': report.worker,
             'done': report.done,
-            'failed': [[i, _clean(why, room)] for i, why in report.failed],
-            'retried': [[i, _clean(why, room)] for i, why in report.retried],
+            'failed': [[i, clean(why, room)] for i, why in report.failed],
+            'retried': [[i, clean(why, room)] for i, why in report.retried],
             'refused': [[i, code.value] for i, code in report.refused],
             'lost': report.lost,
             'seconds': report.seconds,
         } for report in reports],
     }
     _check_reports(message)
-    return _signed(message, keys)
+    return sign(message, keys)
 
 
-def decode(message: Any, keys: Collection[Key] = ()
-           ) -> Batch | Reports | Notice:
-    """Return the batch, the reports or the notice in *message*.
+#: Any message.
+Message = Batch | Reports | Notice | ControlRequest | ControlReply
+
+
+def decode(message: Any, keys: Collection[Key] = ()) -> Message:
+    """Return what *message* contains.
 
     :param message: Parsed JSON.
     :param keys: If not empty, one of the keys must have signed the message.
@@ -242,15 +252,15 @@ def decode(message: Any, keys: Collection[Key] = ()
     if type(message) is not dict:
         raise _Invalid(
             'a message must be a JSON object, but this is '
-            f'{_kind_of(message)}')
+            f'{kind_of(message)}')
     version = message.get('v')
     if type(version) is not int:
         raise _Invalid(
-            f'the version (field v) is {_kind_of(version)}, not an integer')
+            f'the version (field v) is {kind_of(version)}, not an integer')
     if version != VERSION:
-        shown = version if 0 <= version < 1_000_000 else '(unknown)'
+        found = version if 0 <= version < 1_000_000 else '(unknown)'
         raise exceptions.UnknownVersion(
-            f'the message has version {shown}, but this release supports '
+            f'the message has version {found}, but this release supports '
             f'version {VERSION}; upgrade the older side')
     mac = None
     if 'mac' in message:
@@ -263,14 +273,22 @@ def decode(message: Any, keys: Collection[Key] = ()
             _check_reports(message)
         case 'notice':
             _check_notice(message)
+        case 'control':
+            control_message.check_request(message)
+        case 'reply':
+            control_message.check_reply(message)
         case unknown:
-            raise _Invalid(f'unknown kind {_shown(unknown)}')
+            raise _Invalid(f'unknown kind {shown(unknown)}')
     # Check the shape before the signature. A valid message is flat and has
     # only finite numbers, so writing it as JSON for the signature cannot fail.
     if keys:
-        _verify(message, mac, keys)
+        verify(message, mac, keys)
     if message['kind'] == 'notice':
         return Notice(message['tasks'])
+    if message['kind'] == 'control':
+        return control_message.request_of(message)
+    if message['kind'] == 'reply':
+        return control_message.reply_of(message)
     if message['kind'] == 'run':
         return Batch(
             message['id'], message['job'], message['tick'],
@@ -289,22 +307,22 @@ def decode(message: Any, keys: Collection[Key] = ()
 
 
 def _check_batch(message: Mapping[str, Any]) -> None:
-    _check_fields(message, _BATCH_FIELDS)
+    check_fields(message, _BATCH_FIELDS)
     for field in ('job', 'sender', 'worker', 'partition'):
-        _check_name(field, message[field])
+        check_name(field, message[field])
     for field in ('id', 'lease'):
         # Both become part of the name of a lease in the store.
-        _check_name(field, message[field])
+        check_name(field, message[field])
         if not _TOKEN.fullmatch(message[field]):
             raise _Invalid(f'{field} is not 1 to {_TOKEN_LENGTH} of A-Z a-z '
                            '0-9 . -')
-    _check_int('tick', message['tick'], _FIRST_INSTANT, LAST_INSTANT)
-    _check_int('priority', message['priority'], -_MAX_INT, _MAX_INT)
+    check_int('tick', message['tick'], FIRST_INSTANT, LAST_INSTANT)
+    check_int('priority', message['priority'], -MAX_INT, MAX_INT)
     if message['expires'] is not None:
-        _check_int('expires', message['expires'],
-                   _FIRST_INSTANT, LAST_INSTANT)
+        check_int('expires', message['expires'],
+                   FIRST_INSTANT, LAST_INSTANT)
     objects = message['objects']
-    _check_list('objects', objects, str)
+    check_list('objects', objects, str)
     if not 0 < len(objects) <= MAX_OBJECTS:
         raise _Invalid(f'{len(objects)} objects in one batch; it holds '
                              f'1 to {MAX_OBJECTS}')
@@ -315,53 +333,53 @@ def _check_batch(message: Mapping[str, Any]) -> None:
                              f'to {catalogue.MAX_ID_LENGTH}')
     if len(set(objects)) != len(objects):
         raise _Invalid('an object occurs twice in one batch')
-    _check_text('objects', ''.join(objects))
+    check_text('objects', ''.join(objects))
     for field in ('fences', 'attempts'):
         numbers = message[field]
-        _check_list(field, numbers, int)
+        check_list(field, numbers, int)
         if len(numbers) != len(objects):
             raise _Invalid(
                 f'{len(numbers)} {field} for {len(objects)} objects')
-        _check_int(field, min(numbers), 0, _MAX_INT)
-        _check_int(field, max(numbers), 0, _MAX_INT)
+        check_int(field, min(numbers), 0, MAX_INT)
+        check_int(field, max(numbers), 0, MAX_INT)
 
 
 def _check_notice(message: Mapping[str, Any]) -> None:
-    _check_fields(message, _NOTICE_FIELDS)
+    check_fields(message, _NOTICE_FIELDS)
     tasks = message['tasks']
-    _check_list('tasks', tasks, str)
+    check_list('tasks', tasks, str)
     if not 0 < len(tasks) <= MAX_OBJECTS:
         raise _Invalid(f'{len(tasks)} tasks in one notice; it holds 1 to '
                        f'{MAX_OBJECTS}')
     for task in tasks:
-        _check_name('tasks', task)
+        check_name('tasks', task)
 
 
 def _check_reports(message: Mapping[str, Any]) -> None:
-    _check_fields(message, _REPORTS_FIELDS)
-    _check_name('to', message['to'])
+    check_fields(message, _REPORTS_FIELDS)
+    check_name('to', message['to'])
     reports = message['reports']
-    _check_list('reports', reports, dict)
+    check_list('reports', reports, dict)
     if not 0 < len(reports) <= MAX_OBJECTS:
         raise _Invalid(f'{len(reports)} reports in one message; it '
                              f'holds 1 to {MAX_OBJECTS}')
     total = 0
     for report in reports:
-        _check_fields(report, _REPORT_FIELDS)
-        _check_name('batch', report['batch'])
-        _check_name('worker', report['worker'])
+        check_fields(report, _REPORT_FIELDS)
+        check_name('batch', report['batch'])
+        check_name('worker', report['worker'])
         seconds = report['seconds']
         if (type(seconds) not in (int, float)
-                or not 0 <= seconds <= _MAX_INT):
+                or not 0 <= seconds <= MAX_INT):
             raise _Invalid(
-                f'seconds is {_kind_of(seconds)}, not a duration')
+                f'seconds is {kind_of(seconds)}, not a duration')
         seen: list[int] = []
         for field in ('done', 'lost'):
-            _check_list(field, report[field], int)
+            check_list(field, report[field], int)
             seen += report[field]
         for field in ('failed', 'retried', 'refused'):
             pairs = report[field]
-            _check_list(field, pairs, list)
+            check_list(field, pairs, list)
             for pair in pairs:
                 if (len(pair) != 2 or type(pair[0]) is not int
                         or type(pair[1]) is not str):
@@ -371,114 +389,17 @@ def _check_reports(message: Mapping[str, Any]) -> None:
                     raise _Invalid(
                         f'a reason of {len(pair[1])} characters; the limit '
                         f'is {MAX_REASON}')
-                _check_text(field, pair[1])
+                check_text(field, pair[1])
                 if (field == 'refused'
                     and parse_refusal(pair[1]) is None):
-                    raise _Invalid(f'unknown refusal {_shown(pair[1])}')
+                    raise _Invalid(f'unknown refusal {shown(pair[1])}')
                 seen.append(pair[0])
         if seen:
-            _check_int('index', min(seen), 0, MAX_OBJECTS - 1)
-            _check_int('index', max(seen), 0, MAX_OBJECTS - 1)
+            check_int('index', min(seen), 0, MAX_OBJECTS - 1)
+            check_int('index', max(seen), 0, MAX_OBJECTS - 1)
             if len(set(seen)) != len(seen):
                 raise _Invalid('an object is reported twice')
         total += len(seen)
     if total > 10 * MAX_OBJECTS:
         raise _Invalid(f'{total} objects in one message of reports; '
                              f'the limit is {10 * MAX_OBJECTS}')
-
-
-def _check_fields(message: Mapping[str, Any], fields: frozenset[str]) -> None:
-    if message.keys() != fields:
-        missing = sorted(fields - message.keys())
-        unknown = [_shown(k) for k in message if k not in fields][:3]
-        raise _Invalid(
-            f'fields missing: {", ".join(missing) or "none"}; fields unknown: '
-            f'{", ".join(unknown) or "none"}')
-
-
-def _check_list(field: str, values: Any, kind: type) -> None:
-    if type(values) is not list:
-        raise _Invalid(f'{field} is {_kind_of(values)}, not a list')
-    # This runs in C, and is exact: isinstance() accepts True as an int.
-    if values and set(map(type, values)) != {kind}:
-        strange = next(v for v in values if type(v) is not kind)
-        raise _Invalid(f'{field} holds {_kind_of(strange)}, not only '
-                             f'{_KINDS[kind]}')
-
-
-def _check_int(field: str, value: Any, least: int, most: int) -> None:
-    if type(value) is not int:
-        raise _Invalid(f'{field} is {_kind_of(value)}, not an integer')
-    if not least <= value <= most:
-        raise _Invalid(f'{field} is outside {least} to {most}')
-
-
-def _check_name(field: str, value: Any) -> None:
-    if type(value) is not str:
-        raise _Invalid(f'{field} is {_kind_of(value)}, not text')
-    if not 0 < len(value) <= MAX_NAME:
-        raise _Invalid(f'{field} has {len(value)} characters; it has '
-                             f'1 to {MAX_NAME}')
-    _check_text(field, value)
-
-
-def _check_text(field: str, text: str) -> None:
-    # JSON can encode half of a surrogate pair, but neither the log nor the
-    # store can write it.
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as exc:
-            raise _Invalid(
-                f'{field} holds invalid Unicode ({exc.reason})') from None
-
-
-def _clean(reason: str, room: int) -> str:
-    text = str(reason)[:room]
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        text = text.encode(errors='backslashreplace').decode()[:room]
-    return text
-
-
-_KINDS = {str: 'text', int: 'an integer', list: 'a list', dict: 'an object',
-          float: 'a float', bool: 'true or false', type(None): 'nothing'}
-
-
-def _kind_of(value: Any) -> str:
-    """Return the kind of *value*, never its content: it may be a secret."""
-    if type(value) is float and not math.isfinite(value):
-        return str(value)
-    return _KINDS.get(type(value), type(value).__name__)
-
-
-def _shown(word: Any) -> str:
-    return f'{word!r:.40}' if type(word) is str else _kind_of(word)
-
-
-def _mac(message: Mapping[str, Any], key: Key) -> str:
-    text = json.dumps(message, sort_keys=True, separators=(',', ':'),
-                      allow_nan=False)
-    secret = key.encode() if isinstance(key, str) else key
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
-
-
-def _signed(message: dict[str, Any],
-            keys: Sequence[Key]) -> dict[str, Any]:
-    if keys:
-        message['mac'] = _mac(message, keys[0])
-    return message
-
-
-def _verify(message: Mapping[str, Any], mac: Any,
-            keys: Collection[Key]) -> None:
-    if mac is None:
-        raise _Invalid('the message is not signed, but this process has '
-                       'signing keys; configure them on both sides')
-    if type(mac) is not str or not _MAC.match(mac):
-        raise _Invalid('mac is not a signature')
-    # Try every key, so that the duration does not reveal which key matches.
-    matches = [hmac.compare_digest(_mac(message, key), mac) for key in keys]
-    if not any(matches):
-        raise _Invalid('wrong signature: no configured key matches')

@@ -134,7 +134,7 @@ class Election:
         self._leaving = False
 
     def hurry(self) -> None:
-        """Send the next heartbeat at once: the members have changed."""
+        """Send the next heartbeat at once: the answer may have changed."""
         self._next_beat = 0.0
 
     def next(self, now: float, members: Mapping[str, str] | None,

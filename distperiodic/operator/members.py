@@ -34,8 +34,8 @@ class MemberRow(NamedTuple):
     name: str
     #: The process that reported last. Empty means that it has stopped.
     process: str
-    #: Time since its last report.
-    age: int
+    #: Time since its last report. None means that it did not reply.
+    age: int | None
     state: Mapping[str, Any]
     drained: bool
     #: When it was drained, by whom and why. None and empty texts: it is not,
@@ -51,10 +51,11 @@ class MemberRow(NamedTuple):
         return not self.process
 
     def silent(self, seconds: float) -> bool:
-        """Return whether the process is recorded as running, but has not
-        reported for *seconds*.
+        """Return whether the process is recorded as running, but did not
+        reply, or has not reported for *seconds*.
         """
-        return bool(self.process) and self.age > seconds * 1e6
+        return bool(self.process) and (
+            self.age is None or self.age > seconds * 1e6)
 
 
 class Answer(NamedTuple):
@@ -139,6 +140,10 @@ class MemberAdmin(MemberQueries):
                     space=self.group.namespace, at=0, done=0)
         self._database.write(work)
         return record.id
+
+    def problems(self) -> list[str]:
+        """Return nothing: each query is complete, or fails."""
+        return []
 
     def conclude(self, action: str, outcome: str) -> None:
         """Record the outcome of an action."""

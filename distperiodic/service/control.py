@@ -5,8 +5,10 @@ All methods run in the main thread of the service, unless they say otherwise.
 The store is only used through its thread.
 """
 
+import json
 import logging
 import threading
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,11 +16,14 @@ from typing import Any
 from typing import Protocol
 
 from distperiodic import ports
+from distperiodic.core.control import MAX_POOL_SIZE
 from distperiodic.core.control import Desired
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Request
 from distperiodic.core.control import Verb
+from distperiodic.core.control_message import ControlReply
+from distperiodic.core.control_message import ControlRequest
 
 if TYPE_CHECKING:
     # Load SQLAlchemy only if there is a database.
@@ -91,6 +96,77 @@ class Controls:
             + ', '.join(Verb)))
 
 
+class BusControl:
+    """Control through messages.
+
+    Without a store this is the only control. A drain is then forgotten when
+    the process ends. With a store, this only reports.
+
+    :param process: Name of this process.
+    :param reply: Sends a reply to the queue with that last word.
+    :param stored: Whether there is a store.
+    """
+
+    def __init__(self, service: Controlled, controls: Controls, me: Me,
+                 process: str, *, reply: Callable[[ControlReply, str], None],
+                 stored: bool):
+        self._service = service
+        self._controls = controls
+        self._me = me
+        self._process = process
+        self._reply = reply
+        self._stored = stored
+        #: Who drained this member, when and why. Empty: it is not drained.
+        self._drained: dict[str, Any] = {}
+
+    def obey(self, request: ControlRequest) -> None:
+        """Do what a command wants, and reply."""
+        state = ''
+        if request.verb == Verb.SHOW:
+            outcome = Outcome(True, '')
+            state = json.dumps(self._service.report() | self._drained | {
+                'pool_size': self._controls.desired.pool_size})
+        else:
+            outcome = self._do(request)
+            LOG.info('command over the bus: member=%s command=%s action=%s '
+                     'who=%s reason=%r outcome=%s', self._me.name,
+                     request.verb, request.id, request.sender, request.why,
+                     outcome.text)
+        self._reply(ControlReply(
+            request.id, self._me.part, self._me.name, self._process,
+            outcome.done, outcome.text, state), request.reply)
+
+    def _do(self, request: ControlRequest) -> Outcome:
+        """Do what a command wants, and return the answer."""
+        if self._stored:
+            return Outcome(False, (
+                'this member takes commands from its store; set '
+                '[distperiodic] connection for the command as well'))
+        desired = self._controls.desired
+        match request.verb:
+            case Verb.DRAIN | Verb.UNDRAIN:
+                drained = request.verb == Verb.DRAIN
+                desired = desired._replace(drained=drained)
+                self._drained = {
+                    'drained_by': request.sender, 'drained_at': request.sent,
+                    'drained_why': request.why} if drained else {}
+            case Verb.SET:
+                size = request.arguments.get('pool_size')
+                if type(size) is not int or not 1 <= size <= MAX_POOL_SIZE:
+                    return Outcome(False, (
+                        f'{size!r:.60} cannot be used as pool_size; give a '
+                        f'whole number from 1 to {MAX_POOL_SIZE}'))
+                desired = desired._replace(pool_size=size)
+            case Verb.UNSET:
+                desired = desired._replace(pool_size=None)
+            case _:
+                return Outcome(False, (
+                    f'{request.verb} needs a store; set [distperiodic] '
+                    'connection'))
+        self._controls.apply(desired)
+        return self._controls.answer(request.verb)
+
+
 class StoreControl:
     """Control through the row of a member in the store.
 
@@ -129,6 +205,10 @@ class StoreControl:
             self._look()
         if now - self._reported >= self._report_interval:
             self._report()
+
+    def hurry(self) -> None:
+        """Look at the row at the next sweep: an operator has changed it."""
+        self._looked = self._clock.monotonic() - self._look_interval
 
     def _look(self) -> None:
         self._looking = True

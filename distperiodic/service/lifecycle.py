@@ -41,6 +41,8 @@ from distperiodic.core import message
 from distperiodic.core.context import Context
 from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
+from distperiodic.core.control_message import ControlReply
+from distperiodic.core.control_message import ControlRequest
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
 from distperiodic.core.member import check_identity
@@ -56,6 +58,7 @@ from distperiodic.service import heap
 from distperiodic.service.checks import check_backend
 from distperiodic.service.checks import check_options
 from distperiodic.service.checks import check_service
+from distperiodic.service.control import BusControl
 from distperiodic.service.control import Controls
 from distperiodic.service.control import StoreControl
 from distperiodic.store import check_store
@@ -135,6 +138,8 @@ class Bus(Protocol):
 
     def start(self, timeout: float) -> None: ...
 
+    def reply(self, reply: ControlReply, word: str) -> None: ...
+
 
 class Lifecycle(ServiceBase):
     """Base class of both services, with one main thread and a stop of limited
@@ -177,6 +182,10 @@ class Lifecycle(ServiceBase):
         #: Control through the store. None means that there is no store, or
         #: that it did not answer yet.
         self._control: StoreControl | None = None
+        #: Control by messages. None means that there is no bus.
+        self._bus_control: BusControl | None = None
+        #: Set if a command over the bus has changed the store.
+        self._hinted = threading.Event()
         #: Processes in which handlers run.
         self._processes: list[Processes] = []
         #: Events from other threads, for the main thread.
@@ -213,6 +222,12 @@ class Lifecycle(ServiceBase):
         self._last_turn = self._clock.monotonic()
         self._prepare()
         self._controls = Controls(self, self._member_id)
+        bus = self._messages()
+        if bus is not None:
+            self._bus_control = BusControl(
+                self, self._controls, self._me(),
+                process_of(self._entry()), reply=bus.reply,
+                stored=bool(self._settings.connection))
         self._started.set()
         threading.Thread(target=self._main, daemon=True,
                          name=f'distperiodic-{self._kind}').start()
@@ -281,6 +296,10 @@ class Lifecycle(ServiceBase):
     @abc.abstractmethod
     def _prepare(self) -> None:
         """Build all parts of the service without opening connections."""
+
+    @abc.abstractmethod
+    def _messages(self) -> Bus | None:
+        """Return the message bus. None means that there is none."""
 
     @abc.abstractmethod
     def _work(self) -> None:
@@ -545,7 +564,7 @@ class Lifecycle(ServiceBase):
         from distperiodic.adapters.sql import members
         from distperiodic.operator.group_reader import connect
         settings = self._settings
-        me = Me(settings.group, self._part, self._member_id)
+        me = self._me()
         with contextlib.closing(connect(settings.connection)) as database:
             found = members.look(database, me)
         self._control = StoreControl(
@@ -558,9 +577,48 @@ class Lifecycle(ServiceBase):
     #: Partition of a worker. Empty means a scheduler.
     _part = ''
 
+    def _me(self) -> Me:
+        return Me(self._settings.group, self._part, self._member_id)
+
     @abc.abstractmethod
     def _entry(self) -> str:
         """Return the membership entry of this process."""
+
+    def _put_command(self, request: ControlRequest) -> str | None:
+        """Handle a command from the bus; a thread of the bus calls this.
+
+        :returns: Why the command is dropped. None means that it counts.
+        """
+        if not request.names(self._part, self._member_id):
+            return None
+        if request.reply:
+            self._inbox.put(events.Called(lambda: self._obey(request)))
+        elif self._settings.connection:
+            self._hinted.set()
+        else:
+            return 'a hint to look at the store, which this member has not'
+        return None
+
+    def _obey(self, request: ControlRequest) -> None:
+        if self._bus_control is not None:
+            self._bus_control.obey(request)
+
+    def _sweep_control(self) -> None:
+        """Look at the store if that is due, or after a command.
+
+        The main thread calls this several times a second. So any number of
+        forged commands causes as many looks at most.
+        """
+        if self._hinted.is_set():
+            self._hinted.clear()
+            self._hurry()
+        if self._control is not None:
+            self._control.sweep()
+
+    def _hurry(self) -> None:
+        """Look at the store at once: an operator has changed it."""
+        if self._control is not None:
+            self._control.hurry()
 
     @abc.abstractmethod
     def set_drained(self, drained: bool) -> None:

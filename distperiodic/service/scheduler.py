@@ -196,6 +196,8 @@ class SchedulerService(lifecycle.Lifecycle):
         """Return the buses of all partitions, one for each broker."""
         settings = self._settings
 
+        main = drivers.url_of(self._conf)
+
         def bus_of(url: str) -> MessagingWorkBus:
             return MessagingWorkBus(
                 self._conf, url, group=settings.group, me=me,
@@ -205,10 +207,11 @@ class SchedulerService(lifecycle.Lifecycle):
                 on_unsent=lambda batch, reason: self._inbox.put(
                     events.Unsent(batch, reason)),
                 on_notice=self._put_notice,
+                # A command arrives once: each broker gets a copy of it.
+                on_control=self._put_command if url == main else None,
                 keys=settings.signing_key, quorum=settings.quorum_queues,
                 patience=settings.send_timeout)
 
-        main = drivers.url_of(self._conf)
         topics = {job.topic for job in self._jobs.values()}
         own = {name: partition.transport_url
                for name, partition in settings.partitions.items()
@@ -278,6 +281,13 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is None:
             return self._solo_member.entry
         return self._group_member.me.entry
+
+    def _messages(self) -> PartitionBuses | None:
+        return self._bus
+
+    def _hurry(self) -> None:
+        super()._hurry()
+        self._flow.hurry()
 
     def open_runs(self) -> int:
         """Return the number of objects that are claimed here and not ended."""
@@ -395,8 +405,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 next_sweep = now + lifecycle.SWEEP
                 self._flow.sweep()
                 self._executor.watch()
-                if self._control is not None:
-                    self._control.sweep()
+                self._sweep_control()
                 if now >= next_prune:
                     next_prune = now + _PRUNE
                     self._prune()

@@ -77,6 +77,7 @@ class WorkerService(lifecycle.Lifecycle):
             group=settings.group, partition=self._topic,
             me=self._member.me.entry,
             on_batch=lambda batch: self._accept(batch),
+            on_control=self._put_command,
             keys=settings.signing_key, quorum=settings.quorum_queues)
         tasks = self._tasks_of(self._topic)
         jobs = {n: (j, tasks.handler(n))
@@ -174,7 +175,7 @@ class WorkerService(lifecycle.Lifecycle):
             case events.Ran(report, to_entry) if self._run_leases is not None:
                 self._run_leases.reported(report, to_entry)
             case events.Viewed() if self._standby is not None:
-                self._standby.viewed()
+                self._standby.hurry()
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
         """Return why a run must not start, or None if it may.
@@ -206,6 +207,14 @@ class WorkerService(lifecycle.Lifecycle):
 
     def _entry(self) -> str:
         return self._member.me.entry
+
+    def _messages(self) -> MessagingReportBus:
+        return self._bus
+
+    def _hurry(self) -> None:
+        super()._hurry()
+        if self._standby is not None:
+            self._standby.hurry()
 
     def open_runs(self) -> int:
         """Return the number of objects whose runs have not ended."""
@@ -258,8 +267,7 @@ class WorkerService(lifecycle.Lifecycle):
                 continue
             next_sweep = now + lifecycle.SWEEP
             self._executor.watch()
-            if self._control is not None:
-                self._control.sweep()
+            self._sweep_control()
             if self._run_leases is not None:
                 self._run_leases.sweep()
             if self._standby is not None:

@@ -7,7 +7,11 @@ each worker still holds, and no worker can hoard work::
 
     distperiodic.GROUP.work.PARTITION.MEMBER~NONCE  <- one batch a message
     distperiodic.GROUP.reports.MEMBER~NONCE    <- many reports a message
-      also hears distperiodic.GROUP.notices.all  <- notices of tasks
+    distperiodic.GROUP.replies.WORD    <- replies to the command of an operator
+
+Schedulers also hear ``distperiodic.GROUP.notices.all``, where notices of tasks
+are sent, and all members hear ``distperiodic.GROUP.control.all``, where the
+commands of operators are sent.
 
 The nonce identifies the process, as in its membership entry. Two processes
 with the same member id therefore never receive each other's messages. That
@@ -32,13 +36,19 @@ from typing import Any
 from distperiodic.adapters.local.clock import SystemClock
 from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.outbox import BatchOutbox
+from distperiodic.adapters.messaging.reply_outbox import ReplyOutbox
 from distperiodic.adapters.messaging.report_outbox import ReportOutbox
 from distperiodic.core import member
 from distperiodic.core import message
+from distperiodic.core.control_message import ControlReply
+from distperiodic.core.control_message import ControlRequest
+from distperiodic.core.control_message import RequestFilter
+from distperiodic.core.control_message import encode_reply
 from distperiodic.core.message import Batch
 from distperiodic.core.message import Notice
 from distperiodic.core.message import Report
 from distperiodic.core.message import Reports
+from distperiodic.core.wire import Key
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
 from distperiodic.exceptions import InvalidMessage
@@ -72,6 +82,16 @@ def notices_topic(group: str) -> str:
     return f'distperiodic.{_quoted(group)}.notices'
 
 
+def control_topic(group: str) -> str:
+    """Return the topic of commands to all members of a group."""
+    return f'distperiodic.{_quoted(group)}.control'
+
+
+def replies_topic(group: str) -> str:
+    """Return the topic prefix of the queues of operators' commands."""
+    return f'distperiodic.{_quoted(group)}.replies'
+
+
 def _quoted(name: str) -> str:
     """Quote *name* so that it is one word of a topic.
 
@@ -93,7 +113,7 @@ def _server(entry: str) -> str:
     return queue_of(member.process_of(entry))
 
 
-class _Drops:
+class Drops:
     """Dropped messages: each kind is logged once, then only counted."""
 
     def __init__(self) -> None:
@@ -116,17 +136,24 @@ class _Drops:
             return dict(self._counts)
 
 
+#: Receiver of the commands that count; see :class:`MessagingWorkBus`.
+OnControl = Callable[[ControlRequest], str | None]
+
+
 class _Bus(abc.ABC):
-    """Common base of both ends: address, keys, and dropped messages."""
+    """Common base of both ends: address, keys, commands of operators, and
+    dropped messages.
+    """
 
     _connection: Carrier | None = None
     # The last connection whose opening failed.
     _failed_connection: Carrier | None = None
     _pid = 0
 
-    def __init__(self, conf: Any, transport_url: str | None, topic: str,
-                 me: str, keys: Sequence[message.Key], quorum: bool,
-                 monotonic: Callable[[], float] | None, hears: str = ''):
+    def __init__(self, conf: Any, transport_url: str | None, topic: str, *,
+                 group: str, me: str, keys: Sequence[Key], quorum: bool,
+                 monotonic: Callable[[], float] | None,
+                 on_control: OnControl | None, hears: Sequence[str] = ()):
         queue = f'{topic}.{_server(me)}'
         if len(queue) > NAME_LIMIT:
             raise ConfigError(
@@ -141,9 +168,16 @@ class _Bus(abc.ABC):
         self.me = me
         self._keys = tuple(keys)
         self._quorum = quorum
-        self._hears = hears
+        self._group = group
+        self._hears = tuple(hears)
+        if on_control is not None:
+            self._hears += (f'{control_topic(group)}.{ALL}',)
+        self._on_control = on_control
+        self._filter = RequestFilter(group)
+        self._now = SystemClock().now
         self._monotonic = monotonic or SystemClock().monotonic
-        self._drops = _Drops()
+        self._replies: ReplyOutbox | None = None
+        self._drops = Drops()
 
     @property
     def dropped(self) -> dict[tuple[str, str], int]:
@@ -184,11 +218,30 @@ class _Bus(abc.ABC):
         connection.open(max(0.1, round(timeout, 1)))
         self._failed_connection = None
         self._begin(connection)
+        self._replies = ReplyOutbox(
+            lambda reply, word: connection.cast(
+                replies_topic(self._group), word,
+                encode_reply(reply, self._keys)))
         self._connection = connection
+
+    def reply(self, reply: ControlReply, word: str) -> None:
+        """Send the reply to a command; never block and never raise.
+
+        :param word: Last word of the name of the operator's queue.
+        """
+        if self._unusable() is None and self._replies is not None:
+            self._replies.put(reply, word)
 
     @abc.abstractmethod
     def _begin(self, connection: Carrier) -> None:
         """Start to send through *connection*, which is open."""
+
+    def _close(self, connection: Carrier, timeout: float) -> None:
+        """Send the waiting replies, then disconnect."""
+        deadline = self._monotonic() + timeout
+        if self._replies is not None:
+            self._replies.close(timeout)
+        connection.close(max(0.0, deadline - self._monotonic()))
 
     def _unusable(self) -> str | None:
         """Return why no message can be sent now.
@@ -211,9 +264,24 @@ class _Bus(abc.ABC):
             self._drops.note(origin, str(exc))
             return
         try:
-            self._take(received)
+            match received:
+                case ControlRequest():
+                    self._take_command(received)
+                case ControlReply():
+                    self._drops.note(received.process,
+                                     'a reply to a command, sent to a member')
+                case _:
+                    self._take(received)
         except Exception:
             LOG.exception('a message was lost in a callback')
+
+    def _take_command(self, request: ControlRequest) -> None:
+        """Pass on a command, unless it must be dropped."""
+        refusal = self._filter.refusal(request, self._now())
+        if refusal is None and self._on_control is not None:
+            refusal = self._on_control(request)
+        if refusal is not None:
+            self._drops.note(request.sender, refusal)
 
     @abc.abstractmethod
     def _take(self, received: Batch | Reports | Notice) -> None:
@@ -248,6 +316,9 @@ class MessagingWorkBus(_Bus):
     :param on_sent: Called with a batch that the broker has confirmed.
     :param on_notice: Called with the ids of tasks that were submitted or
         changed.
+    :param on_control: Called with each command of an operator that is not
+        dropped by its age, its id or its group. Returns why it is dropped,
+        or None. If *on_control* is None, commands are not heard.
     :param keys: Secrets that sign messages. The first key signs; messages
         signed with any of them are accepted. If empty, messages are neither
         signed nor checked.
@@ -263,14 +334,15 @@ class MessagingWorkBus(_Bus):
                  on_unsent: Callable[[Batch, str], None],
                  on_sent: Callable[[Batch], None],
                  on_notice: Callable[[Sequence[str]], None] = lambda ids: None,
-                 keys: Sequence[message.Key] = (), quorum: bool = False,
+                 on_control: OnControl | None = None,
+                 keys: Sequence[Key] = (), quorum: bool = False,
                  patience: float = 5.0, capacity: int = 1000,
                  monotonic: Callable[[], float] | None = None):
-        super().__init__(conf, transport_url, reports_topic(group), me, keys,
-                         quorum, monotonic,
-                         hears=f'{notices_topic(group)}.{ALL}')
+        super().__init__(conf, transport_url, reports_topic(group),
+                         group=group, me=me, keys=keys, quorum=quorum,
+                         monotonic=monotonic, on_control=on_control,
+                         hears=[f'{notices_topic(group)}.{ALL}'])
         self._on_notice = on_notice
-        self._group = group
         self._on_report = on_report
         self._on_unsent = on_unsent
         self._on_sent = on_sent
@@ -299,7 +371,7 @@ class MessagingWorkBus(_Bus):
                 or self._pid != os.getpid()):
             return
         self._outbox.close(timeout)
-        connection.close(max(0.0, deadline - self._monotonic()))
+        self._close(connection, max(0.0, deadline - self._monotonic()))
 
     def _begin(self, connection: Carrier) -> None:
         def publish(batch: Batch) -> None:
@@ -338,6 +410,7 @@ class MessagingReportBus(_Bus):
     :param group: Group of the schedulers and workers.
     :param partition: Partition of this worker.
     :param me: The worker's membership entry.
+    :param on_control: See :class:`MessagingWorkBus`.
     :param keys: See :class:`MessagingWorkBus`.
     :param quorum: See :class:`MessagingWorkBus`.
     :param patience: Seconds until a report that cannot be sent is given up.
@@ -346,12 +419,13 @@ class MessagingReportBus(_Bus):
 
     def __init__(self, conf: Any, transport_url: str | None, *, group: str,
                  partition: str, me: str, on_batch: Callable[[Batch], None],
-                 keys: Sequence[message.Key] = (), quorum: bool = False,
+                 on_control: OnControl | None = None,
+                 keys: Sequence[Key] = (), quorum: bool = False,
                  patience: float = 60.0, capacity: int = 200_000,
                  monotonic: Callable[[], float] | None = None):
         super().__init__(conf, transport_url, work_topic(group, partition),
-                         me, keys, quorum, monotonic)
-        self._group = group
+                         group=group, me=me, keys=keys, quorum=quorum,
+                         monotonic=monotonic, on_control=on_control)
         self._on_batch = on_batch
         self._patience = patience
         self._capacity = capacity
@@ -388,7 +462,7 @@ class MessagingReportBus(_Bus):
                 or self._pid != os.getpid()):
             return
         self._outbox.close(timeout)
-        connection.close(max(0.0, deadline - self._monotonic()))
+        self._close(connection, max(0.0, deadline - self._monotonic()))
 
     def _begin(self, connection: Carrier) -> None:
         def publish(to_entry: str, reports: list[Report]) -> None:

@@ -19,6 +19,7 @@ import collections
 import functools
 import logging
 from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from distperiodic.ports import LONGEST_MESSAGE
@@ -46,7 +47,7 @@ def server_class() -> type:
 
         on_message: Callable[[Any], None]
         on_garbage: Callable[[str, str], None]
-        hears = ''
+        hears: Sequence[str] = ()
 
         def _create_listener(self):
             try:
@@ -94,14 +95,14 @@ def server_class() -> type:
 
 def _listen_to_own_queue(driver: Any, target: Any,
                          on_garbage: Callable[[str, str], None],
-                         hears: str) -> Any:
+                         hears: Sequence[str]) -> Any:
     """Listen to the queue of *target*'s server, and declare no other.
 
     The driver itself would also declare queues that all servers of a topic
     share; nothing is ever sent to those. The broker deletes the queue if its
     process does not come back.
 
-    :param hears: Another routing key of messages for this queue, or ''.
+    :param hears: Other routing keys of messages for this queue.
     """
     from oslo_messaging._drivers import amqpdriver
     from oslo_messaging._drivers import base
@@ -114,7 +115,7 @@ def _listen_to_own_queue(driver: Any, target: Any,
     def declare_expiring(consumer: Any) -> None:
         consumer.queue_arguments['x-expires'] = _EXPIRES
         if hears:
-            _bind_too(consumer, hears)
+            _bind_to_all(consumer, hears)
         declare(consumer)
         consumer._callback = _quiet_callback(consumer, on_garbage)
 
@@ -125,15 +126,16 @@ def _listen_to_own_queue(driver: Any, target: Any,
     return base.PollStyleListenerAdapter(listener, 1, None)
 
 
-def _bind_too(consumer: Any, routing_key: str) -> None:
-    """Bind the queue of *consumer* to *routing_key*, too, each time that the
-    driver declares it.
+def _bind_to_all(consumer: Any, routing_keys: Sequence[str]) -> None:
+    """Bind the queue of *consumer* to *routing_keys* as well, each time that
+    the driver declares it.
     """
     declare = consumer.declare
 
     def declare_and_bind(connection: Any) -> None:
         declare(connection)
-        consumer.queue.bind_to(consumer.exchange, routing_key)
+        for routing_key in routing_keys:
+            consumer.queue.bind_to(consumer.exchange, routing_key)
     consumer.declare = declare_and_bind
 
 

@@ -18,6 +18,7 @@ from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.bus import ALL
 from distperiodic.adapters.messaging.bus import notices_topic
 from distperiodic.core import message
+from distperiodic.core.wire import Key
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class TaskNotices:
     """
 
     def __init__(self, conf: Any, *, group: str,
-                 keys: Sequence[message.Key] = ()):
+                 keys: Sequence[Key] = ()):
         self._conf = conf
         self._topic = notices_topic(group)
         self._keys = tuple(keys)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Protocol
 
+from distperiodic.core.control_message import ControlReply
 from distperiodic.core.message import Batch
 from distperiodic.exceptions import BusUnavailable
 from distperiodic.exceptions import ConfigError
@@ -31,6 +32,8 @@ class Bus(Protocol):
     def start(self, timeout: float) -> None: ...
 
     def send(self, batch: Batch) -> None: ...
+
+    def reply(self, reply: ControlReply, word: str) -> None: ...
 
     def close(self, timeout: float) -> None: ...
 
@@ -85,6 +88,10 @@ class PartitionBuses:
     def send(self, batch: Batch) -> None:
         """See :meth:`distperiodic.ports.WorkBus.send`."""
         self._own.get(batch.partition, self._main).send(batch)
+
+    def reply(self, reply: ControlReply, word: str) -> None:
+        """Send the reply to a command, which came from the main broker."""
+        self._main.reply(reply, word)
 
     def close(self, timeout: float = 5.0) -> None:
         """Close all buses at the same time.

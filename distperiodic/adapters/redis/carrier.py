@@ -194,9 +194,9 @@ class RedisCarrier:
             if not str(exc).startswith('BUSYGROUP'):
                 raise
         self._client.pexpire(inbox.queue, _EXPIRES)
-        if inbox.hears:
-            self._client.sadd(_hearers(inbox.hears), inbox.queue)
-            self._client.pexpire(_hearers(inbox.hears), _EXPIRES)
+        for name in inbox.hears:
+            self._client.sadd(_hearers(name), inbox.queue)
+            self._client.pexpire(_hearers(name), _EXPIRES)
         self._decided.set()
         self._record_answer()
 
@@ -244,8 +244,8 @@ class RedisCarrier:
 
     def _delete(self, inbox: Inbox) -> None:
         try:
-            if inbox.hears:
-                self._client.srem(_hearers(inbox.hears), inbox.queue)
+            for name in inbox.hears:
+                self._client.srem(_hearers(name), inbox.queue)
             self._client.delete(inbox.queue)
         except clients.FAILURES as exc:
             LOG.debug('queue left behind: queue=%s reason=%s', inbox.queue,

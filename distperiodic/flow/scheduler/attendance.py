@@ -59,6 +59,11 @@ class Attendance:
         if self._clock.monotonic() - self._requested[0] >= self._interval:
             self.refresh()
 
+    def hurry(self) -> None:
+        """Read the status at the next sweep: an operator has changed it."""
+        self._requested = (self._clock.monotonic() - self._interval,
+                           self._requested[1])
+
     def refresh(self, then: Callable[[], None] | None = None) -> None:
         """Read the status of the jobs, and record that they are attended.
 

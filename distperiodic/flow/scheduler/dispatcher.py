@@ -338,6 +338,11 @@ class Dispatcher:
         if found is not None:
             found.worker.back_off.reached()
 
+    def hurry(self) -> None:
+        """Search for expired leases at the next sweep."""
+        for one in self._all_recoveries:
+            one.hurry()
+
     def sweep(self) -> None:
         """Take back batches without a sign of life, renew leases, and take
         over expired leases of other schedulers.

@@ -157,6 +157,11 @@ class _Source:
             self.grants.renew()
         self.grants.sweep()
 
+    def hurry(self) -> None:
+        """Read the status of the jobs at the next sweep."""
+        if self.book.shared:
+            self._attendance.hurry()
+
     def sweep_claims(self) -> None:
         """Check the objects that wait for a claim, and the jobs' status."""
         if self.steps is not None:
@@ -323,6 +328,14 @@ class Pipeline:
                 return source.grants
         authority = self.dispatcher.authority_of(batch)
         return None if authority is None else self.grants_of(authority)
+
+    def hurry(self) -> None:
+        """Check at the next sweep what an operator can have changed in the
+        store: the status of jobs, and runs that were triggered.
+        """
+        for source in self._sources.values():
+            source.hurry()
+        self.dispatcher.hurry()
 
     def sweep(self) -> None:
         """Check leases and overdue signs of life. Call this several times a

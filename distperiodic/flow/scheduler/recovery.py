@@ -151,6 +151,10 @@ class Recovery:
             self.find_gone(present)
         self.take_over()
 
+    def hurry(self) -> None:
+        """Search at the next sweep: an operator has made leases expire."""
+        self._swept -= self._sweep_interval
+
     def find_gone(self, present: Callable[[], set[str]]) -> None:
         """Search for leases of holders that left before this scheduler could
         notice. All processes that noticed may be gone, too.

@@ -71,8 +71,10 @@ class Standby:
         """Return whether this worker is certainly the active one."""
         return self._election.trusted(self._clock.monotonic())
 
-    def viewed(self) -> None:
-        """Handle a change of the members of the group."""
+    def hurry(self) -> None:
+        """Send the next request at once: the members of the group have
+        changed, or an operator has chosen the next active worker.
+        """
         self._election.hurry()
         self.sweep()
 

@@ -44,10 +44,10 @@ class Carrier:
         if self._inbox is None:
             return
         try:
-            for name in filter(None, [self._inbox.queue, self._inbox.hears]):
+            for name in [self._inbox.queue, *self._inbox.hears]:
                 (self._place / name).mkdir(parents=True, exist_ok=True)
-            if self._inbox.hears:
-                (self._place / self._inbox.hears / self._inbox.queue).touch()
+            for name in self._inbox.hears:
+                (self._place / name / self._inbox.queue).touch()
         except OSError as exc:
             raise exceptions.BusUnavailable(
                 f'{self._place}: {exc.strerror}; create it for this user'
@@ -99,9 +99,8 @@ class Carrier:
         if self._reader is None:
             return
         self._reader.join(timeout)
-        if self._inbox.hears:
-            (self._place / self._inbox.hears / self._inbox.queue).unlink(
-                missing_ok=True)
+        for name in self._inbox.hears:
+            (self._place / name / self._inbox.queue).unlink(missing_ok=True)
         shutil.rmtree(self._place / self._inbox.queue, ignore_errors=True)
 
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Replies to operators, which a thread of their own sends.
+
+An operator waits for a few seconds only. So a reply is sent once: if the
+broker is away, the operator's command reports that the member did not answer.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from distperiodic.core.control_message import ControlReply
+from distperiodic.exceptions import DistperiodicError
+from distperiodic.exceptions import NoConsumer
+
+LOG = logging.getLogger(__name__)
+
+# Maximum number of replies that wait to be sent. A forger could request any
+# number of them.
+_MOST_WAITING = 100
+
+
+class ReplyOutbox:
+    """Sends replies, in a thread that starts with the first one.
+
+    :param send: Sends a reply to the queue with that last word. May block.
+    """
+
+    def __init__(self, send: Callable[[ControlReply, str], None]):
+        self._send = send
+        self._waiting: queue.Queue[tuple[ControlReply, str] | None] = (
+            queue.Queue(_MOST_WAITING))
+        self._thread: threading.Thread | None = None
+
+    def put(self, reply: ControlReply, word: str) -> None:
+        """Queue a reply; never block and never raise. One thread calls this.
+        """
+        try:
+            self._waiting.put_nowait((reply, word))
+        except queue.Full:
+            _drop(reply, 'too many replies wait')
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._send_all, name='distperiodic-replies',
+                daemon=True)
+            self._thread.start()
+
+    def close(self, timeout: float) -> None:
+        """Send what waits, for at most *timeout* seconds."""
+        if self._thread is not None:
+            try:
+                self._waiting.put(None, timeout=timeout)
+            except queue.Full:
+                return
+            self._thread.join(timeout)
+
+    def _send_all(self) -> None:
+        while (found := self._waiting.get()) is not None:
+            reply, word = found
+            try:
+                self._send(reply, word)
+            except NoConsumer:
+                _drop(reply, 'the command has ended')
+            except DistperiodicError as exc:
+                _drop(reply, str(exc))
+
+
+def _drop(reply: ControlReply, reason: str) -> None:
+    LOG.info('reply not sent: member=%s action=%s reason=%s; the operator '
+             'is shown that this member did not answer', reply.name,
+             reply.request, reason)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queries and commands on the members of a group that has no store.
+
+The members that exist are those in the coordination service. What they do is
+what they reply over the bus. Nothing is recorded: a member that does not
+reply was not reached, and each member logs the commands that it obeys.
+"""
+
+import threading
+import uuid
+from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from typing import Any
+
+from distperiodic import ports
+from distperiodic.adapters.messaging import command_bus
+from distperiodic.core.control import Verb
+from distperiodic.core.control_message import ControlReply
+from distperiodic.core.control_message import ControlRequest
+from distperiodic.core.control_message import state_of
+from distperiodic.exceptions import BusUnavailable
+from distperiodic.exceptions import DistperiodicError
+from distperiodic.operator.auditing import Actor
+from distperiodic.operator.members import Answer
+from distperiodic.operator.members import MemberRow
+
+if TYPE_CHECKING:
+    from distperiodic import opts
+
+# Maximum seconds to connect, and to send.
+_CONNECTING = 5.0
+_CLOSING = 1.0
+# Seconds between two looks for replies.
+_POLL = 0.02
+
+
+class RingMembers:
+    """Queries and commands on the members of one group.
+
+    :param conf: Configuration of the command.
+    :param actor: The operator, whom the members log.
+    :param wait: Maximum seconds to wait for the members to reply to a query.
+    :raises BusUnavailable: No broker accepted the connection.
+    """
+
+    def __init__(self, conf: Any, settings: 'opts.Settings', *, actor: Actor,
+                 clock: ports.Clock, wait: float):
+        self._settings = settings
+        self._actor = actor
+        self._clock = clock
+        self._wait = wait
+        self._problems: list[str] = []
+        self._told: set[str] = set()
+        self._replies: dict[str, dict[tuple[str, str], tuple[
+            int, ControlReply]]] = {}
+        self._expected: dict[str, list[MemberRow]] = {}
+        urls = command_bus.urls_of(conf, settings.partitions)
+        self._bus = command_bus.CommandBus(
+            conf, urls, group=settings.group, keys=settings.signing_key)
+        failures = self._bus.open(_CONNECTING)
+        if len(failures) == len(urls):
+            self._bus.close(_CLOSING)
+            raise BusUnavailable('; '.join(
+                f'{url}: {why}' for url, why in failures.items()))
+        self._note(failures)
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._bus.close(_CLOSING)
+
+    def problems(self) -> list[str]:
+        """Return the new reasons why members may be missing, in words."""
+        found = [*self._problems, *(
+            f'a reply was dropped: {reason}'
+            for _, reason in sorted(self._bus.dropped))]
+        new = [one for one in dict.fromkeys(found) if one not in self._told]
+        self._told.update(new)
+        return new
+
+    def members(self) -> list[MemberRow]:
+        """Return all members: schedulers first, then workers by partition."""
+        expected = self._in_group()
+        action = self._send(Verb.SHOW, [], {})
+        end = self._clock.monotonic() + self._wait
+        replies = self._received(action)
+        while (expected is None or expected.keys() - replies.keys()) and (
+                self._clock.monotonic() < end):
+            threading.Event().wait(_POLL)
+            replies = self._received(action)
+        found = {key: MemberRow(*key, process, None, {}, False, None, '', '',
+                                None)
+                 for key, process in (expected or {}).items()}
+        found |= {key: _row(reply) for key, (_, reply) in replies.items()}
+        return [found[key] for key in sorted(found)]
+
+    def order(self, verb: Verb, members: Sequence[MemberRow], target: str,
+              **arguments: Any) -> str:
+        """Send a command to *members*, and return its id.
+
+        :param target: Ignored: nothing is recorded.
+        """
+        action = self._send(
+            verb, [(one.part, one.name) for one in members], arguments)
+        self._expected[action] = list(members)
+        return action
+
+    def answers(self, action: str) -> list[Answer]:
+        """Return the answers to a command, by member."""
+        replies, found = self._received(action), []
+        for one in self._expected[action]:
+            at, reply = replies.get((one.part, one.name), (None, None))
+            found.append(Answer(one.part, one.name, None, '', False, '')
+                         if reply is None else Answer(
+                             reply.part, reply.name, at, reply.process,
+                             reply.done, reply.outcome))
+        return found
+
+    def conclude(self, action: str, outcome: str) -> None:
+        """Do nothing: there is no record of an action."""
+
+    def _send(self, verb: Verb, members: Sequence[tuple[str, str]],
+              arguments: Mapping[str, Any]) -> str:
+        actor, action = self._actor, uuid.uuid4().hex
+        self._replies[action] = {}
+        self._note(self._bus.send(ControlRequest(
+            action, self._settings.group, verb, arguments, members,
+            f'{actor.who}@{actor.host}', actor.why, self._clock.now(),
+            self._bus.word), _CONNECTING))
+        return action
+
+    def _note(self, failures: Mapping[str, str]) -> None:
+        self._problems += [
+            f'broker {url}: {why}; the members there are not reached'
+            for url, why in failures.items()]
+
+    def _received(self, action: str) -> dict[
+            tuple[str, str], tuple[int, ControlReply]]:
+        """Return the time and the reply of each member. A first reply counts.
+        """
+        for reply in self._bus.received():
+            self._replies[reply.request].setdefault(
+                (reply.part, reply.name), (self._clock.now(), reply))
+        return self._replies[action]
+
+    def _in_group(self) -> dict[tuple[str, str], str] | None:
+        """Return the processes in the coordination service, by partition and
+        name.
+
+        None means that the service does not answer.
+        """
+        from distperiodic.operator.coordination_probe import CoordinationProbe
+        settings, found = self._settings, {}
+        workers = f'{settings.group}.workers.'
+        try:
+            with CoordinationProbe(
+                    settings.backend_url, clock=self._clock,
+                    session_timeout=settings.session_timeout) as probe:
+                for group in probe.groups():
+                    topic = group.removeprefix(workers)
+                    if group == settings.group:
+                        part = ''
+                    elif topic != group:
+                        partition = settings.partitions.get(topic)
+                        part = topic if partition is None else partition.name
+                    else:
+                        continue
+                    for entry in probe.entries(group) or ():
+                        if entry.member is not None:
+                            found[part, entry.member.identity] = (
+                                entry.member.process)
+        except DistperiodicError as exc:
+            self._problems.append(
+                f'the coordination service does not answer ({exc}); only '
+                'members that reply are known')
+            return None
+        return found
+
+
+def _row(reply: ControlReply) -> MemberRow:
+    state = state_of(reply.state)
+    at, size = state.get('drained_at'), state.get('pool_size')
+    return MemberRow(
+        reply.part, reply.name, reply.process, 0, state,
+        bool(state.get('drained')), at if type(at) is int else None,
+        str(state.get('drained_by', '')), str(state.get('drained_why', '')),
+        size if type(size) is int else None)
