@@ -13,6 +13,9 @@ from distperiodic.adapters.messaging import bus as messaging
 from distperiodic.core import message
 from tests.waiting import wait_until
 
+#: What a test of all buses runs on, besides the fake one; see the fixture
+#: ``url``.
+BROKERS = ['rabbitmq', 'quorum', 'redis', 'directory']
 PATIENCE = 2.0
 LATE = PATIENCE + 1.0
 

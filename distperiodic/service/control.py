@@ -129,7 +129,7 @@ class BusControl:
         else:
             outcome = self._do(request)
             LOG.info('command over the bus: member=%s command=%s action=%s '
-                     'who=%s reason=%r outcome=%s', self._me.name,
+                     'who=%r reason=%r outcome=%s', self._me.name,
                      request.verb, request.id, request.sender, request.why,
                      outcome.text)
         self._reply(ControlReply(

@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What every driver of a message bus promises; see
 :class:`distperiodic.ports.BusDriver`.
-
-``quorum`` is RabbitMQ with quorum queues, ``directory`` the example of the
-page "Write a bus".
 """
 
-import runpy
 import threading
 import time
 import uuid
@@ -21,27 +17,11 @@ from distperiodic.adapters.messaging import drivers
 from distperiodic.adapters.messaging.notices import TaskNotices
 from distperiodic.core import message
 from tests import ends as both
+from tests.ends import BROKERS
 from tests.ends import connected
 from tests.ends import entry
 from tests.ends import took_at_most
 from tests.waiting import wait_until
-
-EXAMPLE = 'doc/source/howto/write_a_bus.py'
-BROKERS = ['rabbitmq', 'quorum', 'redis', 'directory']
-
-
-@pytest.fixture(params=['fake', *BROKERS])
-def url(request, tmp_path, monkeypatch):
-    if request.param == 'fake':
-        return 'fake://'
-    if request.param == 'quorum':
-        server = request.getfixturevalue('rabbitmq')
-        return f'{server.url}?rabbit_quorum_queue=true'
-    if request.param != 'directory':
-        return request.getfixturevalue(request.param).url
-    example = runpy.run_path(EXAMPLE)['DirectoryBus']
-    monkeypatch.setattr(drivers, 'driver_of', lambda url: example())
-    return f'directory://{tmp_path}'
 
 
 @pytest.fixture

@@ -2,14 +2,19 @@
 """What a service does with the commands of operators, and what it answers."""
 
 import collections
+import json
 
 import pytest
 
 from distperiodic.core.control import Desired
+from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Verb
+from distperiodic.core.control_message import ControlRequest
+from distperiodic.service.control import BusControl
 from distperiodic.service.control import Controls
 from tests.logged import events
+from tests.logged import lines
 
 
 class Service:
@@ -78,3 +83,103 @@ def test_a_command_of_another_release_is_refused(made):
     assert not answer.done
     assert "'member paint'" in answer.text
     assert made.service.asked == []
+
+
+# Without a store.
+
+class Steered:
+    """A service that is controlled by messages, and its replies."""
+
+    def __init__(self, stored=False):
+        self.service = Service()
+        self.replies = []
+        self.control = BusControl(
+            self.service, Controls(self.service, 'api-1'),
+            Me('cloud', 'default', 'api-1'), 'api-1~00c0ffee',
+            reply=lambda reply, word: self.replies.append((word, reply)),
+            stored=stored)
+
+    def ask(self, verb, **arguments):
+        """Send a command, and return its reply."""
+        self.control.obey(ControlRequest(
+            'f' * 32, 'cloud', verb, arguments, [], 'ops@host', 'new kernel',
+            1_700_000_000_000_000, 'w0rd'))
+        word, reply = self.replies[-1]
+        assert (word, reply.request, reply.part, reply.name, reply.process
+                ) == ('w0rd', 'f' * 32, 'default', 'api-1', 'api-1~00c0ffee')
+        return reply
+
+    def state(self):
+        return json.loads(self.ask(Verb.SHOW).state)
+
+
+@pytest.fixture
+def steered():
+    return Steered()
+
+
+def test_a_drain_over_the_bus_is_done_and_logged_with_who_and_why(
+        steered, caplog):
+    caplog.set_level('INFO')
+
+    reply = steered.ask(Verb.DRAIN)
+
+    assert (reply.done, reply.outcome) == (True, 'drained; 7 in flight')
+    assert steered.service.asked == [True]
+    [line] = lines(caplog, 'command over the bus')
+    assert (line['who'], line['reason'], line['command']) == (
+        "'ops@host'", "'new kernel'", 'member drain')
+
+
+def test_a_drained_member_tells_who_drained_it_when_and_why(steered):
+    steered.ask(Verb.DRAIN)
+
+    state = steered.state()
+    assert (state['drained_by'], state['drained_why'], state['drained_at']
+            ) == ('ops@host', 'new kernel', 1_700_000_000_000_000)
+
+    assert steered.ask(Verb.UNDRAIN).outcome == 'undrained'
+    assert 'drained_by' not in steered.state()
+    assert steered.service.asked == [True, False]
+
+
+def test_a_size_over_the_bus_is_set_and_unset_and_a_drain_stays(steered):
+    steered.ask(Verb.DRAIN)
+
+    assert steered.ask(Verb.SET, pool_size=4).outcome == 'pool_size is 4'
+    assert steered.state()['pool_size'] == 4
+    assert steered.ask(Verb.UNSET).done
+    assert steered.state()['pool_size'] is None
+    assert steered.service.asked == [True, 4, None]
+    assert steered.ask(Verb.DRAIN).done
+
+
+@pytest.mark.parametrize('arguments', [
+    {}, {'pool_size': 0}, {'pool_size': 1001}, {'pool_size': 'many'},
+    {'pool_size': None}, {'size': 4}])
+def test_a_size_that_cannot_be_is_refused(steered, arguments):
+    reply = steered.ask(Verb.SET, **arguments)
+
+    assert not reply.done
+    assert 'from 1 to 1000' in reply.outcome
+    assert steered.service.asked == []
+
+
+@pytest.mark.parametrize('verb', ['job pause', 'partition promote'])
+def test_a_command_that_needs_a_store_is_refused_without_one(steered, verb):
+    reply = steered.ask(verb)
+
+    assert not reply.done
+    assert 'needs a store' in reply.outcome
+
+
+@pytest.mark.parametrize('verb', [one for one in Verb if one != Verb.SHOW])
+def test_a_member_with_a_store_obeys_the_store_alone(verb):
+    steered = Steered(stored=True)
+
+    reply = steered.ask(verb, pool_size=4)
+
+    assert not reply.done
+    assert 'takes commands from its store' in reply.outcome
+    assert steered.service.asked == []
+    assert steered.ask(Verb.SHOW).done
