@@ -270,7 +270,7 @@ def test_a_command_without_the_key_is_refused_counted_and_logged(
         assert not program.logged('member drained')
     assert owners(cluster) == before
     # With the key.
-    assert ask(cluster, 'member', 'drain', '--all').count('drained; ') == 3
+    assert ask(cluster, 'member', 'drain', '--all').count('): drained; ') == 3
 
 
 def test_a_partition_on_another_broker_is_reached_as_well(
@@ -290,7 +290,7 @@ def test_each_kind_of_broker_carries_commands(clusters, broker, request):
 
     told = ask(cluster, 'member', 'drain', '--all')
 
-    assert told.count('drained; ') == 3
+    assert told.count('): drained; ') == 3
 
 
 def test_without_a_store_and_a_broker_one_line_says_what_to_set(tmp_path):
