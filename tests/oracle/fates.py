@@ -114,6 +114,9 @@ class Oracle:
         self._able = Able(facts, self._owners)
         self.findings: list[checker.Finding] = []
         self.fates: collections.Counter[str] = collections.Counter()
+        #: Number of ticks that were due, and the part of them that nobody had
+        #: to claim before the policy of the job gave them up.
+        self.judged = self.toothless = 0
         self.objects = self._objects(claims, skips)
 
     def _objects(self, claims: Mapping[checker.Key, checker.Claim],
@@ -149,6 +152,8 @@ class Oracle:
                     other for other in itertools.islice(
                         one.dues, index + 1, None)
                     if other.plan.schedule == due.plan.schedule), None)
+                self.judged += 1
+                self.toothless += not self._binds(one, due, following)
                 claim = one.claims.get(due.tick)
                 if claim is None:
                     if due.must and not one.settled_before(due):
@@ -164,6 +169,15 @@ class Oracle:
             for skip in one.skips:
                 self._early_skip(one, skip)
                 self._miscounted(one, skip)
+
+    def _binds(self, one: Object, due: Due, following: Due | None) -> bool:
+        """Return whether somebody had to claim *due* before its end."""
+        if not due.must:
+            return False
+        end = (FOREVER if due.job.misfire is Misfire.ALL
+               else self._end(due, following))
+        return self._able.deadline(
+            *one.pair, due.at, due.known) < min(end, due.until)
 
     # -- claimed
 

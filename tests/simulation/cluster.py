@@ -305,10 +305,11 @@ class Cluster:
     def facts(self):
         """What the oracle must know."""
         setup = self.setup
-        prompt = 1.0 + setup.lag
+        prompt = 1.0
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
-        late = prompt + setup.late_after * (1 + setup.schedulers)
+        # Two look at a time; a look may just have passed the object over.
+        late = prompt + setup.late_after * (2 + (setup.schedulers - 1) // 2)
         if setup.page <= setup.objects:
             late += setup.rest
         schedulers = [process.facts()
@@ -319,7 +320,8 @@ class Cluster:
         return Facts(
             self.world.begin, self.world.now,
             Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, late, setup.sweep, prompt + setup.sweep + 2.0))),
+                prompt, late, setup.sweep, prompt + setup.sweep + 2.0,
+                setup.lag))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)
