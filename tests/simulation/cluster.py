@@ -54,7 +54,9 @@ class Cluster:
         random = self.world.random
         self.bug = planted.BUGS[bug] if bug else bugs.Bug()
         has_tasks = given.pop('tasks', None)
-        self.setup = setup = draws.draw(random, **given)
+        later = draws.Later(seed, given)
+        self.setup = setup = draws.draw(random, **later.given)
+        later.extend(setup)
         if has_tasks is None:
             has_tasks = setup.sql and tasks.have(seed)
         #: Jobs of the commands of tasks, by name.
@@ -181,7 +183,14 @@ class Cluster:
                 claim in self._long or random.random() < self.slow):
             seconds = self._long.setdefault(
                 claim, 1.5 * self.setup.lease * random.random())
-        return seconds, random.random() < self.fails
+        fails = random.random() < self.fails
+        timeout = self.setup.jobs[run.job].timeout
+        if timeout is not None:
+            if random.random() < 0.1:
+                seconds += timeout
+            if seconds >= timeout:
+                seconds, fails = timeout, True
+        return seconds, fails
 
     def began(self, run):
         """*run* begins; who else runs that object, and why may it?"""

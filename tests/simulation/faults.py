@@ -7,6 +7,7 @@ A method does its harm, and sees to it that it ends after so many seconds.
 import dataclasses
 import random
 
+from distperiodic.core.job import Scope
 from tests.oracle.facts import Span
 from tests.simulation import draws
 
@@ -222,7 +223,7 @@ class Faults:
         catalogues, random = self._cluster.catalogues, self._random
         job = random.choice(sorted(self._setup.jobs))
         objects = catalogues.objects(job)
-        if job in ('group', 'nightly') or not objects:
+        if self._setup.jobs[job].scope is Scope.GROUP or not objects:
             return
         for key in random.sample(objects, random.randint(1, len(objects))):
             catalogues.go(job, key)
@@ -231,10 +232,10 @@ class Faults:
         catalogues.come(job, f'{job}-new{self._world.t}')
 
     def own_schedule_changes(self, process, seconds):
-        if 'own' in self._setup.jobs:
-            for key in self._cluster.catalogues.objects('own'):
+        for job in filter(draws.has_own_schedules, self._setup.jobs):
+            for key in self._cluster.catalogues.objects(job):
                 if self._random.random() < 0.5:
-                    self._cluster.catalogues.turn('own', key)
+                    self._cluster.catalogues.turn(job, key)
 
     # -- operators
 

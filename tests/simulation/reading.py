@@ -10,12 +10,13 @@ from tests.oracle.facts import SECOND
 from tests.oracle.facts import Listed
 from tests.oracle.facts import Reading
 from tests.oracle.facts import Span
+from tests.simulation import draws
 
 
 class Catalogues:
     """What the catalogue methods of all jobs give.
 
-    :param rules: schedules that objects of the job ``own`` may have.
+    :param rules: schedules that objects may have of their own.
     """
 
     def __init__(self, world, jobs, objects, rules):
@@ -37,7 +38,7 @@ class Catalogues:
 
     def _list(self, job, key, at):
         rule = None
-        if job == 'own':
+        if draws.has_own_schedules(job):
             rule = self._world.random.choice(self._rules)
         self._objects[job][key] = rule
         self.listings.setdefault((job, key), []).append(
