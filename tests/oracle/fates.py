@@ -170,6 +170,25 @@ class Oracle:
                 self._early_skip(one, skip)
                 self._miscounted(one, skip)
 
+    def lost(self, job: str, begin: int) -> tuple[int, int]:
+        """Return the least and the largest number of the ticks of *job* from
+        *begin* on that were recorded as lost.
+        """
+        least = most = 0
+        for one in self.objects:
+            if one.pair[0] != job:
+                continue
+            for skip in one.skips:
+                if skip.by != 'lost':
+                    continue
+                ticks = [due for due in one.dues
+                         if max(skip.before + 1, begin) <= due.tick
+                         <= skip.until]
+                least += sum(due.must and due.since <= skip.at < due.until
+                             for due in ticks)
+                most += len(ticks) + self._begins_within(one, skip)
+        return least, most
+
     def _binds(self, one: Object, due: Due, following: Due | None) -> bool:
         """Return whether somebody had to claim *due* before its end."""
         if not due.must:

@@ -29,7 +29,8 @@ def live(seed, bug=None, log=None, **given):
     return {
         'seed': seed,
         'findings': [str(one) for one in [
-            *checker.check(record), *oracle.findings, *found]],
+            *checker.check(record), *oracle.findings, *found,
+            *cluster.audit(oracle)]],
         'fates': oracle.fates,
         'due': collections.Counter({
             kind: oracle.judged, f'{kind}, toothless': oracle.toothless}),

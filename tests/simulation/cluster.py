@@ -23,6 +23,7 @@ from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Bounds
 from tests.oracle.facts import Facts
 from tests.oracle.facts import Span
+from tests.simulation import audited
 from tests.simulation import bugs
 from tests.simulation import draws
 from tests.simulation import ensemble
@@ -295,6 +296,12 @@ class Cluster:
         """What the oracle says of it."""
         journal = self.stores.journal
         return fates.judge(self.facts(), journal.claims, journal.skips)
+
+    def audit(self, oracle):
+        """Return where the audit of the product differs from the record."""
+        return audited.judge(
+            self.stores.accounts, self.setup.jobs, self.stores.journal,
+            oracle, self.patience)
 
     def _in_force(self):
         """Each change of each job, as its schedules were put in force."""

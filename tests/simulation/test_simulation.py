@@ -62,7 +62,7 @@ def test_no_promise_is_broken_whatever_happens():
     assert set(faults) >= {
         *draws.FAULTS, *draws.OPERATOR, 'answer lost', 'message lost',
         'message doubled', 'message unsent', 'statement failed',
-        'commit failed', 'commit not heard of'}
+        'commit failed', 'commit not heard of', 'history pruned'}
     assert set(runs) == {*draws.JOBS, *draws.LATER_JOBS}
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
     assert set(worlds) == {
