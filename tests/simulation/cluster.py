@@ -57,7 +57,9 @@ class Cluster:
         has_tasks = given.pop('tasks', None)
         later = draws.Later(seed, given)
         self.setup = setup = draws.draw(random, **later.given)
-        later.extend(setup)
+        later.extend(setup, given.get('without', ()))
+        #: Seconds of the lease of each process that starts from now on.
+        self.lease = setup.lease
         if has_tasks is None:
             has_tasks = setup.sql and tasks.have(seed)
         #: Jobs of the commands of tasks, by name.

@@ -94,6 +94,8 @@ FAULTS = (
     'store away', 'cut from store', 'broker away', 'ensemble away', 'cut',
     'clock step', 'store clock step', 'catalogue hangs', 'poison',
     'schedule changes', 'objects change', 'own schedule changes', 'pause')
+#: Changes of a release or of the options, which only :class:`Later` draws.
+RELEASES = 'job removed', 'spread changes', 'lease changes'
 #: What only the real store can be asked.
 OPERATOR = ('trigger', 'requeue', 'prune')
 #: Faults that are there all the time.
@@ -239,8 +241,11 @@ class Later:
         if not self._none and self._random.random() < 0.2:
             self.given.setdefault('long', True)
 
-    def extend(self, setup):
-        """Replace jobs of *setup* by jobs of the later kinds."""
+    def extend(self, setup, without=()):
+        """Replace jobs of *setup* by jobs of the later kinds, and add faults.
+
+        :param without: Faults that are left out.
+        """
         if self._none:
             return
         random = self._random
@@ -251,3 +256,6 @@ class Later:
             del setup.jobs[old]
             setup.jobs[new] = job_of(
                 new, schedule_of(random, setup.life, new))
+        setup.faults = setup.faults + [
+            fault for fault in RELEASES
+            if random.random() < 0.15 and fault not in without]

@@ -81,7 +81,8 @@ class Faults:
             return random.uniform(0.1, 0.7 * setup.session)
         if fault == 'freeze long':
             return random.uniform(setup.session, 3 * setup.lease)
-        if fault.startswith(('kill', 'stop', 'rolling', 'schedule')):
+        if fault.startswith(('kill', 'stop', 'rolling', 'schedule', 'spread',
+                             'lease')):
             return random.uniform(0.1, 3 * setup.session)
         longest = setup.life.longest
         return random.choice([random.uniform(1.0, 40.0),
@@ -130,10 +131,44 @@ class Faults:
         """A job gets another schedule, at the next start of each process."""
         setup, cluster = self._setup, self._cluster
         name = self._random.choice(sorted(setup.jobs))
+        if name not in cluster.newest_jobs:
+            return
         cluster.newest_jobs[name] = dataclasses.replace(
             cluster.newest_jobs[name], schedule=draws.schedule_of(
                 self._random, setup.life, name))
         self.rolling_restart(process, seconds)
+
+    def spread_changes(self, process, seconds):
+        """The objects of a job get phases, or lose them."""
+        jobs = self._cluster.newest_jobs
+        some = [name for name, job in sorted(jobs.items())
+                if job.scope is Scope.OBJECTS
+                and not draws.has_own_schedules(name)]
+        if some:
+            name = self._random.choice(some)
+            jobs[name] = dataclasses.replace(
+                jobs[name], spread=not jobs[name].spread)
+            self.rolling_restart(process, seconds)
+
+    def lease_changes(self, process, seconds):
+        """Processes that start from now on have another lease."""
+        setup = self._setup
+        self._cluster.lease = self._random.uniform(
+            max(4 * setup.sweep, 0.5 * setup.lease), setup.lease)
+        self.rolling_restart(process, seconds)
+
+    def job_removed(self, process, seconds):
+        """A release has a job no more, and a later one has it again."""
+        jobs = self._cluster.newest_jobs
+        name = self._random.choice(sorted(self._setup.jobs))
+        if name in jobs:
+            job = jobs.pop(name)
+            self.rolling_restart(process, 0.1)
+            self._world.after(seconds, self._restore, job, process)
+
+    def _restore(self, job, process):
+        self._cluster.newest_jobs[job.name] = job
+        self.rolling_restart(process, 0.1)
 
     def all_down(self, process, seconds):
         """No scheduler is there for a while; one dies soon after it came."""
