@@ -217,7 +217,9 @@ class Oracle:
                 f'{self._seconds(deadline)}'))
         end = self._end(due, following)
         waited = any(one.open(due.at, claim.at, but=due.tick))
-        if claim.at > end + facts.bounds.slack and not waited and (
+        # A clock that was set back shows again what was not its end yet.
+        shown = facts.comes(facts.by_store(claim.at))
+        if shown > end + facts.bounds.slack and not waited and (
                 due.job.misfire is not Misfire.ALL):
             self._report('outdated', one.pair, due, (
                 f'claimed at {self._seconds(claim.at)}, and its policy gave '

@@ -125,3 +125,25 @@ def test_a_tick_that_nobody_had_to_claim_is_counted_as_toothless():
     oracle = fates.judge(facts, {}, [])
 
     assert (oracle.judged, oracle.toothless) == (6, 2)
+
+
+@pytest.mark.parametrize(('ahead', 'found'), [
+    ([(-FOREVER, 0)], ['late', 'outdated']),
+    ([(-FOREVER, 0), (at(22), at(-5))], ['late'])], ids=['not', 'set back'])
+def test_a_clock_that_was_set_back_has_not_ended_the_tick_before(
+        ahead, found):
+    job = draws.job_of('latest', schedule.Every(10))
+    facts = Facts(
+        0, at(60), Bounds(at(1), at(2), at(1), at(2)),
+        schedulers=[Scheduler('a~1', 'a', {'latest': job}, entered=0)],
+        rings=[(0, (Entry('a~1', 'a', 40),))],
+        in_force={'latest': [(-FOREVER, job)]},
+        listings={('latest', 'latest-0'): [Listed(-FOREVER, True)]},
+        ahead=ahead)
+    claims = {('latest', 'latest-0', at(10)): checker.Claim(
+        'latest', 'latest-0', at(10), at(24))}
+
+    oracle = fates.judge(facts, claims, [])
+
+    assert [finding.kind for finding in oracle.findings
+            if 'tick 10.000:' in finding.text] == found

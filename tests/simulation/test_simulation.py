@@ -61,8 +61,9 @@ def test_no_promise_is_broken_whatever_happens():
     assert not broken, '\n\n'.join(broken[:5])
     assert set(faults) >= {
         *draws.FAULTS, *draws.OPERATOR, *draws.RELEASES, 'answer lost',
-        'message lost', 'message doubled', 'message unsent', 'statement failed',
-        'commit failed', 'commit not heard of', 'history pruned'}
+        'message lost', 'message doubled', 'message unsent',
+        'statement failed', 'commit failed', 'commit not heard of',
+        'history pruned'}
     assert set(runs) == {*draws.JOBS, *draws.LATER_JOBS}
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
     assert set(worlds) == {
