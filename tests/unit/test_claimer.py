@@ -232,6 +232,33 @@ def test_ticks_from_before_anybody_attended_are_not_lost():
         (tick(3), SkippedBy.MISFIRE, 3), (tick(1), SkippedBy.LOST, 2)]
 
 
+@pytest.mark.parametrize('phase', [100, 1000, 2000, 3500])
+@pytest.mark.parametrize('late, by', [
+    (300, SkippedBy.LOST), (15, SkippedBy.MISFIRE)])
+def test_a_tick_is_lost_by_the_time_at_which_its_object_was_due(
+        phase, late, by):
+    """A job with a phase for each object, an hour apart, that is late only by
+    so much more than schedulers promise, or less.
+    """
+    desk = Desk(every=3600.0, spread=True, misfire='skip', grace=10,
+                status={'attended': NOW - 10 * 3600 * SECOND})
+    key = next(key for key in map(str, range(99999)) if phase <= (
+        schedule.phase_us(ring.position_of(key), 3600 * SECOND)
+        / SECOND) < phase + 5)
+    at = ring.position_of(key)
+    due_at = NOW - late * SECOND
+    moment = due_at - schedule.phase_us(at, 3600 * SECOND)
+    # The grid of the job, as if its tick had come at that moment.
+    desk.clock.advance((3600 * SECOND - moment % (3600 * SECOND)) / SECOND)
+    last = moment // (3600 * SECOND) * 3600 * SECOND + 3600 * SECOND
+
+    desk.claimer.judge(desk.job, [
+        Row(key, at, last - 3600 * SECOND, last - 50 * 3600 * SECOND)])
+
+    assert desk.store.claimed == []
+    assert desk.store.skipped == [(last, by, 1)]
+
+
 @pytest.mark.parametrize('seconds', [0, 13])
 @pytest.mark.parametrize('missed', [1, 3])
 @pytest.mark.parametrize('by', [SkippedBy.MISFIRE, SkippedBy.LOST])

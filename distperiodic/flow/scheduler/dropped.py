@@ -69,6 +69,38 @@ def _first(plan: due.Plan, row: Row) -> Instant:
             else due.ALWAYS)
 
 
+class _Lost(NamedTuple):
+    """The ticks of an object that are lost."""
+
+    #: The newest tick before them, or :data:`~distperiodic.core.due.ALWAYS`.
+    after: Instant
+    last: Instant
+
+
+def _due_at(plan: due.Plan, tick: Instant, first: Instant,
+            position: int) -> Instant:
+    """Return the instant at which the object at *position* is due for *tick*.
+
+    :param first: As in :class:`_Span`.
+    """
+    return tick if tick == first else tick + plan.phase(tick, position)
+
+
+def _reasons(until: Instant, ran: bool, lost: _Lost | None
+             ) -> list[tuple[Instant, SkippedBy]]:
+    """Return the reasons for giving up ticks up to *until*, oldest first, each
+    with the instant up to which it holds.
+
+    :param ran: Whether a run of the object kept it from these ticks.
+    """
+    if ran:
+        return [(until, SkippedBy.OVERLAP)]
+    if lost is None:
+        return [(until, SkippedBy.MISFIRE)]
+    return [(lost.after, SkippedBy.MISFIRE), (lost.last, SkippedBy.LOST),
+            (until, SkippedBy.MISFIRE)]
+
+
 class DroppedTicks:
     """Dropped ticks of all jobs of one member.
 
@@ -124,7 +156,9 @@ class DroppedTicks:
         """Record that the objects of *rows* do not run for what they missed.
         """
         assert verdict.until is not None
-        groups: dict[tuple[bool, Instant, Instant], list[str]] = {}
+        groups: dict[tuple[bool, Instant, Instant, _Lost | None],
+                     list[str]] = {}
+        lost_ticks = self._lost_ticks(job, plan, verdict.until)
         for row in rows:
             # A run of the object kept it from its ticks, not a lack of
             # schedulers.
@@ -132,9 +166,10 @@ class DroppedTicks:
                 row.served is not None and row.served >= verdict.until
                 + plan.phase(verdict.until, row.position))
             floor = plan.floor(row.settled, row.since, row.position)
-            groups.setdefault((ran, floor, _first(plan, row)), []).append(
-                row.object)
-        for (ran, floor, first), objects in groups.items():
+            groups.setdefault((
+                ran, floor, _first(plan, row),
+                None if ran else lost_ticks(row)), []).append(row.object)
+        for (ran, floor, first, lost), objects in groups.items():
             number = verdict.given_up * len(objects)
             if ran:
                 self._counts[job.name, 'skipped'] += number
@@ -143,8 +178,7 @@ class DroppedTicks:
                 self._counts[job.name, 'missed'] += number
                 self._log.missed(job.name, number, verdict.reason)
             settled = floor if first == due.ALWAYS else first - 1
-            for until, by in ([(verdict.until, SkippedBy.OVERLAP)] if ran
-                              else self._reasons(job, plan, verdict.until)):
+            for until, by in _reasons(verdict.until, ran, lost):
                 if until <= settled:
                     continue
                 reason = {SkippedBy.OVERLAP: _BUSY,
@@ -174,31 +208,32 @@ class DroppedTicks:
             self._skip(job, until, objects, SkippedBy.MISFIRE, _GONE,
                        _Span(plan, floor, first))
 
-    def _reasons(self, job: Job, plan: due.Plan,
-                 until: Instant) -> list[tuple[Instant, SkippedBy]]:
-        """Return the reasons for giving up ticks up to *until*, oldest first,
-        each with the instant up to which it holds.
+    def _lost_ticks(self, job: Job, plan: due.Plan, until: Instant
+                    ) -> 'Callable[[Row], _Lost | None]':
+        """Return a function from an object's row to its lost ticks among those
+        up to *until*.
 
-        A tick is lost if schedulers attended the job when it came, and if it
-        is older than the time within which they promise to claim it.
+        A tick is lost if schedulers attended the job when it was due, and if
+        it is older than the time within which they promise to claim it.
         """
         attended = self._attendance.attended(job.name)
+        if (attended is None or job.misfire is Misfire.ALL
+                or job.overlap is Overlap.WAIT):
+            return lambda row: None
         promised = (self._clock.now() - self._promise
                     - self._attendance.gap_us(job.name))
-        if plan.spread:
-            # The objects were due up to a period after their tick.
-            promised -= plan.schedule.period_us(until)
-        # The newest of the ticks may be the listing, outside the grid.
-        cut = (until if until <= promised
-               else plan.schedule.at_or_before(promised))
-        if (attended is None or cut is None or cut < attended
-                or job.misfire is Misfire.ALL
-                or job.overlap is Overlap.WAIT):
-            return [(until, SkippedBy.MISFIRE)]
-        unattended = plan.schedule.at_or_before(attended - 1)
-        return [(due.ALWAYS if unattended is None else unattended,
-                 SkippedBy.MISFIRE),
-                (cut, SkippedBy.LOST), (until, SkippedBy.MISFIRE)]
+        newest, unattended = plan.around(promised), plan.around(attended - 1)
+
+        def lost(row: Row) -> _Lost | None:
+            # The newest of the ticks may be the listing, outside the grid.
+            first, position = _first(plan, row), row.position
+            cut = (until if _due_at(plan, until, first, position) <= promised
+                   else newest.newest(position))
+            if cut is None or _due_at(plan, cut, first, position) < attended:
+                return None
+            after = unattended.newest(position)
+            return _Lost(due.ALWAYS if after is None else after, cut)
+        return lost
 
     def _skip(self, job: Job, tick: Instant, objects: Sequence[str],
               by: SkippedBy, reason: str, span: _Span,
