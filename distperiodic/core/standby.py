@@ -104,6 +104,9 @@ class Election:
         self._read_at = 0.0
         self._next_beat = 0.0
         self._pending = False
+        #: Whether the store may have released the partition since it last
+        #: answered.
+        self._releasing = False
         #: Since when this worker could take over. None means that it cannot.
         self._open_since: float | None = None
         self._leaving = False
@@ -121,7 +124,7 @@ class Election:
     def trusted(self, now: float) -> bool:
         """Return whether this worker is certainly the active one."""
         # A worker that leaves is stopping, whether or not it was active.
-        return (self.holds
+        return (self.holds and not self._releasing
                 and now < self._read_at + self._lease * (1.0 - _MARGIN))
 
     def leave(self) -> None:
@@ -158,9 +161,12 @@ class Election:
             return Request.ACQUIRE
         return Request.BEAT if now >= self._next_beat else None
 
-    def requested(self, now: float) -> None:
-        """Record that the request of :meth:`next` was sent."""
+    def requested(self, request: Request, now: float) -> None:
+        """Record that the *request* of :meth:`next` was sent."""
         self._pending = True
+        # Another worker may be active before the answer arrives. A request
+        # that failed may have been carried out, too.
+        self._releasing |= request is Request.RELEASE
         self._next_beat = now + self.interval
 
     def failed(self) -> None:
@@ -169,7 +175,7 @@ class Election:
 
     def answered(self, standing: Standing, requested_at: float) -> None:
         """Record the row that the store returned."""
-        self._pending = False
+        self._pending = self._releasing = False
         self.standing = standing
         self._read_at = requested_at
         if self._is_mine(standing):

@@ -381,6 +381,8 @@ class RunLeases:
         self._gate: admission.AdmissionGate[Grant] = admission.AdmissionGate(
             self._limits)
         self._counting = False
+        #: Number of requests whose answers may begin runs.
+        self._beginning = 0
         self._store = store
         self._clock = clock
         self._lease = lease
@@ -402,6 +404,11 @@ class RunLeases:
         self._outcomes = RunOutcomes(
             jobs, new_lease=new_lease, random_=self._random,
             throttle=self._throttle)
+
+    @property
+    def busy(self) -> bool:
+        """True while an answer of the store may begin runs here."""
+        return bool(self._beginning)
 
     def accept(self, batch: message.Batch) -> None:
         """Request a grant for *batch*, and begin the granted runs."""
@@ -445,6 +452,7 @@ class RunLeases:
         grant.request = LeaseRequest(now, self._sure(grant.batch.worker))
         self._gate.acquire(batch.job, len(batch.objects))
         jobs, snapshot = self._gate.jobs([batch.job]), self._gate.snapshot()
+        self._beginning += 1
 
         def start(store: ports.ClaimStore) -> tuple[
                 list[Claim], dict[str, int], _Loaded | None] | None:
@@ -462,6 +470,7 @@ class RunLeases:
 
         def started(answer: tuple[
                 list[Claim], dict[str, int], _Loaded | None] | None) -> None:
+            self._beginning -= 1
             if answer is None:
                 # Another worker has taken over the partition.
                 self._forget(grant)
@@ -565,7 +574,10 @@ class RunLeases:
             self._run(batch)
             return
 
+        self._beginning += 1
+
         def run(progress: dict[str, str]) -> None:
+            self._beginning -= 1
             self._run(dataclasses.replace(batch, progress=progress))
         self._store.submit(
             lambda store: store.load_progress(
@@ -688,14 +700,19 @@ class RunLeases:
         for call, then in calls[:-1]:
             self._store.submit(call, then)
         call, record_last = calls[-1]
+        self._beginning += proceed is not None
+
+        def failed_to_record() -> None:
+            # Results that cannot be recorded are not reported, either.
+            self._beginning -= proceed is not None
 
         def recorded(counted: Any) -> None:
+            self._beginning -= proceed is not None
             record_last(counted)
             if proceed is not None:
                 self._proceed(grant.batch, request, counted)
             self._report(report, to_entry)
-        # Results that cannot be recorded are not reported, either.
-        self._store.submit(call, recorded)
+        self._store.submit(call, recorded, failed_to_record)
         # Start waiting batches only now, so that the store handles their
         # starts after the results.
         self._ended(grant.batch.job, freed)

@@ -93,7 +93,7 @@ class WorkerService(lifecycle.Lifecycle):
                 self._standby = Standby(
                     self._topic, self._member.me, store=self._store,
                     clock=self._clock, members=self._members,
-                    busy=lambda: bool(self._executor.busy),
+                    busy=self._is_busy,
                     changed=self._role_changed,
                     lost=lambda: self._executor.cancel(),
                     lease=settings.session_timeout,
@@ -153,6 +153,13 @@ class WorkerService(lifecycle.Lifecycle):
         if not view.trusted(self._clock.monotonic()):
             return None
         return {one.process: one.identity for one in view.members}
+
+    def _is_busy(self) -> bool:
+        """Return whether handlers run here, or may begin under a start that
+        the store has granted or may grant.
+        """
+        assert self._run_leases is not None
+        return bool(self._executor.busy or self._run_leases.busy)
 
     def _role_changed(self, role: Role) -> None:
         """Let the schedulers send work to this worker, or to another."""

@@ -124,6 +124,23 @@ def test_the_next_step_runs_where_the_last_one_ended(desk):
     assert desk.grants.may_start(after) is None
 
 
+@pytest.mark.parametrize('follows', [True, False])
+def test_a_request_for_the_next_step_may_begin_a_run(desk, follows):
+    """So a worker does not release its partition meanwhile."""
+    batch = desk.run('t1')
+    assert not desk.grants.busy
+    desk.line.slow = True
+    if follows:
+        desk.store.steps.following = [following(B, 't1')]
+    desk.grants.reported(message.Report(
+        batch.id, batch.worker, done=[0]), batch.sender)
+    assert desk.grants.busy
+
+    desk.line.answer()
+    assert not desk.grants.busy
+    assert len(desk.runs) == follows
+
+
 def test_only_the_end_of_what_a_scheduler_sent_is_reported_to_it(desk):
     batch = desk.run('t')
     desk.store.steps.following = [following(B, 't')]

@@ -79,7 +79,7 @@ class Worker:
         request = self.election.next(
             now, None if self.cut_off else self.world.members(), self.busy)
         if request is not None:
-            self.election.requested(now)
+            self.election.requested(request, now)
             self.waiting = request, now, self.election.fence
 
     @property
@@ -253,6 +253,33 @@ def test_a_worker_that_leaves_hands_over_once_its_runs_have_ended(world):
     world.run(2)
     assert other.starts
     assert first.role is Role.STOPPING
+
+
+def test_a_worker_that_asks_to_release_does_not_trust_its_lease(world):
+    """The partition may be released before the answer arrives."""
+    first = world.add('h:0')
+    world.run(20)
+    first.election.leave()
+    first.turn()
+    first.away = True
+    first.turn()
+
+    assert first.waiting[0] is Request.RELEASE
+    assert first.election.holds
+    assert not first.election.trusted(world.now)
+
+
+def test_a_release_that_failed_may_have_been_carried_out(world):
+    first = world.add('h:0')
+    world.run(20)
+    election = first.election
+    election.leave()
+    election.requested(Request.RELEASE, world.now)
+    election.failed()
+    assert not election.trusted(world.now)
+
+    election.answered(world.row.read(world.now), world.now)
+    assert election.trusted(world.now), 'it was not'
 
 
 def test_a_worker_that_leaves_and_has_lost_the_partition_is_not_trusted(

@@ -83,7 +83,7 @@ class Desk:
         self.busy = False
         self.standby = Standby(
             'p', ME, store=self.line, clock=self.clock,
-            members=lambda: self.members, busy=lambda: self.busy,
+            members=lambda: self.members, busy=lambda: self.busy or self.grants.busy,
             changed=self.roles.append, lost=self.lose, lease=LEASE)
         self.grants = RunLeases(
             {'poll': worlds.job('poll')}, store=self.line, clock=self.clock,
@@ -218,6 +218,38 @@ def test_runs_go_on_while_their_worker_hands_over_and_none_starts(desk):
     desk.busy = False
     desk.live(1)
     assert 'release' in desk.row.asked
+
+
+def test_a_start_in_progress_delays_the_release_of_the_partition(desk):
+    """The start is committed, and its answer arrives after that of other
+    requests.
+    """
+    desk.live(1)
+    desk.line.slow = True
+    desk.accept('a')
+    start = desk.line.asked.pop()
+    answer = start[0](desk.store)
+    desk.line.slow = False
+    desk.standby.leave()
+    desk.live(2)
+    assert 'release' not in desk.row.asked
+
+    start[1](answer)
+    assert [run.objects for run in desk.runs] == [['a']]
+    desk.live(1)
+    assert 'release' in desk.row.asked
+
+
+def test_no_run_begins_while_the_release_of_the_partition_is_unanswered(
+        desk):
+    desk.live(1)
+    batch = desk.accept('a')
+    desk.line.slow = True
+    desk.standby.leave()
+    desk.standby.sweep()
+
+    assert len(desk.line.asked) == 1
+    assert desk.grants.may_start(batch) is Refusal.NOT_ACTIVE
 
 
 @pytest.mark.parametrize(('back', 'asked'), [(True, False), (False, True)])

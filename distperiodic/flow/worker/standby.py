@@ -89,7 +89,7 @@ class Standby:
         self._note()
         if request is None:
             return
-        self._election.requested(now)
+        self._election.requested(request, now)
         self._store.submit(
             lambda store: self._perform(request, store),
             lambda standing: self._answered(standing, now),
