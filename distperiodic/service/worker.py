@@ -155,11 +155,12 @@ class WorkerService(lifecycle.Lifecycle):
         return {one.process: one.identity for one in view.members}
 
     def _is_busy(self) -> bool:
-        """Return whether handlers run here, or may begin under a start that
+        """Return whether handlers run here, also after their timeouts, or may begin under a start that
         the store has granted or may grant.
         """
         assert self._run_leases is not None
-        return bool(self._executor.busy or self._run_leases.busy)
+        return bool(self._executor.busy or self._executor.hanging
+                    or self._run_leases.busy)
 
     def _role_changed(self, role: Role) -> None:
         """Let the schedulers send work to this worker, or to another."""
@@ -376,7 +377,7 @@ class WorkerService(lifecycle.Lifecycle):
                 self._member_id, self._executor.busy)
             self._executor.cancel()
         self._pool.stop()
-        if self._standby is not None and not self._executor.busy:
+        if self._standby is not None and not self._is_busy():
             # Other workers then need not wait for the end of the lease.
             self._inbox.put(events.Called(self._standby.depart))
         if self._store is not None and self._serving.is_set():

@@ -291,6 +291,9 @@ class Executor:
         self._lease = lease
         #: Runs that were written off and not settled yet.
         self._timed_out: dict[Running, TimedOut] = {}
+        #: Runs that were written off, and the monotonic seconds until which
+        #: they count as hanging.
+        self._hanging: dict[Running, float] = {}
         self._pace = RunTimeAverage()
         self._batch_runs: dict[tuple[str, str], BatchRun] = {}
         self._seen: collections.OrderedDict[
@@ -431,6 +434,7 @@ class Executor:
                 with self._lock:
                     running.ends = None
                 if running.written_off:
+                    self._hanging.pop(running, None)
                     # Its result does not count, and the rest of the chunk went
                     # to another thread.
                     self._settle_timed_out(running)
@@ -521,6 +525,9 @@ class Executor:
                 self._share(running)
             running.last_watched = run
             self._save(running, run, now)
+        for running, until in list(self._hanging.items()):
+            if now >= until:
+                self._hanging.pop(running, None)
         for running, timed_out in list(self._timed_out.items()):
             if now >= timed_out.until:
                 self._settle_timed_out(running)
@@ -557,6 +564,7 @@ class Executor:
             waits = self._lease if batch_run.batch.steps is not None else 0.0
             self._timed_out[running] = TimedOut(
                 batch_run, index, context, timeout, now + waits)
+            self._hanging[running] = now + self._lease
             running.written_off = True
             context.cancelled = True
             self._running.pop(running.ident, None)
@@ -652,6 +660,13 @@ class Executor:
         """Number of objects whose outcome has not been reported."""
         return sum(batch_run.left
                    for batch_run in list(self._batch_runs.values()))
+
+    @property
+    def hanging(self) -> int:
+        """Number of handlers that timed out less than a lease ago and have
+        not returned.
+        """
+        return len(self._hanging)
 
     def _log_failure(self, batch_run: BatchRun, index: int, error: str,
                      exc: BaseException) -> None:
