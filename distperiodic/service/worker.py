@@ -155,8 +155,8 @@ class WorkerService(lifecycle.Lifecycle):
         return {one.process: one.identity for one in view.members}
 
     def _is_busy(self) -> bool:
-        """Return whether handlers run here, also after their timeouts, or may begin under a start that
-        the store has granted or may grant.
+        """Return whether handlers run, including those that timed out, or may
+        begin under a start that the store grants.
         """
         assert self._run_leases is not None
         return bool(self._executor.busy or self._executor.hanging
