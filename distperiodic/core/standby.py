@@ -127,6 +127,10 @@ class Election:
         return (self.holds and not self._releasing
                 and now < self._read_at + self._lease * (1.0 - _MARGIN))
 
+    def expired(self, now: float) -> bool:
+        """Return whether the lease of this worker may have expired."""
+        return self.holds and now >= self._read_at + self._lease
+
     def leave(self) -> None:
         """Start nothing more; release the partition once no run is left."""
         self._leaving = True
@@ -192,8 +196,9 @@ class Election:
                     members: Mapping[str, str] | None) -> bool:
         """Return whether an operator has chosen another member.
 
-        If the members are not known for certain, the choice counts: the chosen
-        member had sent a heartbeat to the store.
+        If the members are not known for certain, the choice counts: the store
+        returns it only while the chosen member sends heartbeats, and that
+        member may acquire a released partition without knowing the members.
         """
         return (standing is not None
                 and standing.promoted not in ('', self._me.identity)
@@ -207,14 +212,18 @@ class Election:
             return False
         if self._open_since is None:
             self._open_since = now
-        assert members is not None
         return now - self._open_since >= self._patience(members)
 
     def _is_open(self, now: float, members: Mapping[str, str] | None) -> bool:
         """Return whether the partition has no active worker, as far as this
         worker knows.
         """
-        standing = self.standing
+        standing, me = self.standing, self._me
+        if (standing is not None and not standing.worker
+                and standing.promoted == me.identity and members is None):
+            # The active worker has released it after its last run. Members
+            # are needed only to decide whether an active worker is gone.
+            return True
         if standing is None or members is None or (
                 self._me.process not in members):
             return False
@@ -227,13 +236,14 @@ class Election:
         return (standing.worker not in members
                 or standing.promoted == self._me.identity)
 
-    def _patience(self, members: Mapping[str, str]) -> float:
+    def _patience(self, members: Mapping[str, str] | None) -> float:
         """Return the seconds that this worker leaves to better candidates."""
         standing, mine = self.standing, self._me.identity
         assert standing is not None
         if standing.promoted:
             if standing.promoted == mine:
                 return 0.0
+            assert members is not None
             return self._lease if standing.promoted in members.values() else (
                 HEAD_START)
         if not self._preferred or is_preferred(mine, self._preferred):
@@ -241,6 +251,7 @@ class Election:
         if not standing.fence:
             # The processes of a new partition start one after the other.
             return self._lease
+        assert members is not None
         return HEAD_START if any(
             is_preferred(identity, self._preferred)
             for identity in members.values()) else 0.0

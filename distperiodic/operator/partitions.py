@@ -104,7 +104,8 @@ class PartitionAdmin:
         found = _one(self.group.read_snapshot(
             lambda connection: _read(connection, self.group)),
             self.group, name)
-        present = sorted({one.identity for one in found.present(within)})
+        present = sorted({one.identity for one in found.present(within)
+                          if one.role is not Role.STOPPING})
         if member not in present:
             raise exceptions.ConfigError(
                 f'no worker {member!r} stands by in partition {name!r}; '
@@ -133,7 +134,7 @@ def _read(connection: sa.Connection, group: GroupReader) -> list[Partition]:
                 _worker.c.space == group.namespace
             ).order_by(_worker.c.worker)):
         workers.setdefault(row.partition, []).append(Worker(
-            row.worker, row.role, row.since, max(0.0, row.age / 1e6)))
+            row.worker, Role(row.role), row.since, max(0.0, row.age / 1e6)))
     return [_partition_of(row, tuple(workers.get(row.name, ())))
             for row in connection.execute(sa.select(
                 _partition, (_partition.c.until - now).label('left')).where(

@@ -273,3 +273,20 @@ def test_a_take_over_waits_for_a_transaction_that_starts_runs(world):
         taken = threads.submit(take)
         assert not world.store.database.write(hold)
         assert taken.result(30)
+
+
+@pytest.mark.parametrize('chosen', ['silent', 'stopping', 'unknown'])
+def test_a_choice_expires_when_its_member_cannot_become_active(
+        world, chosen):
+    world.acquire(A)
+    if chosen != 'unknown':
+        world.partitions.beat(
+            'p', B, Role.STOPPING if chosen == 'stopping' else Role.STANDBY,
+            seconds=LONG)
+    world.change(promoted='h:1', promoted_by='op')
+
+    standing = world.partitions.beat(
+        'p', A, Role.ACTIVE, seconds=OVER if chosen == 'silent' else LONG)
+    assert standing.promoted == ''
+    assert world.partitions.beat(
+        'p', B, Role.STANDBY, seconds=LONG).promoted == ''

@@ -356,6 +356,19 @@ def test_a_choice_of_a_worker_that_is_gone_does_not_stop_the_active_one(
     assert len(world.row.moves) == 1
 
 
+def test_the_chosen_worker_follows_while_nobody_knows_the_members(world):
+    world.add('h:0')
+    chosen = world.add('h:1')
+    world.run(20)
+    for worker in world.workers:
+        worker.cut_off = True
+    world.row.promoted = 'h:1'
+    world.run(3)
+
+    assert chosen.starts
+    assert world.active() == ['h:1']
+
+
 def test_the_chosen_worker_replaces_a_member_without_a_heartbeat(world):
     """Not before its lease has expired."""
     first = world.add('h:0')

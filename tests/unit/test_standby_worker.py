@@ -83,7 +83,8 @@ class Desk:
         self.busy = False
         self.standby = Standby(
             'p', ME, store=self.line, clock=self.clock,
-            members=lambda: self.members, busy=lambda: self.busy or self.grants.busy,
+            members=lambda: self.members,
+            busy=lambda: self.busy or self.grants.busy,
             changed=self.roles.append, lost=self.lose, lease=LEASE)
         self.grants = RunLeases(
             {'poll': worlds.job('poll')}, store=self.line, clock=self.clock,
@@ -250,6 +251,18 @@ def test_no_run_begins_while_the_release_of_the_partition_is_unanswered(
 
     assert len(desk.line.asked) == 1
     assert desk.grants.may_start(batch) is Refusal.NOT_ACTIVE
+
+
+def test_a_worker_without_store_and_group_cancels_its_runs_once(desk):
+    desk.live(1)
+    desk.busy = True
+    desk.line.slow = True
+    desk.live(2 * LEASE)
+    assert desk.losses == 0, 'its group still knows it'
+
+    desk.members = None
+    desk.live(LEASE)
+    assert desk.losses == 1
 
 
 @pytest.mark.parametrize(('back', 'asked'), [(True, False), (False, True)])

@@ -71,6 +71,16 @@ class Statements:
             role=sa.bindparam('new_role'))
         self.known = sa.select(_worker.c.worker).where(its)
         self.depart = sa.delete(_worker).where(its)
+        #: Workers that can become active.
+        self.candidates = sa.select(_worker.c.worker).where(
+            _worker.c.space == sa.bindparam('of_space'),
+            _worker.c.partition == sa.bindparam('of_name'),
+            _worker.c.role != Role.STOPPING,
+            _worker.c.seen > lease_now - sa.bindparam(
+                'microseconds', type_=sa.BigInteger))
+        self.withdraw = sa.update(_partition).where(
+            this, _partition.c.promoted == sa.bindparam('of_member')).values(
+                promoted=None, promoted_by=None)
         self.forget = sa.delete(_worker).where(
             _worker.c.space == sa.bindparam('of_space'),
             _worker.c.partition == sa.bindparam('of_name'),
@@ -108,7 +118,18 @@ class SqlPartitions:
             connection.execute(self._sql.renew, its | {
                 'microseconds': round(seconds * 1e6)})
             self._seen(connection, its, role)
-            return self._read(connection, its)
+            standing = self._read(connection, its)
+            if not standing.promoted:
+                return standing
+            # A choice expires with the heartbeat of the chosen member.
+            if standing.promoted in {
+                    one.rpartition('~')[0] for one in connection.execute(
+                        self._sql.candidates, its | {
+                            'microseconds': round(seconds * 1e6)}).scalars()}:
+                return standing
+            connection.execute(
+                self._sql.withdraw, its | {'of_member': standing.promoted})
+            return standing._replace(promoted='')
         return self._database.write(work)
 
     def acquire(self, partition: str, worker: str, *, fence: int,

@@ -52,6 +52,8 @@ class Standby:
         self._election = Election(me, lease=lease, preferred=preferred)
         self._role = Role.STARTING
         self._departed = False
+        #: Whether the end of the lease was reported since the last answer.
+        self._cut_off = False
         #: The active worker, if this one is. Replaced as a whole: the threads
         #: that run the work read it.
         self._active: Active | None = None
@@ -85,7 +87,18 @@ class Standby:
         if self._departed:
             return
         now = self._clock.monotonic()
-        request = self._election.next(now, self._members(), self._busy())
+        members = self._members()
+        if (members is None and not self._cut_off
+                and self._election.expired(now)):
+            # Neither sign of life is certain, so another worker may be active
+            # before the store answers.
+            self._cut_off = True
+            LOG.warning(
+                'partition uncertain: partition=%s member=%s; neither the '
+                'store nor the group has answered for the whole lease, so its '
+                'runs are cancelled', self._partition, self._me.identity)
+            self._lost()
+        request = self._election.next(now, members, self._busy())
         self._note()
         if request is None:
             return
@@ -123,9 +136,10 @@ class Standby:
             # The store may have been away since the decision.
             standing = self._election.standing
             members = self._members()
-            if standing is not None and members is not None and (
-                    not standing.worker or standing.worker not in members
-                    or standing.promoted == self._me.identity):
+            if standing is not None and (
+                    not standing.worker or members is not None and (
+                        standing.worker not in members
+                        or standing.promoted == self._me.identity)):
                 return partitions.acquire(
                     self._partition, worker, fence=standing.fence,
                     seconds=self._lease)
@@ -134,6 +148,7 @@ class Standby:
 
     def _answered(self, standing: Standing, requested_at: float) -> None:
         held = self._election.holds
+        self._cut_off = False
         self._election.answered(standing, requested_at)
         lost = held and standing.worker not in ('', self._me.process)
         if lost:
