@@ -6,7 +6,6 @@
 ``conformance/sqlite``       every store of that kind keeps its port's promises
 ``conformance/test_x.py``    another suite; a word after it is for ``-k``
 ``simulation``               whole clusters, one from each seed
-``simulation/sql``           the same, with the store in SQLite
 ``functional/test_db.py``    real servers; a word after it is for ``-k``
 ===========================  ================================================
 """
@@ -18,8 +17,6 @@ from typing import NamedTuple
 #: Seconds for a test, and for a suite, after which a bug makes it hang.
 TEST, SUITE = 60, 600
 SEEDS = 40
-#: Fewer with the store in SQLite, where a seed takes ten times as long.
-_SEEDS_IN_SQL = 10
 
 _PYTEST = (sys.executable, '-m', 'pytest', '-x', '-q',
            '-p', 'no:cacheprovider', '--no-header', '--tb=no',
@@ -71,16 +68,17 @@ def suite(name, tests=()):
         Of several seeds all are lived through from the first one on.
     """
     kind, _, rest = name.partition('/')
-    if kind == 'simulation':
-        seeds = [int(one.split()[1]) for one in tests] or [
-            1, _SEEDS_IN_SQL if rest else SEEDS]
+    if tests and kind == 'simulation':
+        seeds = [int(one.split()[1]) for one in tests]
         return Suite((
             sys.executable, '-m', 'tests.simulation', '--processes', '1',
             '--from', str(min(seeds)),
-            '--seeds', str(max(seeds) - min(seeds) + 1),
-            *(('--sql',) if rest else ())), _SEED)
+            '--seeds', str(max(seeds) - min(seeds) + 1)), _SEED)
     if tests:
         return Suite((*_PYTEST, *(f'tests/{kind}/{one}' for one in tests)))
+    if kind == 'simulation':
+        return Suite((sys.executable, '-m', 'tests.simulation', '--seeds',
+                      str(SEEDS), '--processes', '1'), _SEED)
     if kind == 'conformance' and not rest.startswith('test_'):
         return Suite((*_PYTEST, 'tests/conformance/test_step_store.py',
                       'tests/conformance/test_claim_store.py',

@@ -64,8 +64,7 @@ class Able:
     def prompt(self, job: str, name: str, since: int) -> int:
         """The same, by its owner, who reads its catalogue for it."""
         for process, begin, end in self._owners.spans(name, since):
-            # The owner sees a change of the ring some time after it.
-            begin = self._aware[process](begin) + self._bounds.lag
+            begin = self._aware[process](begin)
             for span in self._reading.get(process, ()):
                 from_ = max(begin, span.begin, since)
                 until = from_ + self._bounds.prompt
@@ -80,8 +79,6 @@ class Able:
             for span in spans:
                 from_ = max(span.begin, since)
                 until = from_ + self._bounds.late
-                if self._owners.changed(from_ - self._bounds.lag, until):
-                    until += self._bounds.lag
                 if until <= span.end and self._has(process, job, from_):
                     found = min(found, until)
                     break

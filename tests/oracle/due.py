@@ -113,9 +113,14 @@ def pieces(facts: Facts, owners: 'Owners', pair: Pair) -> Iterator[Piece]:
                 # came, or changed, while its catalogue was asked.
                 may_begin = min([may_begin, *map(
                     facts.comes, owners.instants(pair, came))])
+            must = max(begin, listed)
+            if since > facts.begin:
+                must = max(must, since + slack)
+            if change.rule is not None:
+                must += slack
             yield Piece(
                 job, job.plan(own=change.rule), Span(may_begin, may_end),
-                Span(max(begin, listed), end), listed, known, since)
+                Span(must, end), listed, known, since)
 
 
 def _turned(owners: 'Owners', pair: Pair,
@@ -269,11 +274,6 @@ class Owners:
         index = bisect.bisect_right(self._times, at) - 1
         owner = self._of(name)[index] if index >= 0 else None
         return owner.identity if owner else None
-
-    def changed(self, begin: int, end: int) -> bool:
-        """Return whether the ring changed from *begin* until *end*."""
-        index = bisect.bisect_left(self._times, begin)
-        return index < len(self._times) and self._times[index] <= end
 
     def spans(self, name: str, since: int) -> Iterator[
             tuple[str, int, int]]:

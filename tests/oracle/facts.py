@@ -108,11 +108,9 @@ class Bounds(NamedTuple):
     #: From one look at what is paused, and at what waits for a run that
     #: somebody else has, to the next.
     sweep: int
-    #: By how much a decision may lie past the end of a grace, and a tick of a
-    #: schedule from before or after a change may still be claimed.
+    #: By how much a decision may lie past the end of a grace, and a change
+    #: may still be unknown.
     slack: int
-    #: From a change of the ring to the moment when each member sees it.
-    lag: int = 0
 
 
 @dataclasses.dataclass

@@ -114,9 +114,6 @@ class Oracle:
         self._able = Able(facts, self._owners)
         self.findings: list[checker.Finding] = []
         self.fates: collections.Counter[str] = collections.Counter()
-        #: Number of ticks that were due, and the part of them that nobody had
-        #: to claim before the policy of the job gave them up.
-        self.judged = self.toothless = 0
         self.objects = self._objects(claims, skips)
 
     def _objects(self, claims: Mapping[checker.Key, checker.Claim],
@@ -152,8 +149,6 @@ class Oracle:
                     other for other in itertools.islice(
                         one.dues, index + 1, None)
                     if other.plan.schedule == due.plan.schedule), None)
-                self.judged += 1
-                self.toothless += not self._binds(one, due, following)
                 claim = one.claims.get(due.tick)
                 if claim is None:
                     if due.must and not one.settled_before(due):
@@ -169,34 +164,6 @@ class Oracle:
             for skip in one.skips:
                 self._early_skip(one, skip)
                 self._miscounted(one, skip)
-
-    def lost(self, job: str, begin: int) -> tuple[int, int]:
-        """Return the least and the largest number of the ticks of *job* from
-        *begin* on that were recorded as lost.
-        """
-        least = most = 0
-        for one in self.objects:
-            if one.pair[0] != job:
-                continue
-            for skip in one.skips:
-                if skip.by != 'lost':
-                    continue
-                ticks = [due for due in one.dues
-                         if max(skip.before + 1, begin) <= due.tick
-                         <= skip.until]
-                least += sum(due.must and due.since <= skip.at < due.until
-                             for due in ticks)
-                most += len(ticks) + self._begins_within(one, skip)
-        return least, most
-
-    def _binds(self, one: Object, due: Due, following: Due | None) -> bool:
-        """Return whether somebody had to claim *due* before its end."""
-        if not due.must:
-            return False
-        end = (FOREVER if due.job.misfire is Misfire.ALL
-               else self._end(due, following))
-        return self._able.deadline(
-            *one.pair, due.at, due.known) < min(end, due.until)
 
     # -- claimed
 
@@ -217,9 +184,7 @@ class Oracle:
                 f'{self._seconds(deadline)}'))
         end = self._end(due, following)
         waited = any(one.open(due.at, claim.at, but=due.tick))
-        # A clock that was set back shows again what was not its end yet.
-        shown = facts.comes(facts.by_store(claim.at))
-        if shown > end + facts.bounds.slack and not waited and (
+        if claim.at > end + facts.bounds.slack and not waited and (
                 due.job.misfire is not Misfire.ALL):
             self._report('outdated', one.pair, due, (
                 f'claimed at {self._seconds(claim.at)}, and its policy gave '

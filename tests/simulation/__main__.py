@@ -25,21 +25,18 @@ def live(seed, bug=None, log=None, **given):
     found = [] if tasks is None else tasks.judge()
     text = repr([(r.key, r.start, r.end, r.process) for r in record.runs])
     setup = cluster.setup
-    kind = 'long' if setup.long else 'short'
     return {
         'seed': seed,
         'findings': [str(one) for one in [
-            *checker.check(record), *oracle.findings, *found,
-            *cluster.audit(oracle)]],
+            *checker.check(record), *oracle.findings, *found]],
         'fates': oracle.fates,
-        'due': collections.Counter({
-            kind: oracle.judged, f'{kind}, toothless': oracle.toothless}),
         'runs': collections.Counter(run.job for run in record.runs),
         'faults': cluster.world.faults,
         'tasks': collections.Counter(
             {} if tasks is None else tasks.endings()),
         'worlds': collections.Counter([
-            kind, 'SQLite' if setup.sql else 'in memory',
+            'long' if setup.long else 'short',
+            'SQLite' if setup.sql else 'in memory',
             *(['with tasks'] if tasks else [])]),
         'seconds': cluster.world.t / SECOND,
         'digest': hashlib.sha256(text.encode()).hexdigest()[:12],
@@ -93,7 +90,7 @@ def main(arguments=None):
                    seeds, options.bug, options.processes, **given))
     broken, seconds = 0, 0.0
     sums = {name: collections.Counter()
-            for name in ('fates', 'due', 'runs', 'faults', 'tasks', 'worlds')}
+            for name in ('fates', 'runs', 'faults', 'tasks', 'worlds')}
     kinds = collections.Counter()
     for result in results:
         seconds += result['seconds']

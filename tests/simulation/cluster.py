@@ -23,7 +23,6 @@ from tests.oracle.facts import FOREVER
 from tests.oracle.facts import Bounds
 from tests.oracle.facts import Facts
 from tests.oracle.facts import Span
-from tests.simulation import audited
 from tests.simulation import bugs
 from tests.simulation import draws
 from tests.simulation import ensemble
@@ -55,11 +54,7 @@ class Cluster:
         random = self.world.random
         self.bug = planted.BUGS[bug] if bug else bugs.Bug()
         has_tasks = given.pop('tasks', None)
-        later = draws.Later(seed, given)
-        self.setup = setup = draws.draw(random, **later.given)
-        later.extend(setup, given.get('without', ()))
-        #: Seconds of the lease of each process that starts from now on.
-        self.lease = setup.lease
+        self.setup = setup = draws.draw(random, **given)
         if has_tasks is None:
             has_tasks = setup.sql and tasks.have(seed)
         #: Jobs of the commands of tasks, by name.
@@ -186,14 +181,7 @@ class Cluster:
                 claim in self._long or random.random() < self.slow):
             seconds = self._long.setdefault(
                 claim, 1.5 * self.setup.lease * random.random())
-        fails = random.random() < self.fails
-        timeout = self.setup.jobs[run.job].timeout
-        if timeout is not None:
-            if random.random() < 0.1:
-                seconds += timeout
-            if seconds >= timeout:
-                seconds, fails = timeout, True
-        return seconds, fails
+        return seconds, random.random() < self.fails
 
     def began(self, run):
         """*run* begins; who else runs that object, and why may it?"""
@@ -299,12 +287,6 @@ class Cluster:
         journal = self.stores.journal
         return fates.judge(self.facts(), journal.claims, journal.skips)
 
-    def audit(self, oracle):
-        """Return where the audit of the product differs from the record."""
-        return audited.judge(
-            self.stores.accounts, self.setup.jobs, self.stores.journal,
-            oracle, self.patience)
-
     def _in_force(self):
         """Each change of each job, as its schedules were put in force."""
         found = {name: [] for name in self.setup.jobs}
@@ -323,11 +305,10 @@ class Cluster:
     def facts(self):
         """What the oracle must know."""
         setup = self.setup
-        prompt = 1.0
+        prompt = 1.0 + setup.lag
         if 'store clock step' in setup.faults:
             prompt += 2 * self.most_step
-        # Two look at a time; a look may just have passed the object over.
-        late = prompt + setup.late_after * (2 + (setup.schedulers - 1) // 2)
+        late = prompt + setup.late_after * (1 + setup.schedulers)
         if setup.page <= setup.objects:
             late += setup.rest
         schedulers = [process.facts()
@@ -338,8 +319,7 @@ class Cluster:
         return Facts(
             self.world.begin, self.world.now,
             Bounds(*(int(seconds * SECOND) for seconds in (
-                prompt, late, setup.sweep, prompt + setup.sweep + 2.0,
-                setup.lag))),
+                prompt, late, setup.sweep, prompt + setup.sweep + 2.0))),
             schedulers, self.ensemble.rings, self._in_force(),
             self.catalogues.listings, self.catalogues.readings, self._pauses,
             self.stores.triggered, self.clock.ahead)

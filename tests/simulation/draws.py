@@ -7,14 +7,12 @@ with few ticks: there a tick that is lost does not come again soon.
 
 import dataclasses
 from random import Random
-from types import MappingProxyType
 
 from distperiodic.core import cron
 from distperiodic.core import schedule
 from distperiodic.core.job import Delivery
 from distperiodic.core.job import Job
 from distperiodic.core.job import Scope
-from tests.simulation import kept
 
 _Misfire, _Overlap = schedule.Misfire, schedule.Overlap
 _BERLIN = 'Europe/Berlin'
@@ -73,17 +71,6 @@ JOBS = {
                    max_in_flight=4, priority=1),
 }
 
-#: What only :class:`Later` draws.
-LATER_JOBS = MappingProxyType({
-    'spread_all': dict(spread=True, misfire=_Misfire.ALL, retries=1),
-    'spread_wait': dict(spread=True, overlap=_Overlap.WAIT, retries=1),
-    'own_skip': dict(misfire=_Misfire.SKIP, retries=1),
-    'own_all': dict(misfire=_Misfire.ALL, retries=1),
-    'group_cron': dict(group=True, retries=1),
-    # Some of its runs exceed their timeout.
-    'timed': dict(timeout=1.0, retries=1),
-})
-
 #: Where a job has a limit its partition, which is that of all, has one, too.
 MOST = 10
 
@@ -94,8 +81,6 @@ FAULTS = (
     'store away', 'cut from store', 'broker away', 'ensemble away', 'cut',
     'clock step', 'store clock step', 'catalogue hangs', 'poison',
     'schedule changes', 'objects change', 'own schedule changes', 'pause')
-#: Changes of a release or of the options, which only :class:`Later` draws.
-RELEASES = 'job removed', 'spread changes', 'lease changes'
 #: What only the real store can be asked.
 OPERATOR = ('trigger', 'requeue', 'prune')
 #: Faults that are there all the time.
@@ -150,18 +135,13 @@ LONG_IN_SQL = dataclasses.replace(
 
 def job_of(name, rule):
     """The job of that name, with any schedule."""
-    options = {**JOBS, **LATER_JOBS}[name].copy()
+    options = dict(JOBS[name])
     if options.pop('group', False):
         options['scope'] = Scope.GROUP
     else:
         options['scope'] = Scope.OBJECTS
         options['objects'] = f'list_{name}'
     return Job(name, rule, **options)
-
-
-def has_own_schedules(name):
-    """Return whether the objects of the job have schedules of their own."""
-    return name.startswith('own')
 
 
 def life_of(long, sql):
@@ -172,7 +152,7 @@ def life_of(long, sql):
 
 def schedule_of(random, life, name):
     """A schedule that a job of that name may have."""
-    if name.endswith('cron'):
+    if name == 'cron':
         return cron.Cron(random.choice(life.lines), _BERLIN)
     return schedule.Every(random.choice(life.periods))
 
@@ -224,38 +204,3 @@ def draw(random: Random, **given):
     # As options must be.
     setup.sweep = min(setup.sweep, setup.session / 2, setup.lease / 4)
     return setup
-
-
-class Later:
-    """The features that worlds got later, drawn apart from the rest.
-
-    So the world of a seed that failed before stays as it was.
-
-    :param given: What is not drawn; a world whose jobs are given has none.
-    """
-
-    def __init__(self, seed, given):
-        self._none = kept.early(seed) or 'jobs' in given
-        self._random = Random(f'later features of {seed}')
-        self.given = dict(given)
-        if not self._none and self._random.random() < 0.2:
-            self.given.setdefault('long', True)
-
-    def extend(self, setup, without=()):
-        """Replace jobs of *setup* by jobs of the later kinds, and add faults.
-
-        :param without: Faults that are left out.
-        """
-        if self._none:
-            return
-        random = self._random
-        number = random.choice([0, 0, 1, 1, 2])
-        for old, new in zip(random.sample(sorted(setup.jobs), number),
-                            random.sample(sorted(LATER_JOBS), number),
-                            strict=True):
-            del setup.jobs[old]
-            setup.jobs[new] = job_of(
-                new, schedule_of(random, setup.life, new))
-        setup.faults = setup.faults + [
-            fault for fault in RELEASES
-            if random.random() < 0.15 and fault not in without]

@@ -7,7 +7,6 @@ A method does its harm, and sees to it that it ends after so many seconds.
 import dataclasses
 import random
 
-from distperiodic.core.job import Scope
 from tests.oracle.facts import Span
 from tests.simulation import draws
 
@@ -81,8 +80,7 @@ class Faults:
             return random.uniform(0.1, 0.7 * setup.session)
         if fault == 'freeze long':
             return random.uniform(setup.session, 3 * setup.lease)
-        if fault.startswith(('kill', 'stop', 'rolling', 'schedule', 'spread',
-                             'lease')):
+        if fault.startswith(('kill', 'stop', 'rolling', 'schedule')):
             return random.uniform(0.1, 3 * setup.session)
         longest = setup.life.longest
         return random.choice([random.uniform(1.0, 40.0),
@@ -131,44 +129,10 @@ class Faults:
         """A job gets another schedule, at the next start of each process."""
         setup, cluster = self._setup, self._cluster
         name = self._random.choice(sorted(setup.jobs))
-        if name not in cluster.newest_jobs:
-            return
         cluster.newest_jobs[name] = dataclasses.replace(
             cluster.newest_jobs[name], schedule=draws.schedule_of(
                 self._random, setup.life, name))
         self.rolling_restart(process, seconds)
-
-    def spread_changes(self, process, seconds):
-        """The objects of a job get phases, or lose them."""
-        jobs = self._cluster.newest_jobs
-        some = [name for name, job in sorted(jobs.items())
-                if job.scope is Scope.OBJECTS
-                and not draws.has_own_schedules(name)]
-        if some:
-            name = self._random.choice(some)
-            jobs[name] = dataclasses.replace(
-                jobs[name], spread=not jobs[name].spread)
-            self.rolling_restart(process, seconds)
-
-    def lease_changes(self, process, seconds):
-        """Processes that start from now on have another lease."""
-        setup = self._setup
-        self._cluster.lease = self._random.uniform(
-            max(4 * setup.sweep, 0.5 * setup.lease), setup.lease)
-        self.rolling_restart(process, seconds)
-
-    def job_removed(self, process, seconds):
-        """A release has a job no more, and a later one has it again."""
-        jobs = self._cluster.newest_jobs
-        name = self._random.choice(sorted(self._setup.jobs))
-        if name in jobs:
-            job = jobs.pop(name)
-            self.rolling_restart(process, 0.1)
-            self._world.after(seconds, self._restore, job, process)
-
-    def _restore(self, job, process):
-        self._cluster.newest_jobs[job.name] = job
-        self.rolling_restart(process, 0.1)
 
     def all_down(self, process, seconds):
         """No scheduler is there for a while; one dies soon after it came."""
@@ -258,7 +222,7 @@ class Faults:
         catalogues, random = self._cluster.catalogues, self._random
         job = random.choice(sorted(self._setup.jobs))
         objects = catalogues.objects(job)
-        if self._setup.jobs[job].scope is Scope.GROUP or not objects:
+        if job in ('group', 'nightly') or not objects:
             return
         for key in random.sample(objects, random.randint(1, len(objects))):
             catalogues.go(job, key)
@@ -267,10 +231,10 @@ class Faults:
         catalogues.come(job, f'{job}-new{self._world.t}')
 
     def own_schedule_changes(self, process, seconds):
-        for job in filter(draws.has_own_schedules, self._setup.jobs):
-            for key in self._cluster.catalogues.objects(job):
+        if 'own' in self._setup.jobs:
+            for key in self._cluster.catalogues.objects('own'):
                 if self._random.random() < 0.5:
-                    self._cluster.catalogues.turn(job, key)
+                    self._cluster.catalogues.turn('own', key)
 
     # -- operators
 

@@ -33,8 +33,6 @@ class _Member(Process):
     def __init__(self, cluster, identity, nonce):
         super().__init__(cluster.world, identity, nonce)
         self.cluster = cluster
-        #: Seconds; what its configuration says.
-        self.lease = cluster.lease
         self.views = Views()
 
     def _sure(self, entry):
@@ -56,10 +54,10 @@ class Worker(_Member):
         slots = cluster.setup.slots
         self.member = Member(
             identity, self.nonce, 1, slots=slots)
-        jobs = cluster.with_commands(cluster.jobs_of(identity))
+        jobs = cluster.with_commands(cluster.newest_jobs)
         self.grants = RunLeases(
             jobs, store=cluster.queue(self), clock=self.clock,
-            lease=self.lease, run=self._run,
+            lease=cluster.setup.lease, run=self._run,
             report=cluster.broker.report, new_lease=self.world.name,
             random_=self.world.random, sure=self._sure,
             shared=True, silence_timeout=cluster.setup.session,
@@ -99,7 +97,7 @@ class Worker(_Member):
         now = self.clock.monotonic()
         if now >= self._signs:
             self._signs = now + min(
-                self.lease, self.cluster.setup.session) / 4
+                self.cluster.setup.lease, self.cluster.setup.session) / 4
             self.pool.send_heartbeats()
             self.grants.renew()
 
@@ -138,7 +136,7 @@ class Scheduler(_Member):
             bus=self, reader=self.reader,
             put=self._events.append, new_lease=self.world.name,
             batch_size=setup.batch_size,
-            lease=self.lease, late_after=setup.late_after,
+            lease=setup.lease, late_after=setup.late_after,
             sure=self._sure, random_=self.world.random,
             partitions=cluster.partitions)
         self.pool = None
@@ -231,7 +229,7 @@ class Scheduler(_Member):
         if self.pool is not None:
             self.pool.watch()
             if now >= self._signs:
-                self._signs = now + self.lease / 3
+                self._signs = now + self.cluster.setup.lease / 3
                 self.pool.send_heartbeats()
 
     def viewed(self, view):

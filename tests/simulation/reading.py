@@ -10,13 +10,12 @@ from tests.oracle.facts import SECOND
 from tests.oracle.facts import Listed
 from tests.oracle.facts import Reading
 from tests.oracle.facts import Span
-from tests.simulation import draws
 
 
 class Catalogues:
     """What the catalogue methods of all jobs give.
 
-    :param rules: schedules that objects may have of their own.
+    :param rules: schedules that objects of the job ``own`` may have.
     """
 
     def __init__(self, world, jobs, objects, rules):
@@ -38,7 +37,7 @@ class Catalogues:
 
     def _list(self, job, key, at):
         rule = None
-        if draws.has_own_schedules(job):
+        if job == 'own':
             rule = self._world.random.choice(self._rules)
         self._objects[job][key] = rule
         self.listings.setdefault((job, key), []).append(

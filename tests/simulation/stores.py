@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store that a world has: in memory, or the real one in SQLite."""
 
-from types import MappingProxyType
-
 from tests.simulation.journal import Journal
 from tests.simulation.store import SharedStore
 
@@ -16,8 +14,6 @@ class InMemory:
     requeues = ()
     #: It has no tasks.
     tasks = None
-    #: It has no tables that an audit reads.
-    accounts = MappingProxyType({})
     #: The share of the runs that end in a session of their handler's.
     sessions = 0.0
 

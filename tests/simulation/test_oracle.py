@@ -16,7 +16,6 @@ from tests.oracle.facts import Facts
 from tests.oracle.facts import Listed
 from tests.oracle.facts import Reading
 from tests.oracle.facts import Scheduler
-from tests.oracle.facts import Span
 from tests.simulation import draws
 
 PAIR = 'parts', 'parts-new'
@@ -84,66 +83,3 @@ def test_what_was_settled_before_a_change_of_the_schedule_is_not_due(
 
     assert [finding.kind for finding in oracle.findings
             if 'tick 24.000' in finding.text] == found
-
-
-@pytest.mark.parametrize(('claimed', 'found'), [
-    (21.5, ['late']), (10.5, [])], ids=['later', 'after the change'])
-def test_a_view_that_lags_delays_claims_only_after_a_change_of_the_ring(
-        claimed, found):
-    facts = Facts(
-        0, at(60), Bounds(at(1), at(20), at(1), at(2), at(3)),
-        schedulers=[Scheduler('a~1', 'a', {}, entered=0)],
-        rings=[(at(9), (Entry('a~1', 'a', 40),))],
-        in_force={'latest': [(-FOREVER, draws.job_of(
-            'latest', schedule.Every(10)))]},
-        listings={('latest', 'latest-0'): [Listed(-FOREVER, True)]})
-    facts.schedulers[0].jobs = {'latest': facts.in_force['latest'][0][1]}
-    tick = at(claimed) // at(10) * at(10)
-    claims = {('latest', 'latest-0', tick): checker.Claim(
-        'latest', 'latest-0', tick, at(claimed))}
-
-    oracle = fates.judge(facts, claims, [])
-
-    assert [finding.kind for finding in oracle.findings
-            if f'tick {tick / SECOND:.3f}:' in finding.text] == found
-
-
-def test_a_tick_that_nobody_had_to_claim_is_counted_as_toothless():
-    """Its owner stands still from 15 s to 45 s, with ticks of 20, 30 and
-    40 s; that of 40 s is the newest when it goes on.
-    """
-    job = draws.job_of('latest', schedule.Every(10))
-    facts = Facts(
-        0, at(60), Bounds(at(1), at(2), at(1), at(2)),
-        schedulers=[Scheduler(
-            'a~1', 'a', {'latest': job}, entered=0,
-            unable=[Span(at(15), at(45))])],
-        rings=[(0, (Entry('a~1', 'a', 40),))],
-        in_force={'latest': [(-FOREVER, job)]},
-        listings={('latest', 'latest-0'): [Listed(-FOREVER, True)]})
-
-    oracle = fates.judge(facts, {}, [])
-
-    assert (oracle.judged, oracle.toothless) == (6, 2)
-
-
-@pytest.mark.parametrize(('ahead', 'found'), [
-    ([(-FOREVER, 0)], ['late', 'outdated']),
-    ([(-FOREVER, 0), (at(22), at(-5))], ['late'])], ids=['not', 'set back'])
-def test_a_clock_that_was_set_back_has_not_ended_the_tick_before(
-        ahead, found):
-    job = draws.job_of('latest', schedule.Every(10))
-    facts = Facts(
-        0, at(60), Bounds(at(1), at(2), at(1), at(2)),
-        schedulers=[Scheduler('a~1', 'a', {'latest': job}, entered=0)],
-        rings=[(0, (Entry('a~1', 'a', 40),))],
-        in_force={'latest': [(-FOREVER, job)]},
-        listings={('latest', 'latest-0'): [Listed(-FOREVER, True)]},
-        ahead=ahead)
-    claims = {('latest', 'latest-0', at(10)): checker.Claim(
-        'latest', 'latest-0', at(10), at(24))}
-
-    oracle = fates.judge(facts, claims, [])
-
-    assert [finding.kind for finding in oracle.findings
-            if 'tick 10.000:' in finding.text] == found

@@ -14,7 +14,6 @@ import pytest
 
 from tests.simulation import __main__ as command
 from tests.simulation import draws
-from tests.simulation import kept
 from tests.simulation import planted
 from tests.simulation import scenes
 from tests.simulation import tasks
@@ -23,14 +22,14 @@ ROOT = pathlib.Path(__file__).parents[2]
 SEEDS = 1000
 # Planted bugs are found within so many seeds; most within three.
 ENOUGH = 150
-# The largest share of due ticks that nobody had to claim before the policy of
-# their job gave them up: no judge sees it if such a tick is lost.
-TOOTHLESS = {'short': 0.3, 'long': 0.35}
 
 
 def seeds():
     """The first ones, and all that once failed."""
-    return sorted({*range(1, SEEDS + 1), *kept.seeds()})
+    text = pathlib.Path(__file__).with_name('seeds.txt').read_text()
+    return sorted({*range(1, SEEDS + 1), *(
+        int(line.split()[0]) for line in text.splitlines()
+        if line and not line.startswith('#'))})
 
 
 def told(result):
@@ -45,7 +44,6 @@ def test_no_promise_is_broken_whatever_happens():
     runs = collections.Counter()
     fates = collections.Counter()
     worlds = collections.Counter()
-    due = collections.Counter()
     endings = collections.Counter()
     broken = []
     for result in command.many(seeds()):
@@ -53,24 +51,19 @@ def test_no_promise_is_broken_whatever_happens():
         runs.update(result['runs'])
         fates.update(result['fates'])
         worlds.update(result['worlds'])
-        due.update(result['due'])
         endings.update(result['tasks'])
         if result['findings']:
             broken.append(told(result))
 
     assert not broken, '\n\n'.join(broken[:5])
     assert set(faults) >= {
-        *draws.FAULTS, *draws.OPERATOR, *draws.RELEASES, 'answer lost',
-        'message lost', 'message doubled', 'message unsent',
-        'statement failed', 'commit failed', 'commit not heard of',
-        'history pruned'}
-    assert set(runs) == {*draws.JOBS, *draws.LATER_JOBS}
+        *draws.FAULTS, *draws.OPERATOR, 'answer lost', 'message lost',
+        'message doubled', 'message unsent', 'statement failed',
+        'commit failed', 'commit not heard of'}
+    assert set(runs) == set(draws.JOBS)
     assert set(fates) >= {'claimed', 'misfire', 'overlap', 'pause'}
     assert set(worlds) == {
         'short', 'long', 'in memory', 'SQLite', 'with tasks'}
-    assert not [
-        kind for kind, most in TOOTHLESS.items()
-        if due[f'{kind}, toothless'] > most * due[kind]], due
     assert set(faults) >= {f'operator: {what}' for what in tasks.STEERS}
     assert set(endings) >= {
         'waiting', 'succeeded', 'failed', 'cancelled', 'stuck',
