@@ -211,8 +211,8 @@ class Coordinator:
     def stop(self, timeout: float = 5.0) -> None:
         """Leave all groups until :meth:`start` is called again.
 
-        :param timeout: Seconds until this method returns, even if the service
-            is unreachable.
+        :param timeout: Maximum seconds that this takes, even if the service is
+            unreachable.
         """
         self._stopped = True
         self._leave(timeout)

@@ -64,7 +64,7 @@ def _path_of(handler: str, option: str) -> str:
         group=ENTRY_POINTS)}
     if handler not in known:
         raise exceptions.ConfigError(
-            f'{option} {handler!r} is no entry point of the group '
+            f'{option} {handler!r} is not an entry point of the group '
             f'{ENTRY_POINTS}, which has '
             f'{", ".join(map(repr, sorted(known))) or "none"}; correct the '
             'name, install its package, or give MODULE:CLASS')
@@ -141,8 +141,9 @@ def load_tasks(path: str, conf: 'cfg.ConfigOpts',
     except Exception as exc:
         raise exceptions.ConfigError(
             f'{option} {path!r}: {cls.__name__}(conf) raised '
-            f'{type(exc).__name__}: {exc} ({_place(exc)}); the configuration '
-            'must be its only argument') from exc
+            f'{type(exc).__name__}: {exc} ({_place(exc)}); correct the '
+            'error; the constructor must take the configuration as its only '
+            'argument') from exc
     if not jobs:
         raise exceptions.ConfigError(
             f'{option} {path!r} has no jobs; decorate its methods with '

@@ -86,7 +86,7 @@ class JobStatus(NamedTuple):
     #: Instant since which schedulers have attended the job without a gap.
     #: None means that no attendance is known.
     attended: int | None
-    #: Instant up to which everything due was found claimed or settled.
+    #: Instant up to which all due ticks are known to be claimed or settled.
     checked: int
 
 
@@ -147,7 +147,7 @@ class StepStore(Protocol):
         """
 
     def load(self, objects: Sequence[str]) -> dict[str, workflow.StepInput]:
-        """Return what the present steps of tasks receive, by task."""
+        """Return the input of the current steps of tasks, by task."""
 
     def advance(self, job: str, tick: int,
                 done: Mapping[str, str | None], failed: Mapping[str, str], *,
@@ -266,8 +266,8 @@ class ClaimStore(Protocol):
         :param jobs: Seconds without any scheduler after which the attendance
             counts as interrupted, by job. The next call then begins a new
             attendance.
-        :param checked: Instant up to which everything due was found claimed
-            or settled, by job. The recorded instant never moves back.
+        :param checked: Instant up to which all due ticks are known to be
+            claimed or settled, by job. The recorded instant never moves back.
         """
 
     def sync(self, job: str, listed: Sequence[Listed],
@@ -282,8 +282,8 @@ class ClaimStore(Protocol):
         - An object whose own schedule changed follows the new schedule from
           *at* on.
         - If the store has not recorded the schedule of an object yet, it
-          records the schedule. The instant from which the object counts does
-          not change.
+          records the schedule. The instant from which ticks of the object can be
+          due does not change.
         - A *delisted* object is not due until it is listed again. If it was
           listed after *at*, it stays listed.
 
@@ -452,9 +452,10 @@ class ClaimStore(Protocol):
         :param seconds: Seconds until the leases expire under the new holder.
         :param gone: Holders that are known to have left.
         :param limit: Maximum number of leases.
-        :param silence_timeout: Seconds since the last renewal before a lease
-            of a gone holder is taken over: the holder may be alive and only
-            cut off from the others. The store assumes that every lease is
+        :param silence_timeout: Seconds that must pass since the last renewal
+            before the lease of a gone holder is taken over. The holder may
+            still be alive, and only cut off from the other members. The store
+            assumes that every lease is
             renewed for *seconds*.
         """
 

@@ -67,9 +67,9 @@ class DeadRequeue(acting.Acting, command.Command):
         configured.add_job(parser)
         which = parser.add_mutually_exclusive_group(required=True)
         which.add_argument(
-            '--object', metavar='OBJECT', help='the id of one object')
+            '--object', metavar='OBJECT', help='run only this object')
         which.add_argument(
-            '--all', action='store_true', help='all objects')
+            '--all', action='store_true', help='run all dead objects')
         return parser
 
     def take_action(self, parsed: argparse.Namespace) -> None:

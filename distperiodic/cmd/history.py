@@ -16,13 +16,14 @@ _ALWAYS = ('Job', 'Tick', 'Due', 'Done', 'Mean late (ms)', 'Most late (ms)')
 class History(display.Table, lister.Lister):
     """Show the outcome of each tick as numbers of objects, the newest first.
 
-    Due is the sum of done, dead, skipped, superseded, cancelled and open.
-    Skipped is the sum of misfire, overlap, paused and lost.
+    The column Due is the sum of Done, Dead, Skipped, Superseded, Cancelled and
+    Open. The column Skipped is the sum of Misfire, Overlap, Paused and Lost.
 
-    Lateness is the time from a tick to its claims, in milliseconds. Retried
-    counts attempts that failed and were tried again. Taken over counts
-    attempts of processes that were gone. Processes counts the schedulers and
-    workers that took part.
+    Lateness is the time from a tick to its claims, in milliseconds. The column
+    Retried is the number of attempts that failed and were tried again. The
+    column Taken over is the number of attempts of processes that were gone.
+    The column Processes is the number of schedulers and workers that took
+    part.
 
     A table omits empty columns; select them with -c.
     """

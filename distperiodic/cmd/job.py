@@ -171,7 +171,7 @@ class JobTrigger(_OfJob):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            '--object', metavar='OBJECT', help='the id of one object')
+            '--object', metavar='OBJECT', help='run only this object')
         listed.add_option(
             parser, 'its catalogue is read, and objects that no scheduler '
             'has listed yet run as well')

@@ -121,8 +121,8 @@ def classify(counts: Counts, lost: int = 0,
              ) -> collections.Counter[Fate]:
     """Return the number of objects of a tick by class.
 
-    Late claims count as done as far as the numbers allow, because the history
-    does not record which of the late claims ended as dead.
+    The history does not record which late claims became dead. So as many late
+    claims as possible are assumed to be done.
 
     :param lost: Number of objects that are missing in the history.
     :param undecided: Number of objects by class for ticks after the

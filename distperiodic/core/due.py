@@ -188,7 +188,8 @@ class Plan:
     def _decide(self, newest: Instant | None, floor: Instant,
                 first: Instant | None, position: int,
                 now: Instant) -> Verdict:
-        """Decide on the ticks in (*floor*, *newest*] and on *first*.
+        """Decide which ticks in (*floor*, *newest*] run, and whether *first*
+        does.
 
         :param first: A tick outside the grid, older than the others. None
             means that there is none.
@@ -278,7 +279,7 @@ class Plan:
 
 def listed_again(readings: Sequence[Instant],
                  delisted: Instant | None) -> Instant:
-    """Return the instant from which a relisted object counts.
+    """Return the instant from which the ticks of a relisted object can be due.
 
     :param readings: Instants of readings that list it, in ascending order.
     :param delisted: Instant of a reading that left it out. Earlier readings

@@ -173,7 +173,7 @@ class View:
     #: One per identity, in order of identity.
     members: tuple[Member, ...]
     ring: Ring
-    #: Number of this view. It grows by one with each change of the members.
+    #: Number of this view. It increases by one with each membership change.
     version: int
     #: Monotonic seconds at which these members were first seen.
     since: float

@@ -108,7 +108,7 @@ class Batch:
     #: that runs the batch reads it from the store. None means no progress.
     progress: dict[str, str] | None = None
     #: What the runs of a command receive, by task. Never sent, as with
-    #: *progress*. None means that the job is no command.
+    #: *progress*. None means that the job is not a command.
     steps: Mapping[str, StepInput] | None = None
     #: Authority that grants the runs. Never sent: a worker uses its store, if
     #: it has one.
@@ -160,7 +160,7 @@ class Reports:
 
 @dataclasses.dataclass(slots=True)
 class Notice:
-    """Tasks that were submitted or changed, so that a scheduler looks at them
+    """Tasks that were submitted or changed, so that a scheduler checks them
     at once and not at its next sweep.
     """
 
@@ -242,7 +242,7 @@ Message = Batch | Reports | Notice | ControlRequest | ControlReply
 
 
 def decode(message: Any, keys: Collection[Key] = ()) -> Message:
-    """Return what *message* contains.
+    """Return the content of *message*.
 
     :param message: Parsed JSON.
     :param keys: If not empty, one of the keys must have signed the message.
@@ -324,13 +324,13 @@ def _check_batch(message: Mapping[str, Any]) -> None:
     objects = message['objects']
     check_list('objects', objects, str)
     if not 0 < len(objects) <= MAX_OBJECTS:
-        raise _Invalid(f'{len(objects)} objects in one batch; it holds '
-                             f'1 to {MAX_OBJECTS}')
+        raise _Invalid(f'a batch has {len(objects)} objects; it must have 1 '
+                       f'to {MAX_OBJECTS}')
     lengths = list(map(len, objects))
     if not min(lengths) or max(lengths) > catalogue.MAX_ID_LENGTH:
         wrong = max(lengths) if min(lengths) else 0
-        raise _Invalid(f'an object id of {wrong} characters; it has 1 '
-                             f'to {catalogue.MAX_ID_LENGTH}')
+        raise _Invalid(f'an object id has {wrong} characters; it must have 1 '
+                       f'to {catalogue.MAX_ID_LENGTH}')
     if len(set(objects)) != len(objects):
         raise _Invalid('an object occurs twice in one batch')
     check_text('objects', ''.join(objects))
@@ -349,7 +349,7 @@ def _check_notice(message: Mapping[str, Any]) -> None:
     tasks = message['tasks']
     check_list('tasks', tasks, str)
     if not 0 < len(tasks) <= MAX_OBJECTS:
-        raise _Invalid(f'{len(tasks)} tasks in one notice; it holds 1 to '
+        raise _Invalid(f'a notice has {len(tasks)} tasks; it must have 1 to '
                        f'{MAX_OBJECTS}')
     for task in tasks:
         check_name('tasks', task)
@@ -361,8 +361,8 @@ def _check_reports(message: Mapping[str, Any]) -> None:
     reports = message['reports']
     check_list('reports', reports, dict)
     if not 0 < len(reports) <= MAX_OBJECTS:
-        raise _Invalid(f'{len(reports)} reports in one message; it '
-                             f'holds 1 to {MAX_OBJECTS}')
+        raise _Invalid(f'a message has {len(reports)} reports; it must have 1 '
+                       f'to {MAX_OBJECTS}')
     total = 0
     for report in reports:
         check_fields(report, _REPORT_FIELDS)
@@ -372,7 +372,8 @@ def _check_reports(message: Mapping[str, Any]) -> None:
         if (type(seconds) not in (int, float)
                 or not 0 <= seconds <= MAX_INT):
             raise _Invalid(
-                f'seconds is {kind_of(seconds)}, not a duration')
+                f'seconds is {kind_of(seconds)}; it must be a number from '
+                f'0 to {MAX_INT}')
         seen: list[int] = []
         for field in ('done', 'lost'):
             check_list(field, report[field], int)

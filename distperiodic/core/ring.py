@@ -40,7 +40,7 @@ except ImportError:
 MIN_POSITION = -(1 << 63)
 MAX_POSITION = (1 << 63) - 1
 
-#: Number of the placement described above. A new placement gets the next
+#: Version number of the placement described above. A new placement gets the next
 #: number. A group uses the lowest number that any of its members offers.
 RING_FORMAT = 1
 

@@ -38,17 +38,18 @@ _COMPLEMENT = str.maketrans('0123456789', '9876543210')
 
 
 class Recreated(NamedTuple):
-    """The effect of a recreation, as numbers of tasks."""
+    """Result of recreating a pool: the number of tasks by outcome."""
 
-    #: Put into the pool; they were not in it before.
+    #: Tasks that were put into the pool and were not in it before.
     added: int
-    #: In the pool before, and still in it.
+    #: Tasks that were in the pool before and are still in it.
     kept: int
-    #: Removed from the pool, because they were not named.
+    #: Tasks that were removed from the pool, because they were not named.
     removed: int
-    #: Named, but in a bucket, so they were not put into the pool.
+    #: Named tasks that were not put into the pool, because they are in a
+    #: bucket.
     assigned: int
-    #: Named, but done, so they were not put into the pool.
+    #: Named tasks that were not put into the pool, because they are done.
     done: int
 
 
@@ -56,7 +57,7 @@ class Recreated(NamedTuple):
 class Stats:
     """The content of a pool at one moment, as numbers of tasks."""
 
-    #: In the pool: they can be assigned.
+    #: Tasks in the pool, which can be assigned.
     free: int
     #: In buckets.
     assigned: int
@@ -124,8 +125,8 @@ def places_of(scores: Scores) -> dict[str, float]:
     The place is the negative score: the lowest place is assigned first.
 
     :param scores: Score of each task.
-    :raises InvalidPoolRequest: *scores* is no mapping, a task is neither a str
-        nor an int, or a score is not a finite number.
+    :raises InvalidPoolRequest: *scores* is not a mapping, a task is neither a
+        str nor an int, or a score is not a finite number.
     """
     if not isinstance(scores, Mapping):
         raise exceptions.InvalidPoolRequest(

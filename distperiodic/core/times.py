@@ -49,7 +49,8 @@ _PARTS = {1: '', 2: 'half of ', 3: 'a third of '}
 
 def fit(usual: Mapping[str, float], given: Mapping[str, float], *,
         store: bool) -> dict[str, float]:
-    """Return all times: those *given*, and the others adapted to them.
+    """Return the values of all time options: those *given*, and for the
+    others defaults that fit them.
 
     :param usual: Defaults of all times.
     :param given: Times that the operator has set.

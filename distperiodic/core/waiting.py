@@ -48,7 +48,7 @@ class Waiting:
     module: str
     command: str
     #: When the task or its next attempt is due, or its lease expires. None
-    #: means that nothing of this is known in advance.
+    #: means that none of these times is known in advance.
     until: Instant | None = None
     #: Scheduler or worker that holds its step. Empty means none.
     holder: str = ''

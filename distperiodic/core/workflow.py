@@ -345,16 +345,17 @@ def _action(path: Path, source: object) -> Action:
         if key not in found:
             raise _Invalid(path, f'{key!r} is missing')
         if problem := name_problem(found[key], key == 'module'):
-            raise _Invalid((*path, key), f'the {key} is {problem}')
+            raise _Invalid((*path, key), f'the {key} cannot be {problem}')
     timeout = found.get('timeout', DEFAULT_TIMEOUT)
     number = finite_number(timeout)
     if number is None or number <= 0:
-        raise _Invalid((*path, 'timeout'), f'{_shown(timeout)} is no time '
-                       'limit; give seconds > 0')
+        raise _Invalid((*path, 'timeout'), f'{_shown(timeout)} is not a '
+                       'valid time limit; give seconds > 0')
     retry = found.get('retry', 0)
     if type(retry) is not int or not 0 <= retry <= 1_000_000:
-        raise _Invalid((*path, 'retry'), f'{_shown(retry)} is no number of '
-                       'retries; give a whole number from 0')
+        raise _Invalid((*path, 'retry'), f'{_shown(retry)} is not a '
+                       'valid number of retries; give a whole number from 0 '
+                       'to 1000000')
     delivery = found.get('delivery', Delivery.AT_LEAST_ONCE.value)
     if delivery not in tuple(Delivery):
         raise _Invalid((*path, 'delivery'), f'{_shown(delivery)} is unknown; '
@@ -376,11 +377,11 @@ def _mapping(path: Path, source: object,
 
 
 def name_problem(value: object, module: bool = False) -> str:
-    """Return why *value* cannot name a type, a command or a module.
+    """Return the reason why *value* cannot name a type, a command or a module.
 
     :param module: Whether it names a module. A module is part of the name of
         a queue and of a section of the configuration.
-    :returns: The value and the remedy. Empty means that it can.
+    :returns: The value and the remedy. Empty means that *value* is valid.
     """
     legal = (isinstance(value, str) and 0 < len(value) <= MAX_NAME
              and value.isprintable())
@@ -393,9 +394,9 @@ def name_problem(value: object, module: bool = False) -> str:
 
 
 def parameters_problem(parameters: Mapping[Any, Any]) -> str:
-    """Return why *parameters* cannot be those of a task.
+    """Return the reason why *parameters* cannot be those of a task.
 
-    :returns: The problem and the remedy. Empty means that they can.
+    :returns: The problem and the remedy. Empty means that they are valid.
     """
     for key in parameters:
         if not isinstance(key, str):
@@ -419,7 +420,8 @@ def parameters_problem(parameters: Mapping[Any, Any]) -> str:
 def result_text(result: object) -> str | None:
     """Return the JSON text of what a command returned. None means nothing.
 
-    :raises InvalidTask: It cannot be merged into the parameters of a task.
+    :raises InvalidTask: The result cannot be merged into the parameters of a
+        task.
     """
     if result is None:
         return None

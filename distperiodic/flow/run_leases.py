@@ -68,8 +68,8 @@ class Elected(Protocol):
     """
 
     def active(self) -> Active | None:
-        """Return what starts of runs must present. None means that this
-        worker must not start any.
+        """Return the term that starts of runs must present. None means that
+        this worker must not start any run.
         """
 
     def trusted(self) -> bool:
@@ -81,7 +81,7 @@ class Elected(Protocol):
 class LeaseRequest(NamedTuple):
     """A request for a lease, or for its renewal."""
 
-    #: In monotonic seconds.
+    #: Monotonic time of the request, in seconds.
     at: float
     #: Whether this process was certainly in its group. If it joined later, the
     #: other processes may not see it there yet.
@@ -111,8 +111,8 @@ class Grant:
         self.holder = holder_of(batch.worker)
         #: The request from which the lease is trusted.
         self.request = LeaseRequest(now, False)
-        #: Monotonic seconds until which its runs may begin. NEVER: the lease
-        #: was lost.
+        #: Monotonic time until which its runs may begin, in seconds. NEVER
+        #: means that the lease was lost.
         self.until = now
         self.last_seen = now
         #: For each granted run: 1, or 0 once its outcome was reported.
@@ -754,9 +754,9 @@ class RunLeases:
     def renew(self) -> None:
         """Renew the leases of batches that give signs of life.
 
-        Call this at least three times per lease. After a long gap between two
-        calls, the gap does not count as silence: reports that arrived
-        meanwhile are still unread.
+        Call this at least three times per lease. A long gap between two calls
+        does not count as silence: reports that arrived meanwhile are still
+        unread.
         """
         now = self._clock.monotonic()
         gap, self._renewed = now - self._renewed, now

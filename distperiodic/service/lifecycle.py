@@ -70,14 +70,14 @@ LOG = logging.getLogger(__name__)
 CLOSING = 2.0
 # Seconds until the same reason for a failed start is logged again.
 _LOG_AGAIN = 30.0
-# Number of names of leases that are drawn at a time, and their random bytes.
+# Number of lease names that are generated at a time, and their random bytes.
 _NAMES = 256
 _BYTES = 10
 #: Seconds between two checks of timeouts, leases and back-offs.
 SWEEP = 0.25
 
 
-# Names of leases that were drawn in advance. Each read of the system's random
+# Lease names generated in advance. Each read of the system's random
 # source lets another thread have the interpreter, which a burst of a thousand
 # ticks would pay for twice a tick.
 _names: list[str] = []

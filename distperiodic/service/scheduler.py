@@ -305,7 +305,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._conf, 'hash_ring_replicas_count'))
 
     def _put_notice(self, tasks: Sequence[str]) -> None:
-        """Queue the notice of tasks that this member looks at.
+        """Queue a notice of the tasks that this member must check.
 
         All members receive the notice. The ring divides the tasks among them,
         so that they do not compete; what one misses, another one sweeps up.

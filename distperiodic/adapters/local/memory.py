@@ -226,7 +226,8 @@ class MemoryClaimStore:
                 fence = max(newest, first_fence(row.tick) + FENCES)
             elif row.tick == tick or row.settled == tick:
                 if row.lease is lease_row and row.state is State.CLAIMED:
-                    # An earlier call won it, and its answer was lost.
+                    # An earlier call won this claim, but the answer to
+                    # that call was lost.
                     won.append(_claim_of(key, row))
                     known += 1
                 continue

@@ -150,7 +150,10 @@ class BrokerConnection:
         """
         import oslo_messaging
         if len(topic) + 1 + len(identity) > NAME_LIMIT:
-            raise NoConsumer(f'no queue can have the name {topic}.{identity}')
+            raise NoConsumer(
+                f'there can be no queue {topic}.{identity}: the name has '
+                f'{len(topic) + 1 + len(identity)} characters, but AMQP '
+                f'allows {NAME_LIMIT}')
         with self._casting:
             self._casts += 1
         try:

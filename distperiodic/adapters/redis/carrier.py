@@ -79,7 +79,8 @@ class RedisCarrier:
         self._state = threading.Lock()
         self._away = False
         self._refusing = False
-        #: Ids of entries that were passed on last.
+        #: Ids of the entries most recently put into the inbox, to detect
+        #: duplicates.
         self._recent: collections.deque[bytes] = collections.deque(
             maxlen=2 * _AT_ONCE)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of redis-py, and the meaning of their errors."""
+"""Creation of redis-py clients, and classification of their errors."""
 
 from typing import Any
 

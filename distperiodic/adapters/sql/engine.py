@@ -74,7 +74,8 @@ _WAITS = {
 def check(connection_url: str) -> sa.URL:
     """Return the URL as the engine takes it.
 
-    :raises ConfigError: the URL cannot work with any state of the database.
+    :raises ConfigError: The URL can never work, whatever the state of the
+        database.
     """
     shown = redaction.redact(connection_url)
     try:
@@ -89,8 +90,8 @@ def check(connection_url: str) -> sa.URL:
         near = _NEAR.get(url.drivername.partition('+')[0])
         hint = f'did you mean {near!r}? use' if near else 'use'
         raise exceptions.ConfigError(
-            f'connection {shown!r}: there is no driver '
-            f'{url.drivername!r} here; {hint} one of {known}')
+            f'connection {shown!r}: unknown driver '
+            f'{url.drivername!r}; {hint} one of {known}')
     drivers = _SCHEMES[url.drivername]
     driver = next(filter(_is_installed, drivers), None)
     if driver is None:

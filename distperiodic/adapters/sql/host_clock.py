@@ -198,9 +198,9 @@ def _warn(state: State, read: Reading) -> None:
     ahead = (read.wall - state.now(read.up)) / 1e6
     if after.knee is not None and state.knee is None:
         LOG.warning(
-            'wall clock set back: seconds=%.1f; ticks come at half speed '
-            'until it has caught up, and none comes twice; leases are not '
-            'affected', -ahead)
+            'wall clock set back: seconds=%.1f; until the wall clock '
+            'has caught up, ticks come at half speed; no tick comes twice; '
+            'leases are not affected', -ahead)
     elif after.offset != state.offset and ahead > _WARN_AHEAD:
         LOG.warning(
             'wall clock set forward: seconds=%.1f; the misfire policies '

@@ -100,7 +100,7 @@ class SqlSteps:
         self._numbers = numbers
         self._namespace = namespace
         self._outcomes = outcomes
-        #: Tasks that ended or became stuck in the present transaction.
+        #: Tasks that ended or became stuck in the current transaction.
         self._ended: list[task_rows.Task] = []
 
     # -- ready ─► claimed
@@ -292,7 +292,7 @@ class SqlSteps:
             return advanced
 
         def again(tx: Transaction) -> ports.Advanced:
-            """Return what an earlier call did, whose answer was lost."""
+            """Return the result of an earlier call whose answer was lost."""
             self.forget_ended()
             waiting = tx.standing(number, keys, into)
             return self._ended_before(

@@ -557,7 +557,8 @@ member = sa.Table(
     sa.Column('seen', sa.BigInteger, nullable=False),
     #: What it reported, as JSON.
     sa.Column('state', LongText, nullable=False),
-    #: The action by which it is drained. None means that it is not.
+    #: Id of the action that drained the member. None means that the member is
+    #: not drained.
     sa.Column('drained', LeaseName),
     #: Number of threads that an operator has set. None means the option.
     sa.Column('pool_size', sa.Integer),

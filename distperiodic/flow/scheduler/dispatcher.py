@@ -53,7 +53,7 @@ from distperiodic.flow.scheduler import recovery
 
 LOG = logging.getLogger(__name__)
 
-# Seconds for which a worker receives nothing of a job that it refused.
+# Seconds for which a worker receives no work of a job that it refused.
 _PAUSE = 1.0
 
 
@@ -156,8 +156,8 @@ class Dispatcher:
                    is authority for queue in self._queues.values())
 
     def authority_of(self, batch: str) -> Authority | None:
-        """Return the authority for *batch*, a batch id. None: that batch is
-        over.
+        """Return the authority for *batch*, a batch id. None means that the
+        batch has ended.
         """
         sent = self._sent.get(batch)
         return None if sent is None else sent.batch.authority
@@ -347,9 +347,8 @@ class Dispatcher:
         """Take back batches without a sign of life, renew leases, and take
         over expired leases of other schedulers.
 
-        Call this several times per lease. After a long gap between two calls,
-        the gap does not count as silence: reports that arrived meanwhile are
-        still unread.
+        Call this several times per lease. A long gap between two calls does
+        not count as silence: reports that arrived meanwhile are still unread.
         """
         now = self._clock.monotonic()
         gap = now - self._swept
@@ -416,7 +415,7 @@ class Dispatcher:
         """Send waiting claims to the workers that have room.
 
         :param sure: Returns whether this member may now start jobs that the
-            ring divides.
+            ring divides among members.
         """
         if self._in_flight.waiting and not self._closed:
             # sure() may find that other members had the objects, and abandon
@@ -433,8 +432,8 @@ class Dispatcher:
                 sent, self._in_flight.recall(sent), 'its worker is gone')
 
     def abandon(self, jobs: Iterable[str]) -> None:
-        """Give up waiting claims of those of *jobs* that the ring divides.
-        Other members owned their objects while this one was out of its group.
+        """Give up waiting claims of those of *jobs* that the ring divides
+        among members. Other members owned their objects while this one was out of its group.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:

@@ -159,7 +159,7 @@ class Group:
 
 
 class Queue:
-    """The waiting claims of one job, and the limits of how many run."""
+    """The waiting claims of one job, and the limits on its concurrent runs."""
 
     __slots__ = ('bounds', 'groups', 'job', 'listed', 'size', 'superseded',
                  'suspects')

@@ -214,7 +214,7 @@ class Pipeline:
             random_=random_, partitions=partitions) for book in books}
         self._source_of = {name: source for source in self._sources.values()
                            for name in source.book.jobs}
-        #: Sources with jobs that the ring divides.
+        #: Sources with jobs that the ring divides among members.
         self._ring_sources = [
             source for source in self._sources.values() if any(
                 job.scope is not Scope.MEMBER
@@ -236,14 +236,15 @@ class Pipeline:
         return min([ticker.run_due() for ticker in self.tickers])
 
     def view_changed(self) -> None:
-        """Handle a change of members, or of what this member is sure of."""
+        """Handle a membership change, or a change of the trust in the view."""
         for ticker in self.tickers:
             ticker.view_changed()
 
     def set_drained(self, drained: bool) -> None:
-        """Claim nothing that the ring divides while *drained*.
+        """Set whether this member is drained. A drained member claims
+        nothing for jobs that the ring divides among members.
 
-        What is claimed is dispatched, and what runs goes on. Jobs that run on
+        Existing claims are dispatched, and runs continue. Jobs that run on
         every member run here as well.
         """
         for source in self._sources.values():
@@ -262,8 +263,8 @@ class Pipeline:
         self.dispatcher.drain()
 
     def send(self, batch: message.Batch) -> None:
-        """Send *batch*; if this process grants its runs, request the grant
-        first. This is the dispatcher's bus; see
+        """Send *batch*. If this process grants the runs of the batch,
+        request the grant first. This is the dispatcher's bus; see
         :class:`distperiodic.ports.WorkBus`.
         """
         grants = self.grants_of(batch.authority)

@@ -61,9 +61,9 @@ class Ticker:
 
     :param identity: This member's name on the ring.
     :param parts: This member's part of each job, by the job's name.
-    :param late: Claims what other members have not claimed in time. None: no
-        other member shares the claims.
-    :param page: Number of rows of the store that are read at once.
+    :param late: Claims what other members have not claimed in time. None means
+        that no other member shares the claims.
+    :param page: Number of rows of the store that are read together.
     :param pump: Sends waiting claims to workers.
     """
 
@@ -88,7 +88,7 @@ class Ticker:
             parts, clock=clock, identity=identity, store=store,
             shared=authority.shared, timers=timers, claimer=claimer,
             page=page, walked=self._arm)
-        #: Instant of the last turn. None: ticks have not begun.
+        #: Instant of the last turn. None means that ticks have not begun.
         self._last_turn: Instant | None = None
         #: Timers that wait until the view is known, by job.
         self._held: dict[str, dict[TimerKind, None]] = {}
@@ -107,7 +107,7 @@ class Ticker:
                 self._listing.walk(part, [CIRCLE],
                                    listing.counts_from(part, now), None)
             elif self._late is not None:
-                # A late look needs no catalogue. So a catalogue method that
+                # A late scan needs no catalogue. So a catalogue method that
                 # hangs from the start does not keep the objects in the store
                 # from their ticks.
                 self._late.start(part.job)
@@ -191,7 +191,9 @@ class Ticker:
     # -- due ─► view
 
     def _view(self) -> View | None:
-        """Return the view if it may be acted on now. None: hold all ticks."""
+        """Return the view if the member may act on it now. None means that all
+        ticks are held.
+        """
         if self._last_turn is None or self._drained:
             return None
         view = self._authority.view()
@@ -205,7 +207,8 @@ class Ticker:
         return view
 
     def sure(self) -> bool:
-        """Return whether this member may now start jobs that the ring divides.
+        """Return whether this member may now start jobs that the ring divides
+        among members.
         """
         # Once closed or drained, this member finishes what it claimed: no
         # other member will.
@@ -213,11 +216,13 @@ class Ticker:
                 or self._view() is not None)
 
     def set_drained(self, drained: bool) -> None:
-        """Claim nothing that the ring divides while *drained*."""
+        """Set whether this member is drained. A drained member claims
+        nothing for jobs that the ring divides among members.
+        """
         self._drained = drained
 
     def view_changed(self) -> None:
-        """Handle a change of the members, or of the trust in the view."""
+        """Handle a membership change, or a change of the trust in the view."""
         self._view()
 
     def _ring_changed(self, view: View,
@@ -266,8 +271,8 @@ class Ticker:
             LOG.log(
                 logging.INFO if part.ring is None else logging.WARNING,
                 'ticks held: member=%s first=%s reason=the members are '
-                'uncertain; jobs that the ring divides do not start here '
-                'until the view is known again', self._identity, name)
+                'uncertain; jobs that the ring divides among members do not '
+                'start here until the view is known again', self._identity, name)
         self._held.setdefault(name, {})[
             TimerKind.LOOK if kind is TimerKind.TICK else kind] = None
 

@@ -27,11 +27,11 @@ from distperiodic.core.schedule import Schedule
 
 #: Microseconds until the next attempt for a job that cannot continue now.
 RETRY_AFTER = SECOND // 4
-# Objects with a phase or a schedule of their own: the more of them were due at
-# once, the longer the pause before the next claim. So a few objects start to
-# the millisecond, and beyond 4,000 a second many start together. In a shared
-# store each claim is a transaction, so there many start together beyond 200 a
-# second.
+# The pause before the next claim grows with the number of objects with a phase
+# or a schedule of their own that were due at the same time. So a few objects
+# start to the millisecond, and beyond 4,000 a second many start together. In a
+# shared store each claim is a transaction, so there many start together beyond
+# 200 a second.
 _GRAIN = SECOND // 4000
 _MOST_GRAINS = 80
 _SHARED_GRAIN = SECOND // 200
