@@ -272,7 +272,8 @@ class Ticker:
                 logging.INFO if part.ring is None else logging.WARNING,
                 'ticks held: member=%s first=%s reason=the members are '
                 'uncertain; jobs that the ring divides among members do not '
-                'start here until the view is known again', self._identity, name)
+                'start here until the view is known again', self._identity,
+                name)
         self._held.setdefault(name, {})[
             TimerKind.LOOK if kind is TimerKind.TICK else kind] = None
 
