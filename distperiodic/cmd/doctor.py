@@ -2,8 +2,8 @@
 """``distperiodic doctor``: find problems before they cause harm.
 
 For people it prints a line for each check as soon as the check ends, and the
-remedy below a check that found a problem. With -f json, yaml, csv or table, the
-command prints its findings as a list, like other list commands.
+remedy below a check that found a problem. With -f json, yaml, csv or table,
+the command prints its findings as a list, like other list commands.
 """
 
 import argparse

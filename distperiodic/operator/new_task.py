@@ -46,6 +46,17 @@ def check_same(task: NewTask, row: Any) -> None:
             'parameters; choose another key')
 
 
+def check_alike(first: NewTask, task: NewTask) -> None:
+    """Check that two tasks of one call that have the same key are the same.
+
+    :raises InvalidTask: They differ in their type, queue or parameters.
+    """
+    if digest(first) != digest(task):
+        raise exceptions.InvalidTask(
+            f'key {task.key!r} is that of two tasks in one call, which differ '
+            'in type, queue or parameters; give each its own key')
+
+
 _texts: dict[workflow.Definition, str] = {}
 
 

@@ -17,6 +17,7 @@ from sqlalchemy import exc as sa_exception
 
 from distperiodic import exceptions
 from distperiodic.adapters.local.clock import SystemClock
+from distperiodic.adapters.sql import history
 from distperiodic.adapters.sql import session as sql_session
 from distperiodic.adapters.sql import tables
 from distperiodic.adapters.sql import task_rows
@@ -121,7 +122,10 @@ class TaskStore:
                 queues: Sequence[str], numbers: Numbers | Commands, now: int,
                 repeated: bool = False) -> list[str]:
         connection = tx.connection
-        keyed = {task.key: task for task in tasks if task.key is not None}
+        keyed: dict[str, NewTask] = {}
+        for task in tasks:
+            if task.key is not None:
+                new_task.check_alike(keyed.setdefault(task.key, task), task)
         written = self._existing(tx, _task.c.id, [
             task.id for task in tasks]) if repeated else {}
         new = [task for task in tasks if task.id not in written]
@@ -137,6 +141,8 @@ class TaskStore:
                                for task in new],
                 'parameters': [task.parameters for task in new],
                 'digest': [new_task.digest(task) for task in new],
+                # The tasks of one call keep their order.
+                'created': [now + index for index in range(len(new))],
             }
             # A workflow may be long, and is often that of all tasks.
             same = {name: values[0] for name, values in differ.items()
@@ -145,7 +151,7 @@ class TaskStore:
                 name: values for name, values in differ.items()
                 if name not in same
             }, **same, space=self._namespace, status=Status.WAITING,
-                cursor=0, step=0, back=0, move=0, created=now, records='{}')
+                cursor=0, step=0, back=0, move=0, records='{}')
         taken = {}
         if keyed:
             taken = self._existing(
@@ -212,10 +218,12 @@ class TaskStore:
             following = workflow.cancel(
                 found.definition, position,
                 started=waits is None and not queued)
-            if following is None and not position.back and (
-                    self._forgo_retry(tx, found)):
-                following = workflow.roll_back(
-                    found.definition, position, position.step, True)
+            if following is None and not position.back:
+                began = self._withdraw(tx, found)
+                if began is not None:
+                    following = workflow.roll_back(
+                        found.definition, position,
+                        position.step if began else position.step - 1, True)
             if following is None:
                 return position.status
             if waits is not None:
@@ -225,22 +233,30 @@ class TaskStore:
             return following.status
         return self._run(work)
 
-    def _forgo_retry(self, tx: Transaction, task: task_rows.Task) -> bool:
-        """End the claim of a command that waits for a retry. Return whether it
-        did.
+    def _withdraw(self, tx: Transaction, task: task_rows.Task) -> bool | None:
+        """End the claim of a command that does not run.
+
+        :returns: Whether an earlier attempt may have begun. None means that
+            there is no such claim: the command runs.
         """
         job = COMMAND_PREFIX + task.action.name
         number = self._numbers.within(tx.connection, {job})[job]
-        lease = tx.connection.scalar(sa.select(_claim.c.lease).where(
-            _claim.c.job == number, _claim.c.object == task.row.id,
-            _claim.c.state == State.RETRY))
-        if lease is None:
-            return False
+        claim = tx.connection.execute(
+            sa.select(_claim.c.lease, _claim.c.state, _claim.c.attempt).where(
+                _claim.c.job == number, _claim.c.object == task.row.id,
+                _claim.c.state.in_([State.CLAIMED, State.RETRY]))
+            .with_for_update()).one_or_none()
+        if claim is None:
+            return None
         ended = tx.changed(tx.sql.end[State.CANCELLED].change, {
             'of_job': number, 'keys': self._dialect.keys([task.row.id]),
-            'stands_in': lease})
-        tx.leave(lease, len(ended))
-        return bool(ended)
+            'stands_in': claim.lease})
+        if not ended:
+            return None
+        history.count_in(tx, number, ended[0].tick, claim.lease,
+                         cancelled=len(ended))
+        tx.leave(claim.lease, len(ended))
+        return claim.state is State.RETRY or claim.attempt > 1
 
     def retry(self, task: str, back: bool | None) -> Status:
         """Let a task go on, and return its status.

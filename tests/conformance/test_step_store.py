@@ -747,6 +747,55 @@ def test_the_next_head_of_a_queue_is_taken_with_its_predecessor(board):
     assert [one.object for one in following.claims] == [second]
 
 
+def test_tasks_of_one_call_keep_their_order_in_their_queue(board):
+    ids = board.client.submit_many([{'type': 'once', 'queue': 'q'}] * 20)
+    order = []
+    for _ in ids:
+        [lease] = board.take()
+        order += [one.object for one in lease.claims]
+        board.end(lease, board.begin(lease))
+
+    assert order == ids
+
+
+def test_a_notice_of_several_tasks_of_a_queue_takes_its_head_once(board):
+    ids = board.client.submit_many([{'type': 'once', 'queue': 'q'}] * 3)
+
+    [lease] = board.take(ids)
+
+    assert [one.object for one in lease.claims] == ids[:1]
+
+
+def test_one_key_for_different_tasks_of_one_call_is_refused(board):
+    with pytest.raises(exceptions.InvalidTask, match='two tasks in one call'):
+        board.client.submit_many([
+            {'type': 'two', 'key': 'k'}, {'type': 'same', 'key': 'k'}])
+
+    assert board.client.list() == []
+    first, second = board.client.submit_many(
+        [{'type': 'two', 'key': 'k'}] * 2)
+    assert first == second
+
+
+@pytest.mark.parametrize('steps, status', [
+    (0, 'cancelled'), (1, 'rolling_back')])
+def test_a_task_whose_step_no_worker_has_started_is_cancelled_at_once(
+        board, steps, status):
+    id_ = board.client.submit('two')
+    for _ in range(steps):
+        board.run()
+    [lease] = board.take()
+
+    assert board.client.cancel(id_) == status
+
+    board.begin(lease)
+    ran = []
+    while commands := board.run():
+        ran += commands
+    assert ran == ['task:a.undo'] * steps
+    assert board.client.get(id_).status == 'cancelled'
+
+
 def test_a_queue_halts_or_goes_on_after_a_failure(board):
     board.client.set_queue('brave', on_failure='go_on')
     ids = {queue: [board.client.submit('same', queue=queue)
@@ -842,7 +891,7 @@ def test_a_page_of_tasks_begins_behind_the_page_before(board):
     while pages[-1]:
         pages.append(board.client.list(limit=3, after=pages[-1][-1].id))
 
-    assert sorted(ids) == [task.id for page in pages for task in page]
+    assert ids == [task.id for page in pages for task in page]
 
 
 #: What may happen to a run of a command.

@@ -6,20 +6,26 @@ replaces it. The processes are started by ``spawn``, so they share nothing
 with this one: each builds its own instance of the tasks, as ``CLASS(conf)``.
 Progress and cancellation cross a link of their own.
 
-This module starts the pool's threads, and its processes.
+This module starts the pool's threads, and its processes. One thread starts
+each pool and lives as long as the service: the system kills a process when the
+thread that has started it ends.
 """
 
+import contextlib
 import ctypes
 import functools
 import importlib
 import json
 import logging
 import multiprocessing
+import queue
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 from typing import NamedTuple
 
@@ -32,6 +38,8 @@ from distperiodic.core.workflow import result_text
 
 LOG = logging.getLogger(__name__)
 
+# Number of pools that are tried for one run.
+_TRIES = 3
 # prctl(2): the signal that this process gets when its parent dies.
 _PR_SET_PDEATHSIG = 1
 
@@ -114,9 +122,69 @@ class Processes:
         self._hub = process_links.Hub()
         recipe = Recipe(module, name, tuple(files), namespace,
                         self._hub.address, self._hub.key)
-        self._pool = ProcessPool(
+        self._new_pool = lambda: ProcessPool(
             size, initializer=_begin, initargs=(recipe,),
             context=multiprocessing.get_context('spawn'))
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pool: Any = None
+        #: Pools to start, each with the event that tells that it is started.
+        #: None ends the thread.
+        self._starts: queue.SimpleQueue[
+            tuple[Any, threading.Event] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._start_pools, daemon=True,
+                         name='distperiodic-processes').start()
+
+    def _start_pools(self) -> None:
+        while (found := self._starts.get()) is not None:
+            pool, started = found
+            # If this fails, the run that needs the pool fails likewise.
+            with contextlib.suppress(OSError):
+                # Reading this starts the processes.
+                pool.active  # noqa: B018
+            started.set()
+
+    def _usable(self, broken: Any) -> Any:
+        """Return a pool that has started. None means that this is closed.
+
+        :param broken: Pool that must be replaced. None means none.
+        """
+        with self._lock:
+            if self._pool is broken and not self._closed:
+                if broken is not None:
+                    LOG.warning('processes replaced: reason=a process ended '
+                                'while it was idle; other processes run what '
+                                'has not begun')
+                    broken.stop()
+                started = threading.Event()
+                pool = self._new_pool()
+                self._starts.put((pool, started))
+                started.wait()
+                self._pool = pool
+            return self._pool
+
+    def _run_in_pool(self, *args: Any, timeout: float | None) -> Any:
+        """Run a call in a process, and return the result.
+
+        :raises ChildProcessError: Each process ends as soon as it starts, or
+            the service stops.
+        """
+        pool = None
+        for _ in range(_TRIES):
+            pool = self._usable(pool)
+            if pool is None:
+                break
+            # If a process dies while none has a run, the whole pool breaks. A
+            # run that was scheduled meanwhile has not begun.
+            try:
+                future = pool.schedule(_run, args=args, timeout=timeout)
+            except RuntimeError:
+                continue
+            with contextlib.suppress(BrokenProcessPool):
+                return future.result()
+        raise ChildProcessError(
+            'the processes of its partition end as soon as they start; see '
+            'their errors in the output of this service')
 
     def run(self, call: Call, context: Context, timeout: float | None
             ) -> str | None:
@@ -133,8 +201,7 @@ class Processes:
         from pebble import ProcessExpired
         try:
             with self._hub.run(context) as number:
-                result = self._pool.schedule(
-                    _run, args=(call, number), timeout=timeout).result()
+                result = self._run_in_pool(call, number, timeout=timeout)
         except TimeoutError:
             raise TimeoutError(
                 f'timeout after {timeout:g} s; its process was killed'
@@ -152,8 +219,12 @@ class Processes:
 
     def close(self) -> None:
         """End all processes at once."""
-        self._pool.stop()
-        self._pool.join()
+        with self._lock:
+            self._closed = True
+            if self._pool is not None:
+                self._pool.stop()
+                self._pool.join()
+        self._starts.put(None)
         self._hub.close()
 
 

@@ -147,10 +147,13 @@ class SqlSteps:
         found = of(tasks)
         left = set(tasks).difference(row.task for row in found)
         if left:
-            heads = tx.connection.execute(tx.dialect.once(sql.heads_after), {
-                'keys': tx.dialect.keys(list(left))}).scalars().all()
+            heads = set(tx.connection.execute(
+                tx.dialect.once(sql.heads_after), {
+                    'keys': tx.dialect.keys(list(left))}).scalars())
+            # The head of a queue may itself be one of *tasks*.
+            heads.difference_update(row.task for row in found)
             if heads:
-                found += of(heads)
+                found += of(sorted(heads))
         rows: dict[str, list[Any]] = {}
         for row in found:
             of_job = rows.setdefault(names[row.job], [])

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a partition with ``executor = process``: each test starts
+real ones.
+"""
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+
+from distperiodic import PeriodicTasks
+from distperiodic import tasks
+from distperiodic.adapters.local.processes import Call
+from distperiodic.adapters.local.processes import Processes
+from distperiodic.core.context import Context
+from distperiodic.core.workflow import StepInput
+from tests.waiting import wait_until
+
+
+class Modules(PeriodicTasks):
+
+    @tasks.command('m', 'who')
+    def who(self, context, parameters):
+        return {'pid': os.getpid()}
+
+
+@pytest.fixture
+def processes():
+    made = Processes(Modules(None), [], 'tests', 1)
+    yield made
+    made.close()
+
+
+def run(processes):
+    """Run a command; the JSON text of the process that ran it."""
+    step = StepInput('t', 0, False, 30.0, {})
+    return processes.run(
+        Call('task:m.who', 't', 0, 1, 1, None, 'null', step, '', ({},)),
+        Context('task:m.who', 't', 0, 1, 1, None, lambda: True, step=step),
+        30.0)
+
+
+def children():
+    return {one.pid for one in psutil.Process().children(recursive=True)}
+
+
+def test_an_idle_process_that_is_killed_is_replaced(processes):
+    before = run(processes)
+    killed = next(pid for pid in children() if str(pid) in before)
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: killed not in {
+        one.pid for one in psutil.Process().children()
+        if one.status() != psutil.STATUS_ZOMBIE})
+
+    assert str(killed) not in run(processes)
+
+
+def test_processes_outlive_the_thread_of_the_first_run(processes):
+    ran = []
+    thread = threading.Thread(target=lambda: ran.append(run(processes)))
+    thread.start()
+    thread.join()
+
+    # The death of a parent thread is told at once.
+    for _ in range(3):
+        assert run(processes) == ran[0]
