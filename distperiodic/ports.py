@@ -282,8 +282,8 @@ class ClaimStore(Protocol):
         - An object whose own schedule changed follows the new schedule from
           *at* on.
         - If the store has not recorded the schedule of an object yet, it
-          records the schedule. The instant from which ticks of the object can be
-          due does not change.
+          records the schedule. The instant from which ticks of the object
+          can be due does not change.
         - A *delisted* object is not due until it is listed again. If it was
           listed after *at*, it stays listed.
 

@@ -40,8 +40,8 @@ except ImportError:
 MIN_POSITION = -(1 << 63)
 MAX_POSITION = (1 << 63) - 1
 
-#: Version number of the placement described above. A new placement gets the next
-#: number. A group uses the lowest number that any of its members offers.
+#: Version number of the placement described above. A new placement gets the
+#: next number. A group uses the lowest number that any of its members offers.
 RING_FORMAT = 1
 
 # Number of ids hashed at a time. Each digest has an object header of 33 bytes,

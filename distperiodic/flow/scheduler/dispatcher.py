@@ -433,7 +433,8 @@ class Dispatcher:
 
     def abandon(self, jobs: Iterable[str]) -> None:
         """Give up waiting claims of those of *jobs* that the ring divides
-        among members. Other members owned their objects while this one was out of its group.
+        among members. Other members owned their objects while this one was
+        out of its group.
         """
         for queue in [self._queues[name] for name in jobs]:
             if queue.waiting and queue.job.scope is not Scope.MEMBER:
