@@ -94,7 +94,7 @@ SENTENCES = {
         '"ticks held", "catalogue failed" and "store away" in the logs',
     Reason.LEFT_BEHIND:
         'other objects of the job were claimed for its tick {due}, but it '
-        'was not, although it was listed then; the next late look claims it, '
+        'was not, although it was listed then; the next late scan claims it, '
         'or distperiodic audit counts it as lost',
     Reason.SUPERSEDED:
         'its claim for {at} was superseded: a later tick was claimed before '

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Late looks: members claim objects that their owners have not claimed.
+"""Late scans: members claim objects that their owners have not claimed.
 
 The ring decides which member claims first; the store decides who may. Once a
 tick is late, two members read the rows of all members and claim what they
@@ -7,14 +7,14 @@ find. The ring determines which two. The others wait longer, two at a time, so
 usually they have nothing to do::
 
     tick        + late_after       + 2 late_after
-     |-- owners claim --|-- two look --|-- two others look, if the first have
+     |-- owners claim --|-- two scan --|-- two others scan, if the first have
                              not recorded that all was found claimed
 
 If the counts in the store agree with the catalogue, no row is read. After a
-look at many rows the pause is longer: fifty times the time that reading took,
+scan of many rows the pause is longer: fifty times the time that reading took,
 at most a minute. The slowest page does not count: during that page the store
 may have been unreachable, or the process may have been suspended. In that case
-the next look must not come later.
+the next scan must not come later.
 """
 
 from collections.abc import Mapping
@@ -35,21 +35,21 @@ from distperiodic.flow.scheduler.timers import RETRY_AFTER
 from distperiodic.flow.scheduler.timers import TimerKind
 from distperiodic.flow.scheduler.timers import TimerQueue
 
-# Number of members that look at the same time. If one of them hangs, the other
+# Number of members that scan at the same time. If one of them hangs, the other
 # one is not delayed.
 _SCANNERS = 2
-# The pause before the next look, as a multiple of the time that reading took
+# The pause before the next scan, as a multiple of the time that reading took
 # in the last one, and its limit in seconds.
 _PAUSE_FACTOR = 50
 _LONGEST_PAUSE = 60.0
 
 
 class LateClaimer:
-    """Late looks of one member that shares a store.
+    """Late scans of one member that shares a store.
 
     :param after: Seconds after which other members claim objects that their
         owner has not claimed; at most half a period.
-    :param page: Number of rows that are read at once.
+    :param page: Number of rows that are read together.
     """
 
     def __init__(self, clock: ports.Clock, store: ports.StoreQueue,
@@ -74,7 +74,7 @@ class LateClaimer:
         return min(self._after, job.schedule.period_us(now) // 2)
 
     def start(self, job: Job) -> None:
-        """Start the late looks of *job*."""
+        """Start the late scans of *job*."""
         self._timers.push(self._clock.now() + self._after, job.name,
                           TimerKind.LATE)
 

@@ -6,7 +6,7 @@
                 └─ slow ─► its ticks are held, other jobs continue
 
 While a catalogue cannot be read, the listing in the store stays as it is. Its
-objects stay due, and late looks claim them.
+objects stay due, and late scans claim them.
 """
 
 import itertools
@@ -35,18 +35,19 @@ class Read(NamedTuple):
     """A read that was requested."""
 
     ticket: int
-    #: The ring whose arcs are read. None: the answer may be outdated.
+    #: The ring whose arcs are read. None means that the answer may be
+    #: outdated.
     ring: Ring | None
     #: Instant for which it lists the objects.
     at: Instant
-    #: Monotonic seconds of the request.
+    #: Monotonic time of the request, in seconds.
     began: float
 
 
 class _Failure(NamedTuple):
     #: Number of consecutive failures.
     number: int
-    #: Monotonic seconds of the next attempt for the same tick.
+    #: Monotonic time of the next attempt for the same tick, in seconds.
     again: float
     #: The tick. A newer one does not wait for the next attempt.
     tick: Instant
@@ -83,7 +84,8 @@ class CatalogueReads:
             self._reads[job] = read._replace(ring=None)
 
     def answered(self, job: str, ticket: int) -> Read | None:
-        """Remove and return the pending read. None: no such read is pending.
+        """Remove and return the pending read. None means that no such read is
+        pending.
         """
         read = self._reads.get(job)
         if read is None or read.ticket != ticket:
