@@ -2,7 +2,7 @@
 """Control of members: what an operator may ask of them, and their answers.
 
 With a store, a command is a row of the store, and so is each answer. A message
-lets the member look at once::
+makes the member read it at once::
 
     operator ──► store: desired state, action ──► member, at its next sweep
         │──────► bus: hint ─────────────────────► member, at once

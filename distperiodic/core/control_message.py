@@ -2,7 +2,7 @@
 """Commands of operators over the bus, the replies, and their format.
 
 An operator's process sends a :class:`ControlRequest` to all members of a
-group. With a store the request is a hint: each member looks at its row at
+group. With a store the request is a hint: each member reads its row at
 once, and obeys the row. Without a store the members obey the request, and
 each member that it names sends a :class:`ControlReply`.
 
@@ -258,9 +258,10 @@ class RequestFilter:
         self._seen: dict[str, Instant] = {}
 
     def refusal(self, request: ControlRequest, now: Instant) -> str | None:
-        """Return why *request* must be dropped. None means that it counts.
+        """Return the reason why *request* must be dropped. None means that it
+        is valid.
 
-        A request that counts is recorded, and refused from then on.
+        A valid request is recorded, and refused from then on.
 
         :param now: Time by the clock of this process.
         """

@@ -58,14 +58,15 @@ class Row(NamedTuple):
     position: int
     #: Watermark: the newest tick that was claimed, skipped or given up.
     settled: Instant
-    #: The instant from which its schedule counts.
+    #: The instant from which its schedule applies.
     since: Instant
     #: Text of its own schedule, or :data:`UNRECORDED`. Empty means the
     #: schedule of its job.
     rule: str = ''
     #: True if the object has no open claim.
     free: bool = True
-    #: Time at which a run was last done, by the store's clock. None: never.
+    #: Time at which a run last succeeded, by the store's clock. None means
+    #: never.
     served: Instant | None = None
 
 

@@ -73,20 +73,20 @@ class Job:
     name: str
     schedule: Schedule
     scope: Scope = Scope.MEMBER
-    objects: str | None = None  # the catalogue method; None: no objects
+    objects: str | None = None  # the catalogue method; None means no objects
     misfire: Misfire = Misfire.LATEST
     overlap: Overlap = Overlap.SKIP
     spread: bool = False
     retries: int = 0
     retry_backoff: float = 1.0  # seconds until the first retry
-    timeout: float | None = None  # seconds; None: no limit
+    timeout: float | None = None  # seconds; None means no limit
     priority: int = 0  # higher first
     topic: str = 'default'  # the partition that runs it
-    max_in_flight: int | None = None  # objects at once; None: no limit
+    max_in_flight: int | None = None  # concurrent objects; None means no limit
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     enabled: bool = True
     run_immediately: bool = False  # first run at once, not at a tick
-    grace: float | None = None  # seconds; None: one period, at most 60
+    grace: float | None = None  # seconds; None means min(period, 60)
     defined_at: str = 'code'  # 'nodes.py:41'
 
     def __post_init__(self) -> None:
@@ -281,8 +281,8 @@ def check_ended(name: str, returned: object) -> None:
     """Check that a handler did its work, and returned no coroutine.
 
     :param returned: The value that the handler returned.
-    :raises InvalidJob: It is a coroutine, so the body of the handler did not
-        run.
+    :raises InvalidJob: The value is a coroutine, so the body of the handler
+        did not run.
     """
     # Compare the exact type: isinstance() also reads __class__, which an
     # arbitrary object can override.

@@ -175,12 +175,12 @@ class View:
     ring: Ring
     #: Number of this view. It increases by one with each membership change.
     version: int
-    #: Monotonic seconds at which these members were first seen.
+    #: Monotonic time at which these members were first seen, in seconds.
     since: float
     #: This process's own entry. None means that it is not in the group.
     me: Member | None
-    #: Monotonic seconds until which this view can be trusted. Until then no
-    #: other member can take over the objects of this process.
+    #: Monotonic time until which this view can be trusted, in seconds. Until
+    #: then no other member can take over the objects of this process.
     trusted_until: float
 
     def trusted(self, now: float) -> bool:

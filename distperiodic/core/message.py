@@ -103,7 +103,7 @@ class Batch:
     lease: str  # the lease in which the claims wait
     partition: str = 'default'  # the partition of the worker
     priority: int = 0  # higher first
-    expires: Instant | None = None  # None: never too late to run
+    expires: Instant | None = None  # None means never too late
     #: Progress of earlier attempts, as JSON by object. Never sent: the process
     #: that runs the batch reads it from the store. None means no progress.
     progress: dict[str, str] | None = None

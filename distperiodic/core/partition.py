@@ -16,12 +16,12 @@ class Partition:
     """One partition, identical on all members that read the same options."""
 
     name: str
-    max_in_flight: int | None = None  # objects at once; None: no limit
-    executor: str | None = None  # 'process'; None: threads of the service
-    mode: str | None = None  # 'standby'; None: shared
-    preferred: str | None = None  # host or member; None: none
-    pool_size: int | None = None  # None: that of the service
-    handler: str | None = None  # None: the class of the service
+    max_in_flight: int | None = None  # None means no limit
+    executor: str | None = None  # 'process'; None means threads
+    mode: str | None = None  # 'standby'; None means shared
+    preferred: str | None = None  # host or member
+    pool_size: int | None = None  # None means that of the service
+    handler: str | None = None  # None means that of the service
     #: URL of its own broker. None means the broker of the service.
     transport_url: str | None = dataclasses.field(default=None, repr=False)
 

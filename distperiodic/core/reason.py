@@ -77,7 +77,7 @@ class Standing:
     #: Watermark: the newest tick that can no longer be claimed. If it is
     #: before *tick*, an operator triggered *tick* outside the schedule.
     settled: Instant
-    #: Reason for the last skip. None: never skipped.
+    #: Reason for the last skip. None means never skipped.
     skipped_by: SkippedBy | None
     state: State
     #: Holder of the lease. Empty means that the lease has no holder, or that
@@ -85,8 +85,8 @@ class Standing:
     holder: str = ''
     #: Time at which the lease expires. None means that there is no lease.
     until: Instant | None = None
-    #: Instant from which the schedule of the object counts. None means that it
-    #: is not listed.
+    #: Instant from which the schedule of the object applies. None means that
+    #: the object is not listed.
     since: Instant | None = None
 
     def row(self, key: str, position: int) -> Row:
@@ -234,9 +234,10 @@ class Past:
 
     tick: Instant
     claim: Standing
-    #: The tick of the claim before the current one. None: there is none.
+    #: The tick of the claim before the current one. None means that there is
+    #: none.
     previous: Instant | None
-    #: Time at which a run of the object was last done. None: never.
+    #: Time at which a run of the object last succeeded. None means never.
     served: Instant | None
     #: True if a run of the object failed for the last time for this tick.
     failed: bool

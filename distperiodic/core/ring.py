@@ -12,7 +12,7 @@ a position fits a BIGINT column. The sign rotates the ring by half a turn. It
 does not change the order of neighbours, and so it changes no owner.
 
 The module uses no clock, no network and no configuration. A ring is
-immutable. A change of members creates a new ring, which shares no mutable
+immutable. A membership change creates a new ring, which shares no mutable
 data with the old one.
 """
 
@@ -45,7 +45,7 @@ MAX_POSITION = (1 << 63) - 1
 RING_FORMAT = 1
 
 # Number of ids hashed at a time. Each digest has an object header of 33 bytes,
-# so hashing a million at once would need 50 MB.
+# so hashing a million in one step would need 50 MB.
 _CHUNK = 65536
 
 # Table entry of a stretch of the ring that a member owns in part.
@@ -145,7 +145,8 @@ class Ring:
         #: The placed points. None means not placed yet. Threads may place them
         #: at the same time, with the same result.
         self._known: _Placed | None = None
-        #: A ring with placed points to start from. None: start from scratch.
+        #: A ring with placed points to start from. None means that
+        #: there is no such ring.
         self._base: Ring | None = None
 
     def changed_to(self, members: Mapping[str, int]) -> 'Ring':

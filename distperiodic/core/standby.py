@@ -107,7 +107,8 @@ class Election:
         #: Whether the store may have released the partition since it last
         #: answered.
         self._releasing = False
-        #: Since when this worker could take over. None means that it cannot.
+        #: Since when this worker could take over. None means that it cannot
+        #: take over now.
         self._open_since: float | None = None
         self._leaving = False
 

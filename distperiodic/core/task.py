@@ -64,7 +64,8 @@ class Task:
     id: str
     #: Type of its workflow, or ``module.command``.
     type: str
-    #: The submitter's own name of the task. None means that it has none.
+    #: The submitter's own name of the task. None means that the submitter
+    #: gave no name.
     key: str | None
     #: Status of the task.
     status: Status
