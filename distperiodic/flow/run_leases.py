@@ -68,8 +68,8 @@ class Elected(Protocol):
     """
 
     def active(self) -> Active | None:
-        """Return the term that starts of runs must present. None means that
-        this worker must not start any run.
+        """Return the active worker and its fence, which starts of runs must
+        present. None means that this worker must not start any run.
         """
 
     def trusted(self) -> bool:

@@ -47,7 +47,8 @@ class StoreClock:
         self._clock = clock
         self._store = store
         self._on_known = known
-        #: The store's time when the monotonic clock was zero. None: unknown.
+        #: The store's time when the monotonic clock was zero. None means
+        #: unknown.
         self._base: Instant | None = None
         #: The time in use at the last answer, and the monotonic clock then,
         #: both in microseconds.
@@ -56,7 +57,8 @@ class StoreClock:
         self._meet: Instant = 0
         self._next = clock.monotonic()
         self._pending = False
-        #: Monotonic seconds until which the store's clock is queried often.
+        #: Monotonic time until which the store's clock is queried often, in
+        #: seconds.
         self._frequent_until = self._next
         #: Difference between the wall clock and the monotonic clock at the
         #: last query.

@@ -49,7 +49,7 @@ class Attendance:
         self._pending = False
         #: Whether the schedules of this process were put in force.
         self._adopted = False
-        #: Monotonic seconds and instant of the last request.
+        #: Monotonic time of the last request, in seconds, and its instant.
         self._requested = clock.monotonic(), clock.now()
         #: Callbacks that wait for the next answer.
         self._waiting: list[Callable[[], None]] = []
@@ -120,7 +120,8 @@ class Attendance:
                 LOG.warning(
                     'schedule replaced: job=%s ours=%r in_force=%r; a process '
                     'that started later has another schedule, so this process '
-                    'claims nothing of the job; restart it with the new code',
+                    'makes no claims for the job; restart it with the new '
+                    'code',
                     name, text, after.schedule)
 
     @property
@@ -140,7 +141,9 @@ class Attendance:
                 and self._clock.now() - instant <= recent * SECOND)
 
     def paused(self, job: str) -> str | None:
-        """Return why *job* is paused. None: it is not paused."""
+        """Return the reason why *job* is paused. None means that it is not
+        paused.
+        """
         status = self._statuses.get(job)
         return status.paused if status else None
 
@@ -157,7 +160,7 @@ class Attendance:
 
     def attended(self, job: str) -> Instant | None:
         """Return the instant since which the job was attended without a gap.
-        None: it is not attended.
+        None means that it is not attended.
         """
         status = self._statuses.get(job)
         return status.attended if status else None

@@ -22,10 +22,11 @@ from distperiodic.core.schedule import Instant
 class Change(NamedTuple):
     """The effect of a new view on this member's part."""
 
-    #: The previous ring. None: discard what is known of this member's part.
+    #: The previous ring. None means that all that is known about this
+    #: member's part must be discarded.
     before: Ring | None
-    #: Instant from which the objects of this member count, unless an earlier
-    #: one was recorded.
+    #: Instant from which ticks of the objects of this member can be due,
+    #: unless an earlier one was recorded.
     since: Instant
 
 
@@ -38,11 +39,12 @@ class Authority(Protocol):
     shared: bool
 
     def view(self) -> View | None:
-        """Return the view if the member may act on it. None: hold all ticks.
+        """Return the view if the member may act on it. None means that all
+        ticks are held.
         """
 
     def change(self, view: View) -> Change | None:
-        """Return what changed since the last call. None: nothing did."""
+        """Return the change since the last call. None means no change."""
 
 
 class _Authority:
@@ -54,7 +56,8 @@ class _Authority:
         self._group = group
         self._identity = identity
         self._ring: Ring | None = None
-        #: This member's tenure in the last view. None: it was not a member.
+        #: This member's tenure in the last view. None means that it was not a
+        #: member.
         self._tenure: int | None = None
 
     def _known(self) -> View | None:

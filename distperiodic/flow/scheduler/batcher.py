@@ -57,7 +57,8 @@ class Batcher:
         """Dispatch the waiting claims of *partition*.
 
         :param me: This scheduler's entry.
-        :param sure: Whether objects that the ring divides may be dispatched.
+        :param sure: Whether objects that the ring divides among members may be
+            dispatched.
         """
         inflight = self._in_flight
         turns = inflight.turns[partition]
@@ -143,7 +144,8 @@ class Batcher:
         :param shares: For each job, the number of claims of its oldest group
             that one worker receives at a time. Without it the first worker
             would receive a small burst as a whole.
-        :returns: That worker. None: no worker may receive any of it now.
+        :returns: That worker. None means that no worker may receive any of it
+            now.
         """
         name = queue.job.name
         best, least, number, cost, able = None, (0.0, 0.0), 0, 0.0, 0

@@ -99,8 +99,8 @@ class Claimer:
     :param holder: Returns the name under which leases are held; called for
         each claim.
     :param lease: Seconds until a lease expires.
-    :param piece: Number of objects of a large tick that are claimed at once,
-        under one lease. Other jobs have their turn between two pieces.
+    :param piece: Number of objects of a large tick that are claimed together,
+        under one lease. Other jobs are claimed between two pieces.
     :param promise: Seconds within which a tick is claimed while schedulers
         attend its job, even if one of them dies.
     :param sweep: Seconds between two checks of objects that wait for runs of
@@ -223,7 +223,7 @@ class Claimer:
         """Claim what is due of these rows, and record what is given up.
 
         :param until: Leave out objects of which nothing was due by this
-            instant. None: leave out none.
+            instant. None means that none is left out.
         :returns: Number of objects of which something was due.
         """
         candidates = list(rows)

@@ -106,7 +106,7 @@ class DroppedTicks:
 
     :param holder: Returns the name of the holder of leases; called for each
         record.
-    :param piece: Number of objects that are recorded at once.
+    :param piece: Number of objects that are recorded together.
     :param promise: Seconds within which a tick is claimed while schedulers
         attend its job, even if one of them dies.
     :param counts: Number of ticks or objects, by (job, outcome).

@@ -29,7 +29,8 @@ _SUSPECT_BATCH = 16
 
 def suspect_batch_size(claim: Claim) -> int | None:
     """Return the size of the batches in which *claim* may run, given that its
-    last run was lost. None: it is no suspect and may be in any batch.
+    last run was lost. None means that the claim is not a suspect, so
+    it may be in any batch.
     """
     if claim.attempt <= 2:
         return None
@@ -95,8 +96,8 @@ class Worker:
         self.paused: dict[str, float] = {}
         self.back_off = BackOff()
         self.last_heard = now
-        #: Monotonic seconds until which the worker is reserved for suspects.
-        #: None: it is not reserved.
+        #: Monotonic time until which the worker is reserved for suspects, in
+        #: seconds. None means that it is not reserved.
         self.reserved_until: float | None = None
         #: Id of the last batch of suspects that it received.
         self.suspect_batch = ''
@@ -173,7 +174,7 @@ class Queue:
         #: Number of claims in *groups*.
         self.size = 0
         #: Claims whose runs were lost with their workers more than once. They
-        #: run apart from others; see
+        #: run separately from others; see
         #: :class:`distperiodic.flow.scheduler.batcher.Batcher`.
         self.suspects: collections.deque[Group] = collections.deque()
         #: Number of claims that were superseded while they waited.

@@ -42,7 +42,7 @@ class Listing:
     """The listing of one member's parts.
 
     :param shared: Whether members share the store.
-    :param page: Number of rows of the store that are read at once.
+    :param page: Number of rows of the store that are read together.
     :param walked: Called when a walk is complete, with the part, the instant
         for which it was walked, and the view.
     """
@@ -144,7 +144,7 @@ class Listing:
         walk.advance()
 
     def _listed_at(self, part: Part, key: str) -> tuple[Instant, ...]:
-        """Return the instants from which an object without a row may count.
+        """Return the instants from which an object without a row may be due.
         For the one object of a GROUP job, the first is not later than the
         beginning of the job's attendance.
         """
@@ -279,7 +279,7 @@ class Listing:
 
 
 def counts_from(part: Part, now: Instant) -> Instant:
-    """Return the instant from which ticks count for objects that are listed at
-    *now*. Without ``run_immediately`` a tick at *now* does not count.
+    """Return the instant from which the ticks of objects that are listed at
+    *now* can be due. Without ``run_immediately`` a tick at *now* is not due.
     """
     return now if part.job.run_immediately else now + 1

@@ -60,7 +60,7 @@ class Readings:
     __slots__ = ('_kept',)
 
     def __init__(self) -> None:
-        #: Readings and the instants from which they count, oldest first.
+        #: Readings and the instants from which they apply, oldest first.
         #: Readings that agree are kept as one, with the first instant and the
         #: last ones.
         self._kept: list[tuple[tuple[Instant, ...], Reading]] = []
@@ -106,8 +106,8 @@ class Part:
     """State of one member's part of a job.
 
     :param last_tick: Instant up to which this member starts no ticks.
-    :param reading: The reading of a job without a catalogue. None: the job has
-        a catalogue.
+    :param reading: The reading of a job without a catalogue. None means that
+        the job has a catalogue.
     """
 
     __slots__ = ('_readings', 'cursor', 'job', 'last_tick', 'object_timers',
@@ -119,21 +119,22 @@ class Part:
         #: The newest tick of the job that this member started, or an instant
         #: up to which it starts none.
         self.last_tick = last_tick
-        #: The last reading. None: nothing was read.
+        #: The last reading. None means that nothing was read.
         self.reading = reading
         #: Number of objects that left the catalogue since the newest tick.
-        #: They may have been settled for it. None: unknown.
+        #: They may have been settled for it. None means unknown.
         self.removed: int | None = 0
-        #: The ring for which its rows were walked. None: they were not walked.
+        #: The ring for which its rows were walked. None means that they were
+        #: not walked.
         self.ring: Ring | None = None
-        #: Instant from which gained objects count.
+        #: Instant from which ticks of gained objects can be due.
         self.since = due.ALWAYS
         self.walk: Walk | None = None
         #: Readings since the one before the current walk began; without a
         #: walk, since the one before the last reading.
         self._readings = Readings()
-        #: The cursor over its objects with a phase. None: it has no such
-        #: objects, or was not walked.
+        #: The cursor over its objects with a phase. None means that it has no
+        #: such objects, or was not walked.
         self.cursor: timers.SpreadCursor | None = None
         self.object_timers = timers.ObjectTimers()
 
@@ -191,7 +192,7 @@ class Part:
         self._readings.keep(reading, at)
 
     def listed_at(self, key: str) -> tuple[Instant, ...]:
-        """Return the instants from which an object without a row may count.
+        """Return the instants from which an object without a row may be due.
 
         The first is right unless the object was delisted since.
         """
@@ -255,7 +256,7 @@ def compare_listing(
         these rows.
     :param at: Instant for which the catalogue was read.
     :param listed_at: Returns the instants from which an object without a row
-        may count. None: *at*.
+        may be due. None means *at*.
     """
     ids, positions = reading.catalogue.ids, reading.catalogue.positions
     places = {ids[index]: positions[index] for index in expected}
@@ -305,7 +306,7 @@ class Walk:
 
     :param ranges: Ranges of positions, in any order.
     :param before: See :meth:`distperiodic.ports.ClaimStore.rows`.
-    :param page: Number of rows that are read at once.
+    :param page: Number of rows that are read together.
     :param on_page: Receives a range and its rows.
     :param on_end: Called when all rows were read; with False if the store
         could not answer.

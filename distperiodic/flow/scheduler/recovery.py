@@ -8,10 +8,10 @@
                                             dead
 
 A run may have killed its worker. So the number of attempts after a loss is
-limited, and claims that were lost more than once run apart from others; see
+limited, and claims that were lost more than once run separately; see
 :class:`distperiodic.flow.scheduler.batcher.Batcher`. An object that is dead
 because it was lost too often is restricted in its next ticks, too: each tick
-has one run, apart from others, until a run is done.
+has one run, separately from others, until a run of the object succeeds.
 """
 
 import functools
@@ -36,7 +36,8 @@ LOG = logging.getLogger(__name__)
 
 # Explanation in the log and the history for a run that was lost too often.
 _ONE_TRY = ('; too many workers were lost with it, so each tick has one '
-            'attempt, apart from other objects, until a run of it is done')
+            'attempt, separately from other objects, until a run of the '
+            'object succeeds')
 # Number of leases that are taken over in one request.
 _AT_A_TIME = 100
 # Seconds for which a process that left its group counts as gone, so that its
@@ -79,10 +80,11 @@ class Recovery:
             self._renew_every = min(lease, book.silence_timeout) / 3
             self._search_interval = book.silence_timeout
         self._keeper = LeaseKeeper(store, lease)
-        #: Monotonic seconds of the last renewal, and of the last search for
-        #: expired leases.
+        #: Monotonic time of the last renewal, and of the last search for
+        #: expired leases, in seconds.
         self._renewed = self._swept = clock.monotonic()
-        #: Monotonic seconds of the next search for holders that are gone.
+        #: Monotonic time of the next search for holders that are gone, in
+        #: seconds.
         self._next_search = self._swept
         self._pending = False
         #: Whether there may be more leases to take over, and whether the loop
@@ -139,8 +141,8 @@ class Recovery:
         """Take over leases that expired or whose holders are gone, if a search
         is due.
 
-        :param present: Returns the holders in the groups. None: some groups
-            were not seen yet.
+        :param present: Returns the holders in the groups. None means that
+            some groups were not seen yet.
         """
         if now - self._swept < self._sweep_interval:
             return

@@ -22,10 +22,10 @@ from distperiodic.flow.scheduler import in_flight
 from distperiodic.flow.scheduler.dispatcher import Dispatcher
 
 # Number of steps of one command that may wait in this process for a worker,
-# and that are taken at once.
+# and that are taken together.
 _MOST_WAITING = 1000
 _AT_A_TIME = 500
-# Number of tasks, beyond which a look at all of them is cheaper.
+# Number of tasks beyond which a scan of all of them is cheaper.
 _MOST_NOTIFIED = 2000
 
 
@@ -35,7 +35,7 @@ class StepSource:
     :param jobs: Jobs of the commands, by name.
     :param holder: Returns the name under which leases are held.
     :param lease: Seconds until a lease expires.
-    :param sweep: Seconds between two looks at all steps that are ready.
+    :param sweep: Seconds between two scans of all steps that are ready.
     :param pump: Sends waiting claims to workers.
     """
 
@@ -52,7 +52,7 @@ class StepSource:
         self._sweep_interval = sweep
         self._dispatcher = dispatcher
         self._pump = pump
-        #: Monotonic seconds of the last look at all steps.
+        #: Monotonic time of the last scan of all steps, in seconds.
         self._swept = clock.monotonic() - sweep
         self._pending = False
         #: Tasks with steps that may be ready, in the order of the news.

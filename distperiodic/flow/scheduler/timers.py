@@ -2,8 +2,8 @@
 """The timers of all jobs of one member.
 
 The timers are a heap of instants. The timer of a job's grid sets itself again,
-tick after tick. All others fire once: a look after a change, objects with a
-phase or a schedule of their own, the rest of a large tick, a late look. If a
+tick after tick. All others fire once: a scan after a change, objects with a
+phase or a schedule of their own, the rest of a large tick, a late scan. If a
 job has several timers of one kind, the earliest counts.
 
 Timers only decide when the scheduler acts. :mod:`distperiodic.core.due`
@@ -67,7 +67,9 @@ class SpreadCursor:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due. None: no object is left."""
+        """Instant at which the next object is due. None means that no object
+        is left.
+        """
         if self._at == len(self._phases):
             return None
         return self.tick + self._phases[self._at]
@@ -90,7 +92,8 @@ class ObjectTimers:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next object is due. None: there is no object.
+        """Instant at which the next object is due. None means that there is no
+        object.
         """
         return self._heap[0][0] if self._heap else None
 
@@ -98,7 +101,7 @@ class ObjectTimers:
                 since: Instant) -> None:
         """Follow *schedules* from now on. Unchanged objects keep their time.
 
-        :param since: Instant from which new schedules count.
+        :param since: Instant from which new schedules apply.
         """
         if schedules == self.schedules:
             return
@@ -169,7 +172,9 @@ class TimerQueue:
 
     @property
     def next(self) -> Instant | None:
-        """Instant at which the next timer is due. None: there is no timer."""
+        """Instant at which the next timer is due. None means that there is no
+        timer.
+        """
         return self._heap[0][0] if self._heap else None
 
     def restart(self, now: Instant) -> None:
@@ -196,8 +201,8 @@ class TimerQueue:
                   now: Instant, taken: int = 0) -> None:
         """Set a timer for objects with a time of their own.
 
-        :param due: Instant at which the next object is due. None: there is
-            none.
+        :param due: Instant at which the next object is due. None means that
+            there is none.
         :param taken: Number of objects that were due now.
         """
         if due is not None:

@@ -63,8 +63,8 @@ LOG = logging.getLogger(__name__)
 _REPORT_EVERY = 0.02
 # Earlier than any instant of the monotonic clock.
 _NEVER = float('-inf')
-# A thread takes several runs of a short handler at once: up to this much time,
-# in seconds, and up to this number of runs.
+# A thread takes several runs of a short handler together: up to this much
+# time, in seconds, and up to this number of runs.
 _CHUNK_SECONDS = 0.002
 _CHUNK_RUNS = 64
 # Seconds between two reports of the progress of a run.
@@ -91,7 +91,8 @@ class Runner(Protocol):
     """Runs the chunks that job queues return."""
 
     def chunk_size(self, job: str) -> int:
-        """Return the number of runs of *job* that one thread takes at once."""
+        """Return the number of runs of *job* that a thread takes together.
+        """
 
     def run(self, batch_run: 'BatchRun', chunk: list[int]) -> None:
         """Run a chunk of *batch_run* to its end."""
@@ -134,7 +135,8 @@ class TimedOut(NamedTuple):
     context: Context
     #: Seconds that it was allowed.
     timeout: float
-    #: Monotonic seconds at which it is settled, unless it returns before.
+    #: Monotonic time at which it is settled, unless it returns before, in
+    #: seconds.
     until: float
 
 
@@ -156,7 +158,8 @@ class BatchRun:
         #: append without a lock.
         self.outcomes: list[int | Done | Failed | Refused] = []
         self.seconds = 0.0
-        #: Monotonic seconds of the last report; before that, of the first run.
+        #: Monotonic time of the last report or, before it, of the first run,
+        #: in seconds.
         self.reported = _NEVER
 
     def timeout(self, index: int) -> float | None:
@@ -224,12 +227,12 @@ class Running:
         self.shared: list[int] | None = None
         #: The run at the last call of watch().
         self.last_watched: Run | None = None
-        #: Monotonic seconds at which its run times out. None: there is no run,
-        #: or no timeout.
+        #: Monotonic time at which its run times out, in seconds. None means
+        #: that there is no run, or no timeout.
         self.ends: float | None = None
-        #: Monotonic seconds from which its time is in no report yet.
+        #: Monotonic time from which its time is in no report yet, in seconds.
         self.began = 0.0
-        #: Monotonic seconds of the last report of progress.
+        #: Monotonic time of the last report of progress, in seconds.
         self.saved = 0.0
         self.written_off = False
 
@@ -263,7 +266,7 @@ class Executor:
     :param may_start: Returns None if this worker may start work of that batch
         now, else the reason for refusal.
     :param finish: Ends the run of an object in the handler's own transaction.
-        None: there is no store that could do so.
+        None means that no store can do so.
     :param isolated: Runs the handlers of some partitions in processes that it
         kills at their timeouts; by partition.
     :param lease: Seconds for which a lease lasts. The failure of a step that
@@ -305,7 +308,7 @@ class Executor:
         self._throttle = log_throttle.LogThrottle(clock, 10.0)
 
     def chunk_size(self, job: str) -> int:
-        """Return the number of runs of *job* that a thread takes at once. The
+        """Return the number of runs of *job* that a thread takes together. The
         number exceeds one only for short handlers: taking each of their runs
         alone would cost more than the run itself.
         """

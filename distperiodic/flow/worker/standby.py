@@ -63,9 +63,9 @@ class Standby:
         return self._role
 
     def active(self) -> Active | None:
-        """Return what starts of runs must present.
+        """Return this worker and its fence, which starts of runs must present.
 
-        None means that this worker must not start any.
+        None means that this worker must not start any run.
         """
         return self._active if self.trusted() else None
 
