@@ -43,9 +43,9 @@ _DAY = 86400.0
 class TaskDispenser:
     """A pool of tasks in the store, and the buckets of its workers.
 
-    Any number of processes may use one pool at once. An instance may be
-    shared by threads, and be created before a fork. It connects at first use;
-    an embedded store is created then.
+    Any number of processes may use one pool at the same time. An instance may
+    be shared by threads, and be created before a fork. It connects at first
+    use; an embedded store is created then.
 
     A task is a str or an int, and comes back as the type that was put in: 1
     and '1' are different tasks. Of two tasks with the same score the lower one
@@ -230,7 +230,7 @@ class TaskDispenser:
 def _instant_of(as_of: datetime | None) -> int | None:
     """Return the instant in microseconds.
 
-    :raises InvalidPoolRequest: it is no datetime with a time zone.
+    :raises InvalidPoolRequest: *as_of* is not a datetime with a time zone.
     """
     if as_of is None:
         return None

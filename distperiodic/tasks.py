@@ -62,7 +62,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds for which close() waits for the broker.
 _CLOSING = 2.0
-# Seconds between two looks at a task that is waited for: at first, and at
+# Seconds between two reads of a task that is waited for: at first, and at
 # most.
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
@@ -272,8 +272,8 @@ class Client:
         :param after: Only tasks behind the task with this id: the last one of
             the page before.
         :raises UnknownTask: No task has the id *after*.
-        :raises InvalidTask: There is no such status, or *limit* is no number
-            from 1.
+        :raises InvalidTask: There is no such status, or *limit* is not a
+            number from 1.
         """
         if status is not None and status not in tuple(Status):
             raise exceptions.InvalidTask(
@@ -321,7 +321,7 @@ class Client:
         the steps before it are rolled back.
 
         :param id_: Id of the task.
-        :param why: Reason, for those who look at the task later.
+        :param why: Reason, for readers of the task.
         :raises UnknownTask: No task of this group has that id.
         :raises InvalidTask: The task has ended.
         """
@@ -380,7 +380,7 @@ class Client:
         halted.
 
         :param name: Name of the queue.
-        :param why: Reason, for those who look at the queue later.
+        :param why: Reason, for readers of the queue.
         :raises UnknownTask: There is no queue with this name.
         """
         with self._connections.lend() as store:
@@ -416,7 +416,7 @@ class Client:
 
 
 def _after_commit(session: Any, call: Callable[[], None]) -> None:
-    """Call *call* when the present transaction of *session* is committed."""
+    """Call *call* when the current transaction of *session* is committed."""
     def committed(*_: Any) -> None:
         call()
     name = 'after_commit' if hasattr(session, 'get_bind') else 'commit'
@@ -431,7 +431,7 @@ def _new_id(now: int) -> str:
 def _id(value: Any) -> str:
     """Return *value* if it can be the id of a task.
 
-    :raises UnknownTask: It cannot.
+    :raises UnknownTask: *value* cannot be an id.
     """
     if not _is_name(value, tables.LONGEST_TASK):
         raise exceptions.UnknownTask(
@@ -453,7 +453,7 @@ def _is_name(value: Any, most: int) -> bool:
 def _parameters_text(parameters: Any) -> str:
     """Return the JSON text of the parameters of a task.
 
-    :raises InvalidTask: They cannot be stored.
+    :raises InvalidTask: The parameters cannot be stored.
     """
     found = {} if parameters is None else parameters
     if not isinstance(found, Mapping):

@@ -33,7 +33,8 @@ class Joined:
     """The result of joining a temporary group."""
 
     granted: float | None
-    #: Clock of this host minus the server's clock, in seconds. None: unknown.
+    #: Clock of this host minus the server's clock, in seconds. None means
+    #: unknown.
     skew: float | None
 
 
@@ -43,7 +44,8 @@ class Case:
     def __init__(self, conf: Any, offline: bool,
                  tasks: 'periodic.PeriodicTasks | None' = None):
         self.conf = conf
-        #: The jobs of the service. None: --tasks was not given.
+        #: The jobs of the service. None means that --tasks was not
+        #: given.
         self.tasks = tasks
         self.offline = offline
         self._stack = contextlib.ExitStack()

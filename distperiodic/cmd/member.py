@@ -42,7 +42,7 @@ _NOTE = (
 
 
 def role(member: 'MemberRow | Answer') -> str:
-    """Return what a member is, in words."""
+    """Return the kind of a member, in words."""
     return f'worker of {member.part}' if member.part else 'scheduler'
 
 
@@ -340,7 +340,7 @@ class _Order(_OfMember, acting.Acting, command.Command):
 
 def _excuse(member: 'MemberRow | None', session_timeout: float,
             waited: float) -> str:
-    """Return why a member has not answered, and what follows."""
+    """Return the reason why a member has not answered, and what follows."""
     if member is None or member.age is None:
         return 'its row was deleted meanwhile'
     age = configured.age(member.age / 1e6)

@@ -52,7 +52,8 @@ class Group:
     ring: 'Ring'
     #: Workers by partition.
     workers: 'dict[str, tuple[Member, ...]]'
-    #: Instant at which each entry joined, in microseconds. None: unknown.
+    #: Instant at which each entry joined, in microseconds. None means
+    #: unknown.
     joined: dict[str, int | None]
     unknown_entries: list[str]
     #: All groups of the service, as a hint if the name was wrong.

@@ -103,7 +103,7 @@ class TaskCancel(_OfTask):
     """Cancel a task, and roll back what it has done.
 
     A task that has not started is cancelled at once. A task that runs is
-    rolled back after its present step. If a rollback is stuck, it is given
+    rolled back after its current step. If a rollback is stuck, it is given
     up, and the steps before it are rolled back.
     """
 
@@ -120,7 +120,7 @@ _CANCELLED = {
     Status.WAITING: 'cancelling', Status.ROLLING_BACK: 'cancelling'}
 _LATER = {
     Status.CANCELLED: '',
-    Status.RUNNING: '; it is rolled back after its present step',
+    Status.RUNNING: '; it is rolled back after its current step',
     Status.WAITING: '; it is rolled back after its first step',
     Status.ROLLING_BACK: '; it is rolling back'}
 

@@ -88,7 +88,7 @@ class TaskSubmit(of_tasks.OfTasks, command.Command):
 def _check_success(task: 'tasks.Task', seconds: float) -> None:
     """Check that a task has succeeded.
 
-    :raises DistperiodicError: It has not.
+    :raises DistperiodicError: The task has not succeeded.
     """
     from distperiodic.core.workflow import Status
     if task.status is Status.SUCCEEDED:
@@ -120,7 +120,7 @@ def parameter(text: str) -> tuple[str, Any]:
 def read_json(path: str) -> dict[str, Any]:
     """Return the dictionary in a file, or in standard input for ``-``.
 
-    :raises ConfigError: It cannot be read, or is no dictionary.
+    :raises ConfigError: The file cannot be read, or is not a dictionary.
     """
     shown = 'standard input' if path == '-' else path
     try:

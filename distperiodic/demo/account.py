@@ -43,7 +43,7 @@ class Change:
     who: str
     #: Microseconds since the epoch.
     at: int
-    #: Instant at which the others noticed the change. None: not yet.
+    #: Instant at which the others noticed the change. None means not yet.
     noticed: int | None = None
     movement: Movement | None = None
     #: True if the change was part of the plan. The account is incomplete if no

@@ -74,7 +74,8 @@ class Seat:
         self.number = number
         self.process = process
         self.state = 'starting'
-        #: Tenure of its current entry in the group. None: not in the group.
+        #: Tenure of its current entry in the group. None means that it is not
+        #: in the group.
         self.tenure: int | None = None
         self.served = 0
 

@@ -32,7 +32,7 @@ _job = tables.job
 
 _DEAD = MOVES[Move.REQUEUE][0]
 
-# Number of rows that are read and changed at once, and number of claims in a
+# Number of rows that are read and changed together, and number of claims in a
 # triggered lease. Both keep transactions short.
 _AT_A_TIME = 1000
 _IN_A_LEASE = 500

@@ -37,7 +37,7 @@ def check_same(task: NewTask, row: Any) -> None:
     """Check that the task that has the key of *task* is the same task.
 
     :param row: Id, type and digest of the task that has the key.
-    :raises InvalidTask: It was submitted with other arguments.
+    :raises InvalidTask: That task was submitted with other arguments.
     """
     if row.id != task.id and row.digest != digest(task):
         raise exceptions.InvalidTask(

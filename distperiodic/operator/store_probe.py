@@ -151,8 +151,8 @@ def refused(connection_url: str) -> list[tuple[str, str]]:
 
 
 def _refusal(database: Database, statement: sa.Executable) -> str:
-    """Return why the statement is refused; an empty text means that it is not
-    refused.
+    """Return the reason why the statement is refused. An empty text means that
+    it is not refused.
     """
     try:
         database.write(

@@ -32,7 +32,7 @@ class Running(NamedTuple):
     attempt: int
     #: Worker to which the run was granted. None means none yet.
     worker: str | None
-    #: Holder of the lease. Empty means that it has none.
+    #: Holder of the lease. Empty means that the lease has no holder.
     holder: str
     #: When the run was granted, in microseconds. None means not yet.
     granted: int | None

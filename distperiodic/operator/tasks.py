@@ -303,7 +303,8 @@ class TaskStore:
                                halted_by=None)
 
     def halt(self, queue: str, why: str) -> bool:
-        """Halt a queue after its present task. Return whether it was not.
+        """Halt a queue after its current task. Return True if it was not
+        halted before.
 
         :raises UnknownTask: No queue has this name.
         """

@@ -46,7 +46,9 @@ class Controlled(Protocol):
         """
 
     def report(self) -> dict[str, Any]:
-        """Return what this member does now, for the row in the store."""
+        """Return the current activity of this member, for its row in the
+        store.
+        """
 
 
 class Controls:
@@ -172,7 +174,7 @@ class StoreControl:
 
     :param store: Queue of calls to the store.
     :param process: Name of this process.
-    :param look_interval: Seconds between two looks at the row.
+    :param look_interval: Seconds between two reads of the row.
     :param report_interval: Seconds between two reports.
     :param found: What the start of the service has found.
     """

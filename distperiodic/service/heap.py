@@ -19,7 +19,8 @@ YOUNG = 20_000
 
 _lock = threading.Lock()
 _users = 0
-# Thresholds of the collector before the first call. None: they are unchanged.
+# Thresholds of the collector before the first call. None means that they are
+# unchanged.
 _before: tuple[int, int, int] | None = None
 
 

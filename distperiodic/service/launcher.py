@@ -152,10 +152,10 @@ def launch(conf: cfg.ConfigOpts, *services: base.ServiceBase,
 def _handle_ctrl_c() -> None:
     """Treat SIGINT as SIGTERM, and a second SIGINT as SIGKILL.
 
-    A terminal sends SIGINT to all processes at once, and the manager would end
-    each of them in the middle of its work. SIGINT is blocked here, and
-    therefore in all processes that are forked later. Only the thread that this
-    function starts receives it.
+    A terminal sends SIGINT to all processes at the same time, and the manager
+    would end each of them in the middle of its work. SIGINT is blocked here,
+    and therefore in all processes that are forked later. Only the thread that
+    this function starts receives it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 

@@ -173,7 +173,8 @@ class Lifecycle(ServiceBase):
         #: Membership of this process. None means that it joins no group.
         self._group_member: Membership | None = None
         self._pool = Pools('', {})
-        #: Monotonic seconds of the last pass of the main thread's loop.
+        #: Monotonic time of the last pass of the main thread's loop, in
+        #: seconds.
         self._last_turn = 0.0
         self._store: StoreThread | None = None
         #: Number of tasks that this process has ended, by status.
@@ -523,8 +524,8 @@ class Lifecycle(ServiceBase):
     def _isolate(self, topics: Iterable[str],
                  grants: Callable[[], RunLeases | None]
                  ) -> Mapping[str, runs.Isolated]:
-        """Return what runs handlers in processes, for those of *topics* that
-        are configured so.
+        """Return the functions that run handlers in processes, by topic, for
+        those of *topics* that are configured so.
 
         :raises ConfigError: The processes could not build the tasks.
         """
@@ -596,7 +597,7 @@ class Lifecycle(ServiceBase):
         elif self._settings.connection:
             self._hinted.set()
         else:
-            return 'a hint to look at the store, which this member has not'
+            return 'a hint to read the store, but this member has no store'
         return None
 
     def _obey(self, request: ControlRequest) -> None:
@@ -604,10 +605,10 @@ class Lifecycle(ServiceBase):
             self._bus_control.obey(request)
 
     def _sweep_control(self) -> None:
-        """Look at the store if that is due, or after a command.
+        """Read the store if that is due, or after a command.
 
         The main thread calls this several times a second. So any number of
-        forged commands causes as many looks at most.
+        forged commands causes as many reads at most.
         """
         if self._hinted.is_set():
             self._hinted.clear()
@@ -616,7 +617,7 @@ class Lifecycle(ServiceBase):
             self._control.sweep()
 
     def _hurry(self) -> None:
-        """Look at the store at once: an operator has changed it."""
+        """Read the store at once: an operator has changed it."""
         if self._control is not None:
             self._control.hurry()
 
@@ -654,7 +655,7 @@ class Lifecycle(ServiceBase):
         return Outcome(True, text)
 
     def report(self) -> dict[str, Any]:
-        """Return what this member does now, for operators."""
+        """Return the current activity of this member, for operators."""
         status = Lifecycle.status(self)
         return {
             'kind': self._kind, 'version': _version(), 'pid': os.getpid(),

@@ -355,7 +355,7 @@ class SchedulerService(lifecycle.Lifecycle):
                 and view.trusted(self._clock.monotonic()))
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return why a run must not start, or None if it may.
+        """Return the reason why a run must not start, or None if it may start.
 
         The pool calls this before each run.
         """

@@ -186,7 +186,7 @@ class WorkerService(lifecycle.Lifecycle):
                 self._standby.hurry()
 
     def _may_start(self, batch: message.Batch) -> Refusal | None:
-        """Return why a run must not start, or None if it may.
+        """Return the reason why a run must not start, or None if it may start.
 
         The pool calls this before each run.
         """

@@ -72,7 +72,7 @@ def test_tasks_that_the_program_has_are_not_built_again(load):
 
 
 @pytest.mark.parametrize(('handler', 'topic', 'told'), [
-    ('bill', 'billing', ["handler = 'bill' is no entry point of the group "
+    ('bill', 'billing', ["handler = 'bill' is not an entry point of the group "
                          "distperiodic.handlers, which has 'bills', 'gone'"]),
     ('gone', 'billing', ["no module 'no_such_module'"]),
     ('bills_module:Bill', 'billing', ["no class 'Bill'", "mean 'Bills'"]),

@@ -10,8 +10,8 @@ A *term* is one tooz coordinator under one entry (:mod:`..core.member`). A
 term may end for many reasons: the session expired, an operator deleted the
 entry, the client is stuck with a server that lost its data, or the points
 changed. The remedy is always the same: the process opens its next term. If a
-process has two terms at once, every reader uses the later one, so a change of
-points leaves no gap.
+process has two terms at the same time, every reader uses the later one, so a
+change of points leaves no gap.
 
 Entries of dead processes in ``file://`` are not cleaned up: the driver ignores
 them by age, and each is one small file.
@@ -47,7 +47,7 @@ from distperiodic.core.ring import Ring
 
 LOG = logging.getLogger(__name__)
 
-# Minimum seconds between two reads of one group. Two hundred joins at once
+# Minimum seconds between two reads of one group. Two hundred joins together
 # then cause about twenty views instead of two hundred. A single join is still
 # seen at once, since the first read does not wait.
 _COALESCE = 0.025
@@ -391,8 +391,9 @@ class Membership:
             rivals = self._rivals(term.read(group.name))
             if not rivals:
                 term.join(group.name)
-                # If two processes join at once, the one that writes second
-                # sees the other's entry, so at least one of them notices.
+                # If two processes join at the same time, the one that writes
+                # second sees the other's entry, so at least one of them
+                # notices.
                 rivals = self._rivals(term.read(group.name))
                 if not rivals:
                     group.changed = True

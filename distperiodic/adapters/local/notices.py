@@ -17,7 +17,7 @@ Listener = Callable[[Sequence[str]], None]
 Key = tuple[str, str]
 
 _lock = threading.Lock()
-#: For each listener, its socket. None means that it has none.
+#: For each listener, its socket. None means that the listener has no socket.
 _listeners: dict[Key, list[tuple[
     Listener, notice_sockets.Listener | None]]] = {}
 

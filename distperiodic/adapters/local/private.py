@@ -46,7 +46,10 @@ def make_directory(path: str) -> None:
 
 
 def _open_to(found: os.stat_result) -> str:
-    """Return why other users can write to a directory; empty if none can."""
+    """Return the reason why other users can write to a directory.
+
+    Empty means that they cannot.
+    """
     if found.st_uid not in (0, os.geteuid()):
         return f'belongs to another user (number {found.st_uid})'
     if found.st_mode & stat.S_IWOTH:

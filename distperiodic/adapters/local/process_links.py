@@ -130,7 +130,7 @@ class _Run:
     def __init__(self, number: int, context: Context, heard: float):
         self.number = number
         self.context = context
-        #: Monotonic seconds of the last message of the service.
+        #: Monotonic time of the last message of the service, in seconds.
         self.heard = heard
         #: JSON text of the last progress that was sent.
         self.text: str | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process slots: unique numbers for the processes of one kind on this host."""
+"""Process slots: unique numbers for the processes of one kind on a host."""
 
 import contextlib
 import fcntl

@@ -244,7 +244,7 @@ class _Bus(abc.ABC):
         connection.close(max(0.0, deadline - self._monotonic()))
 
     def _unusable(self) -> str | None:
-        """Return why no message can be sent now.
+        """Return the reason why no message can be sent now.
 
         None means that messages can be sent.
         """

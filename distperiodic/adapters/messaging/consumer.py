@@ -187,7 +187,7 @@ def _quiet_callback(consumer: Any,
 
 
 def _rejection(raw: Any) -> str | None:
-    """Return why *raw*, a message from the broker, must not be decoded."""
+    """Return the reason why *raw*, a message of the broker, is not decoded."""
     compression = (getattr(raw, 'headers', None) or {}).get('compression')
     if compression:
         return (f'compressed ({compression!r:.40}), unlike messages of '

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Notices to all schedulers of a group, over messages.
 
-A notice only makes a scheduler look at once; without it, the scheduler finds
+A notice only makes a scheduler scan at once; without it, the scheduler finds
 the same at its next sweep. So a notice that cannot be sent is dropped, and
 no caller waits for the broker.
 """

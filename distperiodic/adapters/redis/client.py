@@ -54,7 +54,7 @@ def client_of(place: Place, timeout: float,
 def check_version(client: Any, place: Place) -> None:
     """Check that the server is new enough.
 
-    :raises BusUnavailable: It is not.
+    :raises BusUnavailable: The server is too old.
     """
     try:
         text = client.info('server')['redis_version']

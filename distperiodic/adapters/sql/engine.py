@@ -199,7 +199,7 @@ def _see_other_nodes(connection: Any) -> None:
 
 def _open_sqlite(connection: Any, record: Any) -> None:
     connection.execute(f'PRAGMA busy_timeout = {_SQLITE_PATIENCE * 1e3:.0f}')
-    # If two processes switch a new file to WAL at once, SQLite rejects one of
+    # If two processes switch a new file to WAL together, SQLite rejects one of
     # them in spite of the busy timeout.
     for attempt in itertools.count(1):
         try:

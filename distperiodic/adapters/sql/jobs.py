@@ -125,7 +125,7 @@ class Numbers:
 
 
 class Commands(NamedTuple):
-    """Numbers of commands, as the present transaction has read them."""
+    """Numbers of commands, as the current transaction has read them."""
 
     numbers: Numbers
     known: Mapping[str, int]

@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 def look(database: Database, me: Me) -> Found:
-    """Return what is wanted of a member."""
+    """Return the desired state and the open actions of a member."""
     def work(connection: sa.Connection) -> Found:
         # The actions first: an action is committed with its desired state, so
         # the state that is read afterwards contains all of them.

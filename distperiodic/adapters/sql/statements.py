@@ -105,8 +105,8 @@ class Statements:
                     'first', type_=sa.BigInteger)),
                 else_=_claim.c.fence + 1)),
             # An object that has used up its attempts starts with its last one,
-            # until a run of it is done. If it kills its workers, it then costs
-            # one worker a tick, not one for each attempt.
+            # until a run of it succeeds. If it kills its workers, it then
+            # costs one worker a tick, not one for each attempt.
             (_claim.c.attempt, sa.case((sa.and_(
                 spent, _claim.c.state != State.DONE), most), else_=1)),
             (_claim.c.worker, None),

@@ -563,7 +563,7 @@ class SqlSteps:
             connection, self._database.dialect, self._sql)))
 
 
-# Number of delayed steps, and of queues, that are handled at once.
+# Number of delayed steps, and of queues, that are handled together.
 _AT_A_TIME = 500
 
 # Number of leases that one statement looks for.

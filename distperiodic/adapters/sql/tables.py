@@ -172,7 +172,7 @@ _OF_TABLES: dict[str, Any] = {
 }
 # Leave room in each page for the next version of a row that changes in place.
 _CHANGING: dict[str, Any] = {'postgresql_with': {'fillfactor': 70}}
-# A batch may change all rows of a page at once, and the old versions stay
+# A batch may change all rows of a page together, and the old versions stay
 # until the transaction commits. So leave room for two versions of each row.
 _TOGETHER: dict[str, Any] = {'postgresql_with': {'fillfactor': 45}}
 
@@ -245,7 +245,7 @@ claim = sa.Table(
     sa.Column('served', sa.BigInteger),
     #: Progress that the run has saved. None means that it has saved none.
     sa.Column('progress', LongText),
-    #: Instant from which the object's schedule counts. None means that the
+    #: Instant from which the object's schedule applies. None means that the
     #: object is not listed.
     sa.Column('since', sa.BigInteger),
     #: Instant of the reading that last left the object out. None means that
@@ -265,7 +265,7 @@ lease = sa.Table(
     sa.Column('tick', sa.BigInteger, nullable=False),
     #: State of the claims when they moved into the lease.
     sa.Column('state', StateColumn, nullable=False),
-    #: Holder of the lease. Empty means that it has none.
+    #: Holder of the lease. Empty means that the lease has no holder.
     sa.Column('holder', Exact(LONGEST_HOLDER), nullable=False),
     #: When the lease expires, in microseconds of the clock of leases.
     sa.Column('until', sa.BigInteger, nullable=False),
@@ -363,7 +363,8 @@ task = sa.Table(
     sa.Column('id', Exact(LONGEST_TASK), primary_key=True),
     sa.Column('space', Exact(100), nullable=False),
     sa.Column('type', Exact(LONGEST_NAME), nullable=False),
-    #: The submitter's own name of the task. None means that it has none.
+    #: The submitter's own name of the task. None means that the submitter
+    #: gave no name.
     sa.Column('key', Exact(LONGEST_ID)),
     #: Digest of what a task with a key was submitted with.
     sa.Column('digest', LeaseName),
@@ -376,7 +377,7 @@ task = sa.Table(
     sa.Column('cursor', sa.Integer, nullable=False),
     sa.Column('step', sa.Integer, nullable=False),
     sa.Column('back', sa.SmallInteger, nullable=False),
-    #: Number of commands that were made ready before the present one.
+    #: Number of commands that were made ready before the current one.
     sa.Column('move', sa.Integer, nullable=False),
     #: Higher first.
     sa.Column('priority', sa.Integer, nullable=False),

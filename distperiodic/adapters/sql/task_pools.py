@@ -7,7 +7,7 @@ other, and a bucket cannot expire during a call. Each task is one row, and each
 UPDATE of it has the condition that it is still where it was found. The content
 of a bucket is read from the rows themselves, so a row count never decides.
 
-A pool that many workers use is no bottleneck: nothing is written that they
+A pool that many workers use is not a bottleneck: nothing is written that they
 share.
 """
 
