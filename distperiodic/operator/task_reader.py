@@ -26,7 +26,7 @@ _task_at_head = tables.task.alias()
 
 
 class Running(NamedTuple):
-    """The claim of a task's present command."""
+    """The claim of a task's current command."""
 
     state: State
     attempt: int
@@ -67,7 +67,7 @@ class TaskReader:
         self._namespace = namespace
 
     def get(self, task: str) -> tuple[task_rows.Task, Running | None]:
-        """Return a task, and the claim of its present command if it has one.
+        """Return a task, and the claim of its current command if it has one.
 
         :raises UnknownTask: No task of the group has this id.
         """
@@ -137,7 +137,7 @@ class TaskReader:
 
 def read(connection: sa.Connection, namespace: str, task: str
          ) -> tuple[task_rows.Task, Running | None]:
-    """Return a task, and the claim of its present command if it has one.
+    """Return a task, and the claim of its current command if it has one.
 
     :raises UnknownTask: No task of the group has this id.
     """
@@ -166,7 +166,7 @@ def read(connection: sa.Connection, namespace: str, task: str
 def task_of(found: task_rows.Task, running: Running | None) -> Task:
     """Return a task as a program sees it.
 
-    :param running: The claim of its present command. None means that it has
+    :param running: The claim of its current command. None means that it has
         none, or that it is unknown.
     """
     row, position = found.row, found.position

@@ -83,7 +83,7 @@ class Task:
         return int(self.records.get(WHOLE, {}).get('restarts', 0))
 
     def record(self) -> dict[str, Any]:
-        """Return the record of the present command, which may be changed.
+        """Return the record of the current command, which may be changed.
 
         Its keys are ``code``, ``message``, ``attempts``, ``failures``,
         ``losses``, ``started``, ``ended`` and ``worker`` (the holder of the
@@ -173,7 +173,7 @@ class Moves:
                 task.row.id, position.status is Status.FAILED)
 
     def make_ready(self, task: Task, after: int, move: int) -> None:
-        """Make the present command of a task ready. Its row is locked."""
+        """Make the current command of a task ready. Its row is locked."""
         self._tasks[task.row.id] = task
         if task.position.status is Status.WAITING:
             self.start(task.row.id, task.action, task.row.priority,
