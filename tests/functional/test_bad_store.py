@@ -125,7 +125,7 @@ def execute(url, statement):
 
 @pytest.mark.parametrize(('connection', 'said'), [
     ('localhost/claims', "'localhost/claims' .*; .*postgresql://USER:"),
-    ('oracle://me:sesame@host/db', "'oracle' .*; .*mysql, postgresql, sqlite"),
+    ('oracle://me:sesame@host/db', "'oracle'.*; .*mysql, postgresql, sqlite"),
     ('postgresql://me:sesame@host', '; .*postgresql://me:.*@host/DATABASE'),
     ('sqlite:///{place}/new.sqlite', 'new.sqlite .*; .*distperiodic db sync'),
 ])
