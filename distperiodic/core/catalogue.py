@@ -112,8 +112,8 @@ class Catalogue:
     :raises InvalidObject: An object has no usable id.
     """
 
-    __slots__ = ('objects', 'ids', 'positions', 'told', '_order', '_sorted',
-                 '_mine', '_phases')
+    __slots__ = ('objects', 'ids', 'positions', 'told', '_distinct',
+                 '_order', '_sorted', '_mine', '_phases')
 
     def __init__(self, objects: Iterable[Any]):
         #: A copy, because the caller may change the original list.
@@ -129,6 +129,7 @@ class Catalogue:
             raise
         #: True hides :attr:`duplicate`, which was already reported.
         self.told = False
+        self._distinct: int | None = None
         self._order: array[int] | None = None
         self._sorted: array[int] | None = None
         self._mine: _Mine | None = None
@@ -138,13 +139,23 @@ class Catalogue:
         return len(self.objects)
 
     @property
+    def distinct(self) -> int:
+        """Number of different ids.
+
+        The first call counts them: 0.2 s for a million.
+        """
+        if self._distinct is None:
+            self._distinct = len(set(self.ids))
+        return self._distinct
+
+    @property
     def duplicate(self) -> str | None:
         """An id that occurs more than once. None means that there is none.
 
         Also None if :attr:`told` is set.
         """
         seen: set[str] = set()
-        if self.told or len(set(self.ids)) == len(self.ids):
+        if self.told or self.distinct == len(self.ids):
             return None
         for key in self.ids:
             if key in seen:

@@ -203,6 +203,27 @@ def test_a_duplicate_id_is_found_and_named():
     assert catalogue.Catalogue([1, Node('1')]).duplicate == '1'
 
 
+@given(OBJECTS)
+def test_an_id_that_is_listed_twice_counts_once(objects):
+    one = catalogue.Catalogue([*objects, *objects[:3]])
+    assert one.distinct == len({catalogue.id_of(obj) for obj in objects})
+
+
+def test_the_ids_are_hashed_once_and_not_at_each_look(monkeypatch):
+    hashed = []
+
+    def counting(ids=()):
+        hashed.append(len(ids))
+        return set(ids)
+    one = catalogue.Catalogue(['a', 'b', 'a'])
+    monkeypatch.setattr(catalogue, 'set', counting, raising=False)
+
+    assert [one.distinct for _ in range(3)] == [2, 2, 2]
+    assert one.duplicate == 'a'
+
+    assert hashed.count(3) == 1
+
+
 def test_objects_are_given_their_phases_in_order():
     held = catalogue.Catalogue(nodes(200))
 

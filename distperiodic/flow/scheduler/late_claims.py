@@ -138,7 +138,7 @@ class LateClaimer:
         before.
         """
         assert part.reading is not None
-        expected = len(set(part.reading.catalogue.ids))
+        expected = part.reading.catalogue.distinct
         name = part.job.name
 
         def counted(number: int) -> None:
