@@ -9,7 +9,6 @@ import os
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import Protocol
-from typing import TypeVar
 
 from distperiodic.cmd import configured
 
@@ -20,12 +19,10 @@ if TYPE_CHECKING:
     from distperiodic.operator.auditing import Actor
     from distperiodic.operator.auditing import Record
 
-    class _Acting(Protocol):
-        def __init__(self, connection_url: str, *, namespace: str,
-                     actor: Actor): ...
-        def close(self) -> None: ...
-
-    _Admin = TypeVar('_Admin', bound=_Acting)
+    class Hint(Protocol):
+        def __call__(self, verb: str,
+                     members: Sequence[tuple[str, str]] = (),
+                     action: str = '') -> None: ...
 
 
 def user() -> str:
@@ -81,37 +78,28 @@ class Acting(configured.Configured):
                        if value is not None}) as record:
                 yield record
 
-    def admin(self, parsed: argparse.Namespace, kind: 'type[_Admin]'
-              ) -> 'contextlib.closing[_Admin]':
-        """Return the commands of the configured group.
+    def prepare_hint(self, parsed: argparse.Namespace) -> 'Hint':
+        """Return a function that lets members read the store at once.
 
-        :raises ConfigError: there is no store.
-        """
-        settings = self.database(parsed)
-        return contextlib.closing(kind(
-            settings.connection, namespace=settings.group,
-            actor=self.actor(parsed)))
-
-    def hint(self, parsed: argparse.Namespace, verb: str,
-             members: 'Sequence[tuple[str, str]]' = (),
-             action: str = '') -> None:
-        """Let members read at once what was written to the store.
-
-        Without a broker that answers, they read it at their next sweep.
-
-        :param members: Partition and name of each member. Empty means all.
-        :param action: Id of the action. Empty means a new one.
+        Its arguments are the command, the members (their partitions and
+        names; none means all) and the id of the recorded action, if there is
+        one. Without a broker that answers, the function prints a note: the
+        members read the store at their next sweep.
         """
         conf = self.configuration(parsed)
         settings = self.database(parsed)
         if settings.dispatcher != 'messaging':
-            return
-        from distperiodic.operator import hints
-        problem = hints.send(conf, settings, self.actor(parsed), verb,
-                             members, action)
-        if problem:
-            self.print(f'note: {problem}; members read this within '
-                       f'{settings.sweep_interval:g} s (sweep_interval)')
+            return lambda verb, members=(), action='': None
+        from distperiodic.operator.hints import Hints
+        hints = Hints(conf, settings, self.actor(parsed))
+
+        def hint(verb: str, members: 'Sequence[tuple[str, str]]' = (),
+                 action: str = '') -> None:
+            problem = hints.send(verb, members, action)
+            if problem:
+                self.print(f'note: {problem}; members read this within '
+                           f'{settings.sweep_interval:g} s (sweep_interval)')
+        return hint
 
     def print(self, text: str) -> None:
         app: Any = self.app  # type: ignore[attr-defined]

@@ -136,7 +136,7 @@ class JobPause(_OfJobs):
                     'replaces this one)')
                 self.print(f'paused {job.name}{before}; schedulers apply '
                            'this at their next sweep')
-        self.hint(parsed, 'job pause')
+        self.prepare_hint(parsed)('job pause')
 
 
 class JobResume(_OfJobs):
@@ -156,7 +156,7 @@ class JobResume(_OfJobs):
                 else:
                     self.print(f'{job.name} was not paused; nothing was '
                                'changed')
-        self.hint(parsed, 'job resume')
+        self.prepare_hint(parsed)('job resume')
 
 
 class JobTrigger(_OfJob):
@@ -208,7 +208,7 @@ class JobTrigger(_OfJob):
         self.print(
             f'triggered {configured.plural(result.objects, "object")} for '
             f'tick {configured.moment(result.tick)}{left_out}')
-        self.hint(parsed, 'job trigger')
+        self.prepare_hint(parsed)('job trigger')
 
     def _refuse_unknown(self, group: 'GroupReader', job: str) -> None:
         """Raise an error that explains how to run a job before its first tick.

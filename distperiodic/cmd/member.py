@@ -278,11 +278,13 @@ class _Order(_OfMember, acting.Acting, command.Command):
             if parsed.member is not None:
                 found = [self.select_one(members, parsed)]
             self.warn(members, found, settings.session_timeout)
+            hint = (self.prepare_hint(parsed) if settings.connection
+                    else None)
             action = admin.order(self.verb, found, _target(parsed),
                                  **self.arguments(parsed))
-            if settings.connection:
-                self.hint(parsed, self.verb,
-                          [(one.part, one.name) for one in found], action)
+            if hint is not None:
+                hint(self.verb, [(one.part, one.name) for one in found],
+                     action)
             code = self._wait(admin, action, parsed, settings)
             self._note(admin)
             if not settings.connection:

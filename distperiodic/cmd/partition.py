@@ -136,7 +136,7 @@ class PartitionPromote(acting.Acting, command.Command):
                 settings.topic_of(parsed.partition), parsed.member,
                 by=f'{actor.who}@{actor.host}',
                 within=settings.session_timeout)
-        self.hint(parsed, 'partition promote')
+        self.prepare_hint(parsed)('partition promote')
         active = configured.identity(before.active)
         if active == parsed.member:
             text = f'{parsed.member} is active already'

@@ -24,28 +24,52 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0
 
 
-def send(conf: Any, settings: 'opts.Settings', actor: Actor, verb: str,
-         members: Sequence[tuple[str, str]] = (), action: str = '') -> str:
-    """Send a hint to *members*, over all brokers, for at most 2 s.
+class Hints:
+    """The way to the members, prepared before the store is changed.
 
-    :param members: Partition and name of each member. Empty means all.
-    :param action: Id of the recorded action. Empty means a new one.
-    :returns: What prevented it, for people. Empty means nothing did.
+    Loading the client of a broker takes longer than all the rest, so it must
+    not delay the hint. Brokers that are away cost 2 s at most.
+
+    :param actor: The operator.
     """
-    if len(members) > MAX_MEMBERS:
-        members = ()
-    clock = SystemClock()
-    try:
-        bus = command_bus.CommandBus(
-            conf, command_bus.urls_of(conf, settings.partitions),
-            group=settings.group, keys=settings.signing_key, hears=False)
-        end = clock.monotonic() + _PATIENCE
-        failures = bus.open(_PATIENCE)
-        failures |= bus.send(ControlRequest(
-            action or uuid.uuid4().hex, settings.group, verb, {}, members,
-            f'{actor.who}@{actor.host}', actor.why, clock.now()),
-            max(0.0, end - clock.monotonic()))
-        bus.close(0.0)
-    except DistperiodicError as exc:
-        return str(exc)
-    return '; '.join(f'broker {url}: {why}' for url, why in failures.items())
+
+    def __init__(self, conf: Any, settings: 'opts.Settings', actor: Actor):
+        self._settings = settings
+        self._actor = actor
+        self._clock = SystemClock()
+        self._failures: dict[str, str] = {}
+        self._bus: command_bus.CommandBus | None = None
+        self._problem = ''
+        began = self._clock.monotonic()
+        try:
+            self._bus = command_bus.CommandBus(
+                conf, command_bus.urls_of(conf, settings.partitions),
+                group=settings.group, keys=settings.signing_key, hears=False)
+            self._failures = self._bus.open(_PATIENCE)
+        except DistperiodicError as exc:
+            self._problem = str(exc)
+        self._left = max(0.0, _PATIENCE - (self._clock.monotonic() - began))
+
+    def send(self, verb: str, members: Sequence[tuple[str, str]],
+             action: str) -> str:
+        """Send a hint to *members*, over all brokers, and disconnect.
+
+        :param members: Partition and name of each member. Empty means all.
+        :param action: Id of the recorded action. Empty means a new one.
+        :returns: What prevented it, for people. Empty means nothing did.
+        """
+        if self._bus is None:
+            return self._problem
+        if len(members) > MAX_MEMBERS:
+            members = ()
+        try:
+            failures = self._failures | self._bus.send(ControlRequest(
+                action or uuid.uuid4().hex, self._settings.group, verb, {},
+                members, f'{self._actor.who}@{self._actor.host}',
+                self._actor.why, self._clock.now()), self._left)
+        except DistperiodicError as exc:
+            return str(exc)
+        finally:
+            self._bus.close(0.0)
+        return '; '.join(
+            f'broker {url}: {why}' for url, why in failures.items())
