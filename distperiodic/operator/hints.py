@@ -20,8 +20,8 @@ from distperiodic.operator.auditing import Actor
 if TYPE_CHECKING:
     from distperiodic import opts
 
-# Maximum seconds for a broker that is away.
-_PATIENCE = 2.0
+# Maximum seconds to load the clients, and for a broker that is away.
+_LOADING, _PATIENCE = 30.0, 2.0
 
 
 class Hints:
@@ -40,15 +40,15 @@ class Hints:
         self._failures: dict[str, str] = {}
         self._bus: command_bus.CommandBus | None = None
         self._problem = ''
-        began = self._clock.monotonic()
         try:
             self._bus = command_bus.CommandBus(
                 conf, command_bus.urls_of(conf, settings.partitions),
                 group=settings.group, keys=settings.signing_key, hears=False)
-            self._failures = self._bus.open(_PATIENCE)
+            # It waits for no broker: it only loads the clients, which takes
+            # seconds on a busy machine.
+            self._failures = self._bus.open(_LOADING)
         except DistperiodicError as exc:
             self._problem = str(exc)
-        self._left = max(0.0, _PATIENCE - (self._clock.monotonic() - began))
 
     def send(self, verb: str, members: Sequence[tuple[str, str]],
              action: str) -> str:
@@ -66,7 +66,7 @@ class Hints:
             failures = self._failures | self._bus.send(ControlRequest(
                 action or uuid.uuid4().hex, self._settings.group, verb, {},
                 members, f'{self._actor.who}@{self._actor.host}',
-                self._actor.why, self._clock.now()), self._left)
+                self._actor.why, self._clock.now()), _PATIENCE)
         except DistperiodicError as exc:
             return str(exc)
         finally:
