@@ -195,6 +195,10 @@ def test_an_invalid_workflow_is_refused_with_its_place(source, where):
     ('{"x": [\n\t{"normal": {"module": "m", "command": "", "x": 1}}]}',
      ':2:49: '),
     ('- 1\n', ':1:1: '),
+    ('? [1, 2]\n: []\n', ':1:3: '),
+    ('x: !!int y\n', ': '),
+    ('x: ' + 3000 * '[', ': '),
+    ('x: &a [*a]\n', ': '),
 ])
 def test_an_invalid_file_is_refused_with_line_and_column(
         tmp_path, text, place):

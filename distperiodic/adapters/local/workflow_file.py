@@ -36,22 +36,32 @@ def read_workflows(path: str) -> dict[str, workflow.Definition]:
         where = f':{mark.line + 1}:{mark.column + 1}' if mark else ''
         raise InvalidWorkflow(
             f'{path}{where}: {exc.problem or exc.context}') from None
-    except yaml.YAMLError as exc:
+    except (yaml.YAMLError, ValueError) as exc:
+        # A tag such as !!int may belong to a value that is no number.
         raise InvalidWorkflow(
             f'{path}: {" ".join(str(exc).split())}') from None
+    except RecursionError:
+        raise InvalidWorkflow(
+            f'{path}: the values are nested too deeply, or contain '
+            'themselves; write each workflow as a list of steps') from None
     return workflow.parse_workflows(
         {} if source is None else source, path,
         functools.partial(_locate, root))
 
 
 def _check_unique(node: Any) -> None:
-    """Check that no key of a dictionary is given twice.
+    """Check that each key of a dictionary is text, and is given once.
 
-    :raises yaml.MarkedYAMLError: One is; YAML itself would take the last.
+    :raises yaml.MarkedYAMLError: A key is not; of a key that is given twice,
+        YAML itself would take the last value.
     """
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(
+                    problem='a key must be text, not a list or a dictionary',
+                    problem_mark=key.start_mark)
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f'{key.value!r} is given twice',

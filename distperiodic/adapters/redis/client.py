@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Creation of redis-py clients, and classification of their errors."""
 
+import re
 from typing import Any
 
 import redis
@@ -61,8 +62,11 @@ def check_version(client: Any, place: Place) -> None:
     except errors.NoPermissionError:
         # The user may not ask. An older server then rejects a command.
         return
-    number = tuple(int(part) for part in text.split('.')[:2])
-    if number < OLDEST:
+    except KeyError:
+        # A server that is compatible with Redis need not have its version.
+        return
+    found = re.match(r'(\d+)\.(\d+)', text)
+    if found and tuple(map(int, found.groups())) < OLDEST:
         raise BusUnavailable(
             f'{place} is Redis {text}, but the oldest that can be used is '
             f'{OLDEST[0]}.{OLDEST[1]}; upgrade it')
