@@ -360,7 +360,7 @@ class Settings:
         Without a section, the name is the topic.
         """
         return next((topic for topic, one in self.partitions.items()
-                     if one.name == partition), partition)
+                     if partition in (one.name, *one.other_names)), partition)
 
     @property
     def store_file(self) -> str:
@@ -486,7 +486,12 @@ def _partitions(conf: cfg.ConfigOpts) -> Partitions:
         if any(value is not None for value in values.values()):
             topic = values.pop('topic') or name
             _check_topic(section, topic, values, found.get(topic))
-            found.setdefault(topic, Partition(name, **values))
+            if topic in found:
+                found[topic] = dataclasses.replace(
+                    found[topic],
+                    other_names=(*found[topic].other_names, name))
+            else:
+                found[topic] = Partition(name, **values)
     if sections:
         for path in files(conf):
             _check_known(path)

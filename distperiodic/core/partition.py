@@ -22,6 +22,7 @@ class Partition:
     preferred: str | None = None  # host or member
     pool_size: int | None = None  # None means that of the service
     handler: str | None = None  # None means that of the service
+    other_names: tuple[str, ...] = ()  # of other sections with its topic
     #: URL of its own broker. None means the broker of the service.
     transport_url: str | None = dataclasses.field(default=None, repr=False)
 

@@ -299,14 +299,16 @@ def test_a_section_that_would_be_no_limit_is_refused_in_one_line(
     assert '\n' not in line
 
 
-def test_two_sections_of_one_topic_may_say_the_same(tmp_path):
-    found = settings_of(tmp_path, '[partition:slow]\npool_size = 3\n'
-                           '[partition:b]\ntopic = slow\npool_size = 3\n')
+@pytest.mark.parametrize('name', ['b', 'z'])
+def test_two_sections_of_one_topic_may_say_the_same(tmp_path, name):
+    found = settings_of(
+        tmp_path, '[partition:slow]\npool_size = 3\n'
+        f'[partition:{name}]\ntopic = slow\npool_size = 3\n')
 
     assert list(found.partitions) == ['slow']
     assert found.pool_size_of('slow') == 3
     assert found.pool_size_of('other') == found.pool_size == 10
-    assert found.topic_of('b') == 'slow'
+    assert found.topic_of(name) == 'slow'
 
 
 def test_a_section_may_name_its_topic(tmp_path):
