@@ -777,25 +777,6 @@ def test_one_key_for_different_tasks_of_one_call_is_refused(board):
     assert first == second
 
 
-@pytest.mark.parametrize('steps, status', [
-    (0, 'cancelled'), (1, 'rolling_back')])
-def test_a_task_whose_step_no_worker_has_started_is_cancelled_at_once(
-        board, steps, status):
-    id_ = board.client.submit('two')
-    for _ in range(steps):
-        board.run()
-    [lease] = board.take()
-
-    assert board.client.cancel(id_) == status
-
-    board.begin(lease)
-    ran = []
-    while commands := board.run():
-        ran += commands
-    assert ran == ['task:a.undo'] * steps
-    assert board.client.get(id_).status == 'cancelled'
-
-
 def test_a_queue_halts_or_goes_on_after_a_failure(board):
     board.client.set_queue('brave', on_failure='go_on')
     ids = {queue: [board.client.submit('same', queue=queue)
