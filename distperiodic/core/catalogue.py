@@ -142,7 +142,7 @@ class Catalogue:
     def distinct(self) -> int:
         """Number of different ids.
 
-        The first call counts them: 0.2 s for a million.
+        The first call counts them, and takes time for each id.
         """
         if self._distinct is None:
             self._distinct = len(set(self.ids))

@@ -25,7 +25,7 @@ _LOADING, _PATIENCE = 30.0, 2.0
 
 
 class Hints:
-    """The way to the members, prepared before the store is changed.
+    """Channel to the members, prepared before the store is changed.
 
     Loading the client of a broker takes longer than all the rest, so it must
     not delay the hint. Brokers that are away cost 2 s at most.
