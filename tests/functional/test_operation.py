@@ -133,7 +133,7 @@ def test_the_history_tells_what_became_of_each_tick(place):
     assert newest == told[0]
     assert of_sync.replace('"', '') == 'job,done\nsync,1\n'
     for row, lateness in zip(told, (2000, 5000), strict=True):
-        assert lateness <= row.pop('mean_late_ms') == row.pop(
+        assert lateness <= row.pop('mean_late_ms') <= row.pop(
             'most_late_ms') < lateness + 60_000
         assert row.pop('tick').endswith('Z')
     assert told == [

@@ -38,8 +38,9 @@ _MIGRATIONS = pathlib.Path(__file__).parents[2] / 'migrations'
 # database.
 _LOCK = 0x64697374
 
-# MySQL's error code for creating a table that already exists.
-_TABLE_EXISTS = 1050
+# MySQL's error codes for a step that another process has completed: the table,
+# the column or the index exists, or what should be dropped is gone.
+_STEP_DONE = frozenset({1050, 1060, 1061, 1091})
 # Number of attempts while another process creates the tables, and seconds
 # between two attempts.
 _ATTEMPTS, _PAUSE = 20, 0.5
@@ -167,16 +168,16 @@ def sync(connection_url: str) -> tuple[str | None, str]:
             # GET_LOCK is local to one node, so a process on another node of a
             # Galera cluster may be creating the same tables.
             if attempt == _ATTEMPTS or not (
-                    isinstance(exc, _HalfMade) or _exists(exc.__cause__)):
+                    isinstance(exc, _HalfMade) or _step_done(exc.__cause__)):
                 raise
             threading.Event().wait(_PAUSE)
     raise AssertionError('there is no end to counting')
 
 
-def _exists(exc: BaseException | None) -> bool:
-    """Return whether MySQL reported that a table already exists."""
+def _step_done(exc: BaseException | None) -> bool:
+    """Return whether MySQL reported that another process did this step."""
     orig = getattr(exc, 'orig', None)
-    return orig is not None and orig.args[:1] == (_TABLE_EXISTS,)
+    return orig is not None and not _STEP_DONE.isdisjoint(orig.args[:1])
 
 
 def configuration(connection: sa.Connection) -> 'alembic_config.Config':
