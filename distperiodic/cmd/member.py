@@ -252,12 +252,15 @@ class _Order(_OfMember, acting.Acting, command.Command):
     """A part of a command that members answer."""
 
     verb: Verb
+    #: Which stopped members "--all" names as well, for its help.
+    also = ''
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
             '--all', action='store_true',
-            help='all schedulers and workers of the group')
+            help='all schedulers and workers of the group that have not '
+                 'stopped' + self.also)
         parser.add_argument(
             '--wait', type=configured.seconds, default=10.0,
             metavar='SECONDS',
@@ -277,6 +280,13 @@ class _Order(_OfMember, acting.Acting, command.Command):
             found = self.select(members, parsed)
             if parsed.member is not None:
                 found = [self.select_one(members, parsed)]
+            elif parsed.all:
+                found = [one for one in found if self.concerns(one)]
+                if not found:
+                    raise exceptions.ConfigError(
+                        'all members have stopped; to name one of them '
+                        'nevertheless, give MEMBER; to list them: '
+                        'distperiodic member list')
             self.warn(members, found, settings.session_timeout)
             hint = (self.prepare_hint(parsed) if settings.connection
                     else None)
@@ -298,6 +308,10 @@ class _Order(_OfMember, acting.Acting, command.Command):
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         """Return the arguments of the command."""
         return {}
+
+    def concerns(self, member: 'MemberRow') -> bool:
+        """Return whether "--all" names this member."""
+        return not member.stopped
 
     def warn(self, members: 'list[MemberRow]', chosen: 'list[MemberRow]',
              session_timeout: float) -> None:
@@ -392,6 +406,10 @@ class MemberUndrain(_Order):
     """Put drained members into service again."""
 
     verb = Verb.UNDRAIN
+    also = ', and those that have stopped and are drained'
+
+    def concerns(self, member: 'MemberRow') -> bool:
+        return member.drained or super().concerns(member)
 
 
 class _OfOption(_Order):
@@ -429,6 +447,10 @@ class MemberUnset(_OfOption):
     """Let the configured value of an option count again."""
 
     verb = Verb.UNSET
+    also = ', and those that have stopped and have the option set'
+
+    def concerns(self, member: 'MemberRow') -> bool:
+        return member.pool_size is not None or super().concerns(member)
 
     def arguments(self, parsed: argparse.Namespace) -> dict[str, Any]:
         return {}

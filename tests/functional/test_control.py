@@ -194,6 +194,30 @@ def test_a_name_of_two_members_must_say_which(place_of_sqlite):
         place_of_sqlite.refuse('member', 'drain', 'api-1'))
 
 
+def test_all_are_the_members_that_have_not_stopped(place_of_sqlite):
+    place = place_of_sqlite
+    report(place, '', 'api-1')
+    for name in 'gone', 'drained', 'set':
+        report(place, '', name)
+    run(place, 'member', 'drain', 'drained', '--wait', '0.1')
+    run(place, 'member', 'set', 'pool_size', '3', 'set', '--wait', '0.1')
+    for name in 'gone', 'drained', 'set':
+        report(place, '', name, stopped=True)
+
+    def named(*argv):
+        told = run(place, 'member', *argv, '--all', '--wait', '0.1').stdout
+        return [line.split()[0] for line in told.splitlines()
+                if 'no answer' in line]
+
+    assert named('drain') == ['api-1']
+    assert named('set', 'pool_size', '4') == ['api-1']
+    assert named('undrain') == ['api-1', 'drained']
+    assert named('unset', 'pool_size') == ['api-1', 'set']
+    report(place, '', 'api-1', stopped=True)
+    assert 'all members have stopped' in place.refuse(
+        'member', 'drain', '--all')
+
+
 def test_to_drain_the_last_member_is_done_with_a_warning(place_of_sqlite):
     report(place_of_sqlite, '', 'api-1')
 
@@ -225,10 +249,10 @@ def test_every_action_of_an_operator_is_on_record(place):
     assert {one['who'] for one in found} == {getpass.getuser()}
 
 
-def report(place, part, name):
+def report(place, part, name, *, stopped=False):
     """Report a member as a process of its own does."""
     database = group_reader.connect(place.url)
     members.report(
-        database, Me(place.group, part, name), f'{name}~00000000',
-        {'healthy': True}, new=True)
+        database, Me(place.group, part, name),
+        '' if stopped else f'{name}~00000000', {'healthy': True}, new=True)
     database.close()
