@@ -147,9 +147,12 @@ OPTS = [
              'every scheduler deletes older rows in small steps. Higher: '
              '"distperiodic audit" and "distperiodic history" reach further '
              'back, and the table is larger: it has one row per job, tick '
-             'and process. Records of runs that failed for good, and claims '
-             'of objects, stay until "distperiodic db prune" deletes them. 0: '
-             'schedulers delete nothing. Without a connection it has no '
+             'and process. The same time applies to the records of runs that '
+             'failed for good, unless the object is still dead; to what '
+             'operators did; and to members that have not reported since, '
+             'unless they are drained or an option of theirs is set. Claims '
+             'of objects stay until "distperiodic db prune" deletes them. 0: '
+             'schedulers keep all of these. Without a connection it has no '
              'effect.'),
     cfg.FloatOpt(
         'task_retention', default=30.0, min=0.0, max=36500.0,
@@ -157,10 +160,12 @@ OPTS = [
              'every scheduler deletes older tasks in small steps: those that '
              'succeeded, failed or were cancelled. Stuck tasks stay, and so '
              'does the task that halted an ordered queue until the queue is '
-             'resumed. The key of a deleted task can be used again. Higher: '
-             '"distperiodic task show" reaches further back, and the table '
-             'is larger. 0: schedulers delete no tasks; "distperiodic db '
-             'prune" does. Without a connection it has no effect.'),
+             'resumed. The key of a deleted task can be used again. Ordered '
+             'queues without tasks are deleted as well, unless they are '
+             'halted or go on after failures. Higher: "distperiodic task '
+             'show" reaches further back, and the table is larger. 0: '
+             'schedulers delete no tasks; "distperiodic db prune" does. '
+             'Without a connection it has no effect.'),
     cfg.FloatOpt(
         'bucket_timeout', default=3600.0, min=0.1, max=31536000.0,
         help='Seconds without a call of its worker after which the tasks in '

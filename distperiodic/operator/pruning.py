@@ -3,6 +3,7 @@
 
 import functools
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
@@ -15,8 +16,11 @@ from distperiodic.adapters.sql.database import Database
 from distperiodic.adapters.sql.statements import CLOSED
 from distperiodic.adapters.sql.statements import Statements
 from distperiodic.adapters.sql.transaction import Transaction
+from distperiodic.core.claim import MOVES
+from distperiodic.core.claim import Move
 from distperiodic.core.claim import State
 from distperiodic.core.workflow import ENDED
+from distperiodic.core.workflow import Status
 from distperiodic.operator.group_reader import GroupReader
 from distperiodic.operator.group_reader import connect
 
@@ -28,6 +32,7 @@ _history = tables.history
 _job = tables.job
 _lease = tables.lease
 _member = tables.member
+_partition_worker = tables.partition_worker
 _queue = tables.queue
 _ready = tables.ready
 _task = tables.task
@@ -37,6 +42,8 @@ _AT_A_TIME = 1000
 # The same for tasks: each has a row for each of its commands as well.
 _TASKS_AT_A_TIME = 200
 _DAY = 86400 * 1_000_000
+_ENDED = sorted(ENDED)
+_DEAD = MOVES[Move.REQUEUE][0]
 
 
 class Pruned(NamedTuple):
@@ -46,6 +53,14 @@ class Pruned(NamedTuple):
     failures: int
     claims: int
     tasks: int
+
+
+class Step(NamedTuple):
+    """One transaction that deleted old rows."""
+
+    #: Kind of the rows, for the log.
+    kind: str
+    rows: int
 
 
 class Pruner:
@@ -81,26 +96,16 @@ class Pruner:
                     _prune_some_history, number=number,
                     before=_before(self.group, history)))
                 for number in _with_commands(self.group)),
-            0 if dead is None else self._prune_failures(
-                numbers, _before(self.group, dead)),
+            0 if dead is None else self._until_few(functools.partial(
+                _prune_some_failures, group=self.group,
+                before=_before(self.group, dead))),
             0 if claims is None else self._prune_claims(
                 numbers, _before(self.group, claims)),
-            0 if tasks is None else self._until_few(functools.partial(
-                _prune_some_tasks, group=self.group,
-                before=_before(self.group, tasks)), _TASKS_AT_A_TIME))
-
-    def _prune_failures(self, numbers: Sequence[int], before: int) -> int:
-        def work(connection: sa.Connection) -> int:
-            # Ids grow with time, so the lowest ids are the oldest rows.
-            oldest = connection.execute(
-                sa.select(_failure.c.id, _failure.c.at)
-                .where(_failure.c.job.in_(numbers))
-                .order_by(_failure.c.id).limit(_AT_A_TIME)).all()
-            old = [row.id for row in oldest if row.at < before]
-            connection.execute(
-                sa.delete(_failure).where(_failure.c.id.in_(old)))
-            return len(old)
-        return self._until_few(work)
+            0 if tasks is None else sum(
+                self._until_few(functools.partial(
+                    _prune_some_tasks, group=self.group, status=status,
+                    before=_before(self.group, tasks)), _TASKS_AT_A_TIME)
+                for status in _ENDED))
 
     def _prune_claims(self, numbers: Sequence[int], before: int) -> int:
         unused = [row.job for row in self.group.rows(
@@ -155,55 +160,118 @@ class Pruner:
                 return total
 
 
-def prune_some(database: Database, namespace: str, history: float) -> int:
-    """Delete some history of ticks that are older than *history* days.
+def prune_steps(database: Database, namespace: str, *, history: float,
+                tasks: float) -> Iterator[Step]:
+    """Delete the old rows of a group, one small transaction for each step.
 
-    At most about 1000 rows of each job are deleted, the oldest first.
+    The steps end when all rows are deleted that were old at the first step.
+    Unlike :class:`Pruner`, they keep the records of failures that a dead
+    claim refers to.
 
-    :returns: Number of deleted rows.
+    :param history: Maximum age in days of the history of ticks, of failures,
+        of records of actions, and of the last report of a member. 0 keeps all
+        of these rows.
+    :param tasks: Maximum age in days of tasks that have ended, by their end.
+        The rows of queues without tasks are deleted as well. 0 keeps all of
+        these rows.
     """
     group = GroupReader(database, namespace)
-    before = _before(group, history)
-    return sum(database.write(functools.partial(
-        _prune_some_history, number=number, before=before))
-        for number in _with_commands(group))
+    kinds: list[tuple[str, int, Callable[[sa.Connection], int]]] = []
+    if history:
+        before = _before(group, history)
+        kinds += [('history', _AT_A_TIME, functools.partial(
+            _prune_some_history, number=number, before=before))
+            for number in _with_commands(group)]
+        kinds += [
+            ('failures', _AT_A_TIME, functools.partial(
+                _prune_some_failures, group=group, before=before,
+                kept=_LISTED_AS_DEAD)),
+            ('actions', _AT_A_TIME, functools.partial(
+                _prune_some_actions, group=group, before=before)),
+            ('members', _AT_A_TIME, functools.partial(
+                _prune_some_silent, table=_member, silent=(
+                    _member.c.space == namespace, _member.c.seen < before,
+                    # These outlive the process.
+                    _member.c.drained.is_(None),
+                    _member.c.pool_size.is_(None)))),
+            ('standby workers', _AT_A_TIME, functools.partial(
+                _prune_some_silent, table=_partition_worker, silent=(
+                    _partition_worker.c.space == namespace,
+                    _partition_worker.c.seen < (
+                        group.dialect.lease_now - round(history * _DAY))))),
+        ]
+    if tasks:
+        before = _before(group, tasks)
+        kinds += [('tasks', _TASKS_AT_A_TIME, functools.partial(
+            _prune_some_tasks, group=group, status=status, before=before))
+            for status in _ENDED]
+        # After the tasks, since a queue whose tasks are gone is unused.
+        kinds.append(('queues', _AT_A_TIME, functools.partial(
+            _prune_some_queues, group=group)))
+    for kind, most, work in kinds:
+        rows = most
+        while rows >= most:
+            rows = database.write(work)
+            yield Step(kind, rows)
 
 
-def prune_some_actions(database: Database, namespace: str,
-                       days: float) -> int:
-    """Delete some records of actions that are older than *days* days, with
-    their answers. The record of a drain stays while the member is drained.
+def _prune_some_actions(connection: sa.Connection, *, group: GroupReader,
+                        before: int) -> int:
+    # The record of a drain stays while the member is drained.
+    held = sa.select(_member.c.drained).where(
+        _member.c.space == group.namespace, _member.c.drained.is_not(None))
+    ids = connection.execute(
+        sa.select(_action.c.id).where(
+            _action.c.space == group.namespace, _action.c.at < before,
+            _action.c.id.not_in(held))
+        .order_by(_action.c.at, _action.c.id).limit(_AT_A_TIME)
+    ).scalars().all()
+    for table, column in ((_answer, _answer.c.action),
+                          (_action, _action.c.id)):
+        connection.execute(sa.delete(table).where(column.in_(ids)))
+    return len(ids)
 
-    :returns: Number of deleted records, at most about 1000.
+
+#: Condition that the claim of a failure is still dead, so that "dead list"
+#: shows the failure.
+_LISTED_AS_DEAD = sa.exists().where(
+    *(_claim.c[name] == _failure.c[name]
+      for name in ('object', 'job', 'tick', 'fence')),
+    _claim.c.state.in_(_DEAD))
+
+
+def _prune_some_failures(
+        connection: sa.Connection, *, group: GroupReader, before: int,
+        kept: sa.ColumnElement[bool] | None = None) -> int:
+    jobs = sa.select(_job.c.id).where(_job.c.space == group.namespace)
+    old = [_failure.c.job.in_(jobs), _failure.c.at < before]
+    if kept is not None:
+        old.append(~kept)
+    # Ids grow with time. So the search can end at the first row that is not
+    # old, instead of reading the whole table.
+    young = connection.scalar(
+        sa.select(_failure.c.id).where(_failure.c.at >= before)
+        .order_by(_failure.c.id).limit(1))
+    if young is not None:
+        old.append(_failure.c.id < young)
+    ids = connection.execute(
+        sa.select(_failure.c.id).where(*old)
+        .order_by(_failure.c.id).limit(_AT_A_TIME)).scalars().all()
+    connection.execute(sa.delete(_failure).where(_failure.c.id.in_(ids)))
+    return len(ids)
+
+
+def _prune_some_silent(connection: sa.Connection, *, table: sa.Table,
+                       silent: Sequence[sa.ColumnElement[bool]]) -> int:
+    """Delete the rows of processes that have reported nothing for long.
+
+    A process that reports again inserts its row again.
     """
-    group = GroupReader(database, namespace)
-    before = _before(group, days)
-
-    def work(connection: sa.Connection) -> int:
-        held = sa.select(_member.c.drained).where(
-            _member.c.space == namespace, _member.c.drained.is_not(None))
-        ids = connection.execute(
-            sa.select(_action.c.id).where(
-                _action.c.space == namespace, _action.c.at < before,
-                _action.c.id.not_in(held))
-            .order_by(_action.c.at, _action.c.id).limit(_AT_A_TIME)
-        ).scalars().all()
-        for table, column in ((_answer, _answer.c.action),
-                              (_action, _action.c.id)):
-            connection.execute(sa.delete(table).where(column.in_(ids)))
-        return len(ids)
-    return database.write(work)
-
-
-def prune_some_tasks(database: Database, namespace: str,
-                     days: float) -> int:
-    """Delete some tasks that ended more than *days* days ago.
-
-    :returns: Number of deleted tasks, at most a few hundred.
-    """
-    group = GroupReader(database, namespace)
-    return database.write(functools.partial(
-        _prune_some_tasks, group=group, before=_before(group, days)))
+    last = connection.scalar(
+        sa.select(table.c.seen).where(*silent)
+        .order_by(table.c.seen).limit(1).offset(_AT_A_TIME - 1))
+    some = silent if last is None else (*silent, table.c.seen <= last)
+    return connection.execute(sa.delete(table).where(*some)).rowcount
 
 
 def _with_commands(group: GroupReader) -> Sequence[int]:
@@ -213,11 +281,11 @@ def _with_commands(group: GroupReader) -> Sequence[int]:
 
 
 def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
-                      before: int) -> int:
-    # A task ended after it was created; the index has this column.
-    old = (_task.c.space == group.namespace,
-           _task.c.status.in_(ENDED), _task.c.created < before,
-           _task.c.ended < before)
+                      status: Status, before: int) -> int:
+    # With one status the index gives the oldest tasks first. It has the time
+    # of the creation, and a task ends after that.
+    old = (_task.c.space == group.namespace, _task.c.status == status,
+           _task.c.created < before, _task.c.ended < before)
     # A halted queue names the task that failed, for its operator.
     blamed = sa.select(_queue.c.halted_by).where(
         _queue.c.space == group.namespace, _queue.c.halted_by.is_not(None))
@@ -236,6 +304,37 @@ def _prune_some_tasks(connection: sa.Connection, *, group: GroupReader,
     connection.execute(sa.delete(_ready).where(among(_ready.c.task)), keys)
     connection.execute(sa.delete(_task).where(among(_task.c.id)), keys)
     return len(ids)
+
+
+def _prune_some_queues(connection: sa.Connection, *, group: GroupReader
+                       ) -> int:
+    """Delete rows of queues that are as new ones: without tasks, not halted,
+    and without a setting of an operator.
+
+    Tasks stay for a while after their end, so these queues are unused.
+    """
+    among, keys = group.dialect.among(_queue.c.name), group.dialect.keys
+    unused = (_queue.c.space == group.namespace, _queue.c.head.is_(None),
+              _queue.c.halted.is_(None), _queue.c.goes_on == 0,
+              ~sa.exists().where(_task.c.space == _queue.c.space,
+                                 _task.c.queue == _queue.c.name))
+    found = connection.execute(sa.select(_queue.c.name).where(*unused).limit(
+        _AT_A_TIME)).scalars().all()
+    # Each submission locks the row before it inserts a task. So no task can
+    # appear while the row is locked here. One may have appeared before; only
+    # a later statement sees it.
+    locked = connection.execute(
+        sa.select(_queue.c.name).where(
+            _queue.c.space == group.namespace, among)
+        .with_for_update(skip_locked=True), {'keys': keys(found)}
+    ).scalars().all()
+    still = connection.execute(
+        sa.select(_queue.c.name).where(*unused, among),
+        {'keys': keys(locked)}).scalars().all()
+    connection.execute(
+        sa.delete(_queue).where(_queue.c.space == group.namespace, among),
+        {'keys': keys(still)})
+    return len(still)
 
 
 def _before(group: GroupReader, days: float) -> int:

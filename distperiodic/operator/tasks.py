@@ -105,7 +105,7 @@ class TaskStore:
                 queues = {task.queue for task in tasks
                           if task.queue is not None}
                 if queues:
-                    self._create_queues(tx, sorted(queues))
+                    self._keep_queues(tx, sorted(queues))
                 return self._insert(
                     tx, tasks, [], self._numbers,
                     sql_session.now_in(connection, bind))
@@ -179,12 +179,31 @@ class TaskStore:
             {'keys': self._dialect.keys(values)})}
 
     def _lock_queues(self, tx: Transaction, names: Sequence[str]) -> None:
-        self._create_queues(tx, names)
-        tx.connection.execute(sa.update(_queue).where(
+        """Lock the rows of queues, and create those that are missing."""
+        lock = sa.update(_queue).where(
             _queue.c.space == self._namespace,
             self._dialect.among(_queue.c.name)).values(
-                changes=_queue.c.changes + 1),
-            {'keys': self._dialect.keys(names)})
+                changes=_queue.c.changes + 1)
+        keys = {'keys': self._dialect.keys(names)}
+        found = 0
+        # A service may delete the row of an unused queue in between.
+        while found < len(names):
+            self._create_queues(tx, names)
+            found = tx.connection.execute(lock, keys).rowcount
+
+    def _keep_queues(self, tx: Transaction, names: Sequence[str]) -> None:
+        """Keep the rows of queues from being deleted until the commit, and
+        create those that are missing. Other submissions need not wait.
+        """
+        keep = sa.select(_queue.c.name).where(
+            _queue.c.space == self._namespace,
+            self._dialect.among(_queue.c.name)).with_for_update(
+                read=True, key_share=True)
+        keys = {'keys': self._dialect.keys(names)}
+        found = 0
+        while found < len(names):
+            self._create_queues(tx, names)
+            found = len(tx.connection.execute(keep, keys).all())
 
     def _create_queues(self, tx: Transaction, names: Sequence[str]) -> None:
         self._dialect.insert_new(
@@ -316,7 +335,7 @@ class TaskStore:
         def work(tx: Transaction) -> bool:
             ours = (_queue.c.space == self._namespace, _queue.c.name == name)
             row = tx.connection.execute(sa.select(_queue).where(
-                *ours).with_for_update()).one_or_none()
+                *ours).with_for_update(key_share=True)).one_or_none()
             if row is None:
                 raise task_reader.unknown_queue(self._namespace, name)
             halts = values['halted'] is not None

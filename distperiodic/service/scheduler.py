@@ -21,7 +21,6 @@ from typing import Any
 
 from distperiodic import exceptions
 from distperiodic import opts
-from distperiodic import ports
 from distperiodic.adapters.coordination.solo import SoloMembership
 from distperiodic.adapters.local import notices
 from distperiodic.adapters.local.bus import LocalBus
@@ -48,6 +47,7 @@ from distperiodic.flow import leases
 from distperiodic.flow.scheduler import pipeline
 from distperiodic.flow.worker import runs
 from distperiodic.service import lifecycle
+from distperiodic.service.pruner import ServicePruner
 
 LOG = logging.getLogger(__name__)
 
@@ -63,9 +63,6 @@ _AT_A_TIME = 200
 # that wait in the pool stay in this process anyway, and the pool determines
 # their order.
 _LOCAL_WINDOW = 10000
-
-# Seconds between two deletions of old history.
-_PRUNE = 60.0
 
 # Partition of the jobs that run in the scheduler's own process while workers
 # run all others.
@@ -121,7 +118,6 @@ class SchedulerService(lifecycle.Lifecycle):
         self._results_announced = False
         self._collect_at = float('inf')
         self._draining = False
-        self._pruning = False
         self._idle = threading.Event()
         self._admitted_tenure = 1
         #: Identities of members on the ring whose jobs differ from this
@@ -172,6 +168,10 @@ class SchedulerService(lifecycle.Lifecycle):
             batch_size=settings.dispatch_batch_size, lease=settings.lease,
             late_after=settings.late_claim_after, sure=self._sure,
             partitions=settings.partitions)
+        self._pruner = None if self._store is None else ServicePruner(
+            self._store, self._clock, group=settings.group,
+            history=settings.history_retention,
+            tasks=settings.task_retention)
         self._announce_pool(self._local_topics)
         if self._group_member is None:
             self._flow.dispatcher.schedulers_changed([self._solo_member])
@@ -394,7 +394,6 @@ class SchedulerService(lifecycle.Lifecycle):
         if self._group_member is not None:
             self._group_member.start()
         next_sweep = next_heartbeat = self._clock.monotonic()
-        next_prune = next_sweep + _PRUNE
         while not self._ended.is_set():
             self._last_turn = self._clock.monotonic()
             pause = self._flow.run_due()
@@ -406,9 +405,8 @@ class SchedulerService(lifecycle.Lifecycle):
                 self._flow.sweep()
                 self._executor.watch()
                 self._sweep_control()
-                if now >= next_prune:
-                    next_prune = now + _PRUNE
-                    self._prune()
+                if self._pruner is not None and not self._draining:
+                    self._pruner.sweep()
                 if now >= next_heartbeat:
                     next_heartbeat = now + self._settings.lease / 3
                     self._executor.send_heartbeats()
@@ -418,42 +416,6 @@ class SchedulerService(lifecycle.Lifecycle):
             if (self._draining and not self._idle.is_set()
                     and self._drained()):
                 self._idle.set()
-
-    def _prune(self) -> None:
-        """Delete some of the history that is older than
-        ``history_retention``, and of the tasks older than
-        ``task_retention``.
-        """
-        group = self._settings.group
-        days = self._settings.history_retention
-        days_of_tasks = self._settings.task_retention
-        if self._store is None or self._pruning or not (days or days_of_tasks):
-            return
-        self._pruning = True
-
-        def step(store: ports.ClaimStore) -> tuple[int, int]:
-            from distperiodic.adapters.sql.store import SqlClaimStore
-            from distperiodic.operator import pruning
-            assert isinstance(store, SqlClaimStore)
-            if days:
-                pruning.prune_some_actions(store.database, group, days)
-            return (
-                pruning.prune_some(store.database, group, days) if days else 0,
-                pruning.prune_some_tasks(store.database, group, days_of_tasks)
-                if days_of_tasks else 0)
-
-        def pruned(found: tuple[int, int]) -> None:
-            self._pruning = False
-            rows, tasks = found
-            if rows:
-                LOG.debug('history pruned: rows=%d days=%g', rows, days)
-            if tasks:
-                LOG.debug('tasks pruned: tasks=%d days=%g', tasks,
-                          days_of_tasks)
-
-        def failed() -> None:
-            self._pruning = False
-        self._store.submit(step, pruned, failed)
 
     def _drained(self) -> bool:
         """Return True if there is no work left that this process can

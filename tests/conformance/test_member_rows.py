@@ -13,9 +13,9 @@ from distperiodic.core.control import Me
 from distperiodic.core.control import Outcome
 from distperiodic.core.control import Verb
 from distperiodic.operator import auditing
-from distperiodic.operator import pruning
 from distperiodic.operator.group_reader import connect
 from distperiodic.operator.members import MemberAdmin
+from tests.pruned import pruned
 
 World = collections.namedtuple('World', 'database admin events space')
 
@@ -108,6 +108,7 @@ def test_old_records_are_pruned_but_for_that_of_a_drain(world):
     kept = world.admin.order(Verb.DRAIN, world.admin.members(), 'all')
     world.admin.order(Verb.SET, world.admin.members(), 'all', pool_size=3)
 
-    assert pruning.prune_some_actions(world.database, world.space, -1) == 1
+    assert pruned(world.database, world.space, history=-1.0) == {
+        'actions': 1}
 
     assert [one.id for one in world.events.events(since=0, limit=9)] == [kept]

@@ -18,13 +18,13 @@ from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import tables
 from distperiodic.core.claim import SkippedBy
 from distperiodic.core.claim import State
-from distperiodic.operator.pruning import prune_some
-from distperiodic.service import scheduler as scheduler_service
+from distperiodic.service import pruner
 from tests import waiting
 from tests.functional.commands import numbers
 from tests.functional.places import DAY
 from tests.functional.places import HOUR
 from tests.functional.places import SECOND
+from tests.pruned import pruned
 
 MINUTE = 60 * SECOND
 #: Of a job whose schedule the store does not have.
@@ -253,8 +253,9 @@ def test_a_small_step_deletes_history_that_is_too_old(place_of_sqlite):
     place.run('poll', place.now - 3 * DAY, 'a')
     place.run('poll', place.now, 'a')
 
-    assert prune_some(place.store.database, place.group, 2.0) == 2
-    assert prune_some(place.store.database, place.group, 2.0) == 0
+    for expected in 2, 0:
+        assert pruned(place.store.database, place.group, history=2.0)[
+            'history'] == expected
 
     assert place.rows(tables.history) == 2
 
@@ -346,7 +347,7 @@ def test_a_scheduler_deletes_old_history_by_itself(
     place.run('poll', place.now - 31 * DAY, 'a')
     place.run('poll', place.now - 29 * DAY, 'a')
     place.store.close()
-    monkeypatch.setattr(scheduler_service, '_PRUNE', 0.1)
+    monkeypatch.setattr(pruner, 'INTERVAL', 0.1)
 
     class Tasks(periodic.PeriodicTasks):
 

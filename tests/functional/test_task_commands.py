@@ -15,11 +15,11 @@ from distperiodic import tasks
 from distperiodic.adapters.sql import database
 from distperiodic.adapters.sql import schema
 from distperiodic.adapters.sql import tables
-from distperiodic.operator.pruning import prune_some_tasks
 from tests import waiting
 from tests.functional import commands
 from tests.functional import modules
 from tests.functional.test_tasks import Group
+from tests.pruned import pruned
 
 MODULES = 'tests.functional.modules:Modules'
 
@@ -410,8 +410,8 @@ def test_a_scheduler_prunes_old_tasks(desk):
     desk.age(stays, 8)
     group, store = desk.place.group, desk.place.store
 
-    assert prune_some_tasks(store.database, group, 7.0) == 1
-    assert prune_some_tasks(store.database, group, 7.0) == 0
+    assert pruned(store.database, group, tasks=7.0) == {'tasks': 1}
+    assert not pruned(store.database, group, tasks=7.0)
     assert [task.id for task in desk.client.list()] == [stays, young]
 
 

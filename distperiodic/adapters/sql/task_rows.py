@@ -304,7 +304,10 @@ def hold(tx: Transaction, head: str) -> bool:
 
 _OF_QUEUE = (_queue.c.space == sa.bindparam('of_space'),
              _queue.c.name == sa.bindparam('of_queue'))
-_LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update()
+# A submission in a transaction of the caller keeps the row from being deleted,
+# and no change of the row waits for that.
+_LOCK_QUEUE = sa.select(_queue).where(*_OF_QUEUE).with_for_update(
+    key_share=True)
 _LOCK_NEXT = sa.select(_task).where(
     _task.c.space == sa.bindparam('of_space'),
     _task.c.queue == sa.bindparam('of_queue'),

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deletion of old rows by a running service.
+
+Once a minute a turn begins, which deletes all rows that are old by then. It
+takes small steps through the queue to the store, so that other calls are
+answered in between. After some time it pauses until the next sweep.
+"""
+
+import collections
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from distperiodic import ports
+
+if TYPE_CHECKING:
+    from distperiodic.operator.pruning import Step
+
+LOG = logging.getLogger(__name__)
+
+# Seconds between the beginnings of two turns.
+INTERVAL = 60.0
+# Seconds after a sweep during which a turn takes further steps.
+_STEPPING = 0.1
+
+
+class ServicePruner:
+    """Deletion of old rows of one group.
+
+    :param group: The group.
+    :param history: Value of ``history_retention``.
+    :param tasks: Value of ``task_retention``.
+    """
+
+    def __init__(self, store: ports.StoreQueue, clock: ports.Clock, *,
+                 group: str, history: float, tasks: float):
+        self._store = store
+        self._clock = clock
+        self._group = group
+        self._history = history
+        self._tasks = tasks
+        self._next = clock.monotonic() + INTERVAL
+        self._until = 0.0
+        #: True while the queue has a step.
+        self._submitted = False
+        #: Steps of the current turn. None means that there is no turn.
+        self._steps: Iterator[Step] | None = None
+        #: Deleted rows of the current turn, by kind.
+        self._deleted: collections.Counter[str] = collections.Counter()
+
+    def sweep(self) -> None:
+        """Continue the current turn, or begin one if that is due."""
+        now = self._clock.monotonic()
+        if self._submitted or (self._steps is None and now < self._next):
+            return
+        if self._steps is None:
+            self._next = now + INTERVAL
+        self._until = now + _STEPPING
+        self._submit()
+
+    def _submit(self) -> None:
+        self._submitted = True
+        self._store.submit(self._step, self._stepped, self._end)
+
+    def _step(self, store: ports.ClaimStore) -> 'Step | None':
+        """Take a step, in a thread of the store.
+
+        A step that fails ends the iterator, so a repeated call ends the turn.
+        """
+        if self._steps is None:
+            from distperiodic.adapters.sql.store import SqlClaimStore
+            from distperiodic.operator import pruning
+            assert isinstance(store, SqlClaimStore)
+            self._steps = pruning.prune_steps(
+                store.database, self._group, history=self._history,
+                tasks=self._tasks)
+        return next(self._steps, None)
+
+    def _stepped(self, step: 'Step | None') -> None:
+        self._submitted = False
+        if step is None:
+            self._end()
+            return
+        self._deleted[step.kind] += step.rows
+        if self._clock.monotonic() < self._until:
+            self._submit()
+
+    def _end(self) -> None:
+        self._submitted = False
+        self._steps = None
+        for kind, rows in self._deleted.items():
+            if rows:
+                LOG.debug('old rows deleted: kind=%r rows=%d', kind, rows)
+        self._deleted.clear()
