@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from distperiodic import exceptions
 from distperiodic import opts
@@ -67,6 +68,8 @@ _CLOSING = 2.0
 _FIRST_LOOK = 0.01
 _LONGEST_LOOK = 0.5
 _MOST_PRIORITY = 2 ** 31 - 1
+# Key of a session's calls after its commit.
+_CALLS = 'distperiodic_after_commit'
 # Arguments of submit() beside the type, with their defaults.
 _ARGUMENTS: dict[str, Any] = {
     'parameters': None, 'key': None, 'queue': None, 'at': None, 'priority': 0}
@@ -417,10 +420,33 @@ class Client:
 
 def _after_commit(session: Any, call: Callable[[], None]) -> None:
     """Call *call* when the current transaction of *session* is committed."""
-    def committed(*_: Any) -> None:
-        call()
-    name = 'after_commit' if hasattr(session, 'get_bind') else 'commit'
-    sa.event.listen(session, name, committed, once=True)
+    if not hasattr(session, 'get_bind'):
+        sa.event.listen(
+            session, 'commit', lambda connection: call(), once=True)
+        return
+    if isinstance(session, orm.scoped_session):
+        session = session()
+    if _CALLS not in session.info:
+        session.info[_CALLS] = []
+        sa.event.listen(session, 'after_commit', _committed)
+        sa.event.listen(session, 'after_soft_rollback', _rolled_back)
+    session.info[_CALLS].append(call)
+
+
+def _committed(session: Any) -> None:
+    # SQLAlchemy also reports the release of a savepoint.
+    if session.get_nested_transaction() is None:
+        calls = list(session.info[_CALLS])
+        session.info[_CALLS].clear()
+        for call in calls:
+            call()
+
+
+def _rolled_back(session: Any, transaction: Any) -> None:
+    # After the rollback of a savepoint, a notice of a task that does not exist
+    # does no harm.
+    if not transaction.nested:
+        session.info[_CALLS].clear()
 
 
 def _new_id(now: int) -> str:
